@@ -155,7 +155,7 @@ test-upgrade: images ## Install the version of FROM, upgrade it under traffic, a
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
-WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host=agent
+WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/vpcgateway controllers/vip controllers/vpc agent/host=agent
 WATCHES_FLAGS ?=
 
 .PHONY: test-watches

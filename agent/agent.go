@@ -174,20 +174,20 @@ func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs k8s.S
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	rival, err := services.NewRival(mgr.GetClient(), o.Node)
+	kubeProxy, err := services.NewKubeProxyCheck(mgr.GetClient(), o.Node)
 	if err != nil {
 		return err
 	}
 	if !o.ServeServices {
 		forget := manager.RunnableFunc(func(ctx context.Context) error {
-			if err := rival.Forget(ctx); err != nil { // a failure to remove the condition must not end the agent
+			if err := kubeProxy.RemoveCondition(ctx); err != nil { // a failure to remove the condition must not end the agent
 				log.FromContext(ctx).Error(err, "cannot take the node's condition about kube-proxy away")
 			}
 			return nil
 		})
 		return errors.Join(services.Remove(ctx, nft), mgr.Add(forget))
 	}
-	if err := mgr.Add(&services.Proxy{Cache: mgr.GetCache(), Node: o.Node, NFT: nft, CIDRs: cidrs, Rival: rival}); err != nil {
+	if err := mgr.Add(&services.Proxy{Cache: mgr.GetCache(), Node: o.Node, NFT: nft, CIDRs: cidrs, KubeProxy: kubeProxy}); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil

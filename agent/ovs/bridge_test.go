@@ -32,7 +32,7 @@ func TestPortsAreNoChangeOfTheirBridge(t *testing.T) {
 	must(t, b.detaching("p0")(t.Context()))
 	must(t, b.attaching("p1", "lsp1")(t.Context()))
 	if names := until("p1"); slices.Contains(names, IntegrationBridge) || !slices.Contains(names, "p0") {
-		t.Errorf("changes of ports were told as %v", names)
+		t.Errorf("changed ports are reported as %v", names)
 	}
 	bridge := &vswitch.Bridge{Name: IntegrationBridge, DatapathType: "netdev"}
 	operations, err := b.client.Where(bridge).Update(bridge, &bridge.DatapathType)

@@ -55,9 +55,9 @@ type Controller struct {
 	// APIServer is the host under which the agent reaches the API server; it is used only if it is an address.
 	APIServer string
 
-	feed  k8s.RequestSource
-	watch func() error // starts the watches of objects that reserve addresses
-	seen  atomic.Pointer[seen]
+	requests k8s.RequestSource
+	watch    func() error // starts the watches of objects that reserve addresses
+	seen     atomic.Pointer[seen]
 
 	passes passes
 
@@ -91,7 +91,7 @@ func (p *Controller) Ports(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
 }
 
 // Wake requests a pass. It does not block.
-func (p *Controller) Wake() { p.feed.Add("") }
+func (p *Controller) Wake() { p.requests.Add("") }
 
 // Reconcile runs a pass.
 func (p *Controller) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {

@@ -30,7 +30,7 @@ import (
 func (p *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	p.mu.Lock() // the manager may start the controller at once
 	defer p.mu.Unlock()
-	c, err := ctrl.NewControllerManagedBy(mgr).Named("probes").WithOptions(k8s.Workers(1)).WatchesRawSource(&p.feed).Build(p)
+	c, err := ctrl.NewControllerManagedBy(mgr).Named("probes").WithOptions(k8s.Workers(1)).WatchesRawSource(&p.requests).Build(p)
 	if err != nil {
 		return fmt.Errorf("add the controller of probes: %w", err)
 	}

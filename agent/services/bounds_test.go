@@ -49,12 +49,12 @@ func TestAServiceThatIsExcludedDuringAPassIsNotServed(t *testing.T) {
 	of := func(s *corev1.Service) []client.ObjectKey { return []client.ObjectKey{client.ObjectKeyFromObject(s)} }
 	pass := func(s *corev1.Service, during func()) {
 		t.Helper()
-		wanted, err := p.wanted(t.Context(), of(s))
+		wanted, err := p.changesOf(t.Context(), of(s))
 		if err != nil {
 			t.Fatal(err)
 		}
 		during()
-		if wanted, err = p.withRivals(t.Context(), wanted); err != nil {
+		if wanted, err = p.withAffected(t.Context(), wanted); err != nil {
 			t.Fatal(err)
 		}
 		p.writer.take(wanted)

@@ -20,7 +20,7 @@ func TestTheTransitionTimeChangesWithTheStatus(t *testing.T) {
 	server := apiServer(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
 		Type: v1alpha1.NodeConditionKubeProxy, Status: corev1.ConditionTrue, Reason: ReasonRulesFound, Message: "in one table", LastTransitionTime: before,
 	}}}})
-	r := &Rival{Client: server, Node: "here"}
+	r := &KubeProxyCheck{Client: server, Node: "here"}
 	condition := func() corev1.NodeCondition {
 		t.Helper()
 		node := &corev1.Node{}

@@ -16,16 +16,16 @@ import (
 )
 
 // Changes of a Service that waits for an address do not affect the clients of the Service that has the address.
-func TestARivalDoesNotEndConnections(t *testing.T) {
+func TestConflictingServiceDoesNotEndConnections(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.pod("a", 2), w.pod("b", 3), w.pod("c", 4)
 	external := func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.86"} }
 	w.service("holder", external)
 	w.serves("holder", here(a), here(b))
 	w.expect(w.far, "udp", at("192.0.2.86", 80), joinIPs[0].Addr(), "a", "b")
-	rival := w.service("waiting", external)
+	conflicting := w.service("waiting", external)
 	w.serves("waiting", here(a))
-	w.expect(nil, "udp", clusterIP(rival), nodeIPs[0].Addr(), "a")
+	w.expect(nil, "udp", clusterIP(conflicting), nodeIPs[0].Addr(), "a")
 	var connection net.Conn
 	must(t, w.far.Do(func(ns.NetNS) (err error) {
 		connection, err = net.Dial("udp", "192.0.2.86:80")
@@ -36,7 +36,7 @@ func TestARivalDoesNotEndConnections(t *testing.T) {
 	must(t, err)
 	for i := range 20 { // several rounds, because a newly drawn endpoint may by chance be the same one
 		w.serves("waiting", here([]*pod{c, a}[i%2]))
-		w.expect(nil, "udp", clusterIP(rival), nodeIPs[0].Addr(), []string{"c", "a"}[i%2])
+		w.expect(nil, "udp", clusterIP(conflicting), nodeIPs[0].Addr(), []string{"c", "a"}[i%2])
 		if now, err := talk(connection, "udp", patience); err != nil || now != first {
 			t.Fatalf("a client of the holder had %q and has %q, %v", first, now, err)
 		}

@@ -50,8 +50,8 @@ type Proxy struct {
 	NFT knftables.Interface
 	// CIDRs are the CIDRs of Services: connections to their unserved addresses are rejected.
 	CIDRs k8s.ServiceCIDRs
-	// Rival, if set, detects whether kube-proxy serves Services on the node too, and reports the conflict.
-	Rival *Rival
+	// KubeProxy, if set, detects whether kube-proxy serves Services on the node too, and reports the conflict.
+	KubeProxy *KubeProxyCheck
 
 	mu     sync.Mutex
 	dirty  map[types.NamespacedName]bool
@@ -97,7 +97,7 @@ func (p *Proxy) loop(ctx context.Context) {
 		case <-again:
 		case <-check.C:
 			whole = whole || !p.writer.intact(ctx)
-			p.lookForRivals(ctx)
+			p.checkKubeProxy(ctx)
 			check.Reset(k8s.Periodic(resync))
 		}
 		wake, again = p.wake, nil
@@ -111,11 +111,11 @@ func (p *Proxy) loop(ctx context.Context) {
 	}
 }
 
-func (p *Proxy) lookForRivals(ctx context.Context) {
-	if p.Rival == nil {
+func (p *Proxy) checkKubeProxy(ctx context.Context) {
+	if p.KubeProxy == nil {
 		return
 	}
-	if err := p.Rival.Look(ctx); err != nil && ctx.Err() == nil {
+	if err := p.KubeProxy.Update(ctx); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "cannot find out whether kube-proxy's rules are here")
 	}
 }
@@ -162,9 +162,9 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	if err != nil || len(touched) == 0 && !whole {
 		return err
 	}
-	wanted, err := p.wanted(ctx, touched)
+	wanted, err := p.changesOf(ctx, touched)
 	if err == nil && !whole {
-		wanted, err = p.withRivals(ctx, wanted)
+		wanted, err = p.withAffected(ctx, wanted)
 	}
 	if err != nil {
 		return err
@@ -213,23 +213,23 @@ func (p *Proxy) end(ctx context.Context, udp, sticky current) error {
 	return errors.Join(endStale(udp, local), p.writer.forgetClients(ctx, sticky, local))
 }
 
-// withRivals adds the changes of Services that lose a place to the wanted ones, or may get a place that these release. The caches may
+// withAffected adds the changes of Services that lose a place to the wanted ones, or may get a place that these release. The caches may
 // have changed in between: of two changes of one Service, the newer one is used.
-func (p *Proxy) withRivals(ctx context.Context, wanted []change) ([]change, error) {
+func (p *Proxy) withAffected(ctx context.Context, wanted []change) ([]change, error) {
 	there := map[types.NamespacedName]bool{}
 	for next := wanted; len(next) > 0; {
 		for _, c := range next {
 			there[c.service] = true
 		}
-		var rivals []types.NamespacedName
+		var affected []types.NamespacedName
 		for _, s := range p.writer.register(next) {
 			if !there[s] {
 				there[s] = true
-				rivals = append(rivals, s)
+				affected = append(affected, s)
 			}
 		}
 		var err error
-		if next, err = p.wanted(ctx, rivals); err != nil {
+		if next, err = p.changesOf(ctx, affected); err != nil {
 			return nil, err
 		}
 		newer := map[types.NamespacedName]bool{}
@@ -271,9 +271,9 @@ func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]type
 	return out, nil
 }
 
-// wanted computes the changes of Services from the caches. It also returns changes of other Services that now exceed a bound, or no
+// changesOf computes the changes of Services from the caches. It also returns changes of other Services that now exceed a bound, or no
 // longer do.
-func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change, error) {
+func (p *Proxy) changesOf(ctx context.Context, of []types.NamespacedName) ([]change, error) {
 	var all []inputs
 	there := map[types.NamespacedName]bool{}
 	for _, key := range of {

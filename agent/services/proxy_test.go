@@ -63,7 +63,7 @@ func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
 		nft, kubeProxy := knftables.NewFake(knftables.InetFamily, Table), knftables.NewFake(knftables.IPv4Family, proxyTable)
 		server := apiServer(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}})
 		p := newProxy(server, nft)
-		p.Rival = &Rival{Client: server, Node: "here", tables: []rivalTable{{nft: kubeProxy}}}
+		p.KubeProxy = &KubeProxyCheck{Client: server, Node: "here", tables: []kubeProxyTable{{nft: kubeProxy}}}
 		defer run(t, p)()
 		if !p.writer.intact(t.Context()) {
 			t.Fatal("the table was not written at the start")

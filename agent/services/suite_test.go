@@ -202,10 +202,10 @@ func address(name string, addresses, gateways []netip.Prefix) error {
 // world is a node with a proxy, and an empty cluster.
 type world struct {
 	*testing.T
-	client client.Client
-	far    ns.NetNS
-	rival  *services.Rival // of the proxies, if any
-	stop   func()
+	client         client.Client
+	far            ns.NetNS
+	kubeProxyCheck *services.KubeProxyCheck // of the proxies, if any
+	stop           func()
 }
 
 func newWorld(t *testing.T) *world {
@@ -260,7 +260,7 @@ func (w *world) start() {
 	must(w, err)
 	done := make(chan struct{}, 2)
 	go func() { _ = c.Start(ctx); done <- struct{}{} }()
-	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: k8s.ServiceCIDRs{Configured: serviceCIDRs, Reader: c}, Rival: w.rival}
+	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: k8s.ServiceCIDRs{Configured: serviceCIDRs, Reader: c}, KubeProxy: w.kubeProxyCheck}
 	go func() {
 		if err := proxy.Start(ctx); err != nil {
 			w.Errorf("proxy: %v", err)

@@ -36,9 +36,9 @@ const (
 	refusalPatience = 10 * time.Second
 )
 
-// tellHealth updates the condition v1alpha1.PodConditionNorthbound of the process's own pod until ctx ends. The operator reads the
+// reportHealth updates the condition v1alpha1.PodConditionNorthbound of the process's own pod until ctx ends. The operator reads the
 // condition.
-func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.Engine) error {
+func (p *controllerProcess) reportHealth(ctx context.Context, engine *northbound.Engine) error {
 	clients, err := kubernetes.NewForConfig(p.config)
 	if err != nil {
 		return fmt.Errorf("make a client of pods: %w", err)
@@ -46,17 +46,17 @@ func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.E
 	pods := clients.CoreV1().Pods(p.options.own.Namespace)
 	ticker := time.NewTicker(healthPeriod)
 	defer ticker.Stop()
-	var told corev1.PodCondition
+	var reported corev1.PodCondition
 	period := healthPeriod
 	for {
 		found := health(engine.Acknowledged(), engine.Refused(), time.Now())
-		if found != told {
+		if found != reported {
 			stamped := found
 			stamped.LastTransitionTime = metav1.Now()
 			limited, cancel := context.WithTimeout(ctx, healthTimeout)
 			err := client.IgnoreNotFound(k8s.PatchPodCondition(limited, pods, p.options.own.Pod, stamped))
 			if cancel(); err == nil {
-				told, period = found, healthPeriod
+				reported, period = found, healthPeriod
 			} else {
 				period = min(2*period, healthTimeout)
 				p.log.Error(err, "cannot report the health of northbound writes; retrying", "in", period.String())

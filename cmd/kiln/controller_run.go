@@ -198,7 +198,7 @@ func (p *controllerProcess) run(ctx context.Context) error {
 	}
 	err = errors.Join(
 		p.manager.Add(onEveryReplica(engine.Start)),
-		p.manager.Add(onEveryReplica(func(ctx context.Context) error { return p.tellHealth(ctx, engine) })),
+		p.manager.Add(onEveryReplica(func(ctx context.Context) error { return p.reportHealth(ctx, engine) })),
 		p.manager.Add(manager.RunnableFunc(func(ctx context.Context) error { return p.lead(ctx, session, engine, clusterID) })),
 	)
 	if err != nil {
@@ -241,17 +241,17 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	}
 	p.gate.Open()
 	p.log.Info("leading")
-	told, tell := errgroup.WithContext(ctx)
-	told.Go(func() error { return p.tellWritten(tell, clusterID) })
-	told.Go(func() error {
+	writers, writersCtx := errgroup.WithContext(ctx)
+	writers.Go(func() error { return p.reportWritten(writersCtx, clusterID) })
+	writers.Go(func() error {
 		select {
 		case <-over:
 			return errDeposed
-		case <-tell.Done():
+		case <-writersCtx.Done():
 			return nil
 		}
 	})
-	return told.Wait()
+	return writers.Wait()
 }
 
 // errDeposed ends the process, which releases the Lease: only a restarted process takes a new term and reads the current content of the

@@ -24,23 +24,26 @@ import (
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
-	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
+	"github.com/kiln-net/kiln/controllers/vpcgateway"
+	"github.com/kiln-net/kiln/internal/grants"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
-	"github.com/kiln-net/kiln/internal/selection"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // controllerInputs are the indexes of the cache that several controllers share.
 type controllerInputs struct {
-	namespaces   *selection.Namespaces
-	networks     *selection.Networks
-	pools        *selection.Pools
-	vips         *selection.Vips
-	services     *selection.Services
-	grants       *selection.Grants
+	namespaces   *lookup.Namespaces
+	networks     *lookup.Networks
+	pools        *ippools.Lookup
+	vips         *vipusers.Index
+	services     *lookup.Services
+	grants       *grants.Rules
 	sets         *podset.Index
 	serviceCIDRs k8s.ServiceCIDRs
 	leases       *gateway.LeaseStates
@@ -48,19 +51,19 @@ type controllerInputs struct {
 
 func (p *controllerProcess) newInputs(ctx context.Context) (in controllerInputs, err error) {
 	c, indexer := p.manager.GetClient(), p.manager.GetFieldIndexer()
-	if in.namespaces, err = selection.NewNamespaces(ctx, indexer, c); err != nil {
+	if in.namespaces, err = lookup.NewNamespaces(ctx, indexer, c); err != nil {
 		return in, err
 	}
-	if in.networks, err = selection.NewNetworks(ctx, indexer, c); err != nil {
+	if in.networks, err = lookup.NewNetworks(ctx, indexer, c); err != nil {
 		return in, err
 	}
-	if in.pools, err = selection.NewPools(ctx, indexer, c); err != nil {
+	if in.pools, err = ippools.NewLookup(ctx, indexer, c); err != nil {
 		return in, err
 	}
-	if in.vips, err = selection.NewVips(ctx, p.manager.GetCache(), c); err != nil {
+	if in.vips, err = vipusers.New(ctx, p.manager.GetCache(), c); err != nil {
 		return in, err
 	}
-	if in.services, err = selection.NewServices(ctx, indexer, c); err != nil {
+	if in.services, err = lookup.NewServices(ctx, indexer, c); err != nil {
 		return in, err
 	}
 	if in.serviceCIDRs, err = k8s.NewServiceCIDRs(p.manager.GetRESTMapper(), c, p.options.serviceCIDRs); err != nil {
@@ -73,7 +76,7 @@ func (p *controllerProcess) newInputs(ctx context.Context) (in controllerInputs,
 	if in.leases, err = gateway.NewLeaseStates(clients.CoordinationV1().RESTClient(), p.options.own.Namespace); err != nil {
 		return in, err
 	}
-	in.grants, in.sets = selection.NewGrants(c, in.namespaces, p.options.membership == v1alpha1.MembershipOpen), podset.New()
+	in.grants, in.sets = grants.NewRules(c, in.namespaces, p.options.membership == v1alpha1.MembershipOpen), podset.New()
 	return in, nil
 }
 
@@ -101,7 +104,7 @@ func (p *controllerProcess) restored(in controllerInputs, engine *northbound.Eng
 	p.pods = &pod.Reconciler{
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: in.namespaces, Pools: in.pools, Vips: in.vips, Grants: in.grants, Networks: in.networks,
 		Sets: in.sets, SecurePorts: p.options.portSecurity == kubeovnv1.PortSecurityEnforced, Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP,
-		Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
+		Workers: podWorkers, IPWritePace: pod.DefaultIPWritePace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: in.vips, Recorder: recorder, Gate: p.gate}
 	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}
@@ -125,7 +128,7 @@ func (p *controllerProcess) derived(in controllerInputs, engine *northbound.Engi
 		&namespace.Reconciler{Client: c, Namespaces: in.namespaces, Gate: p.gate},
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: in.pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Leases: in.leases},
-		&transit.Reconciler{
+		&vpcgateway.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: in.networks, Recorder: recorder, Gate: p.gate, Leases: in.leases,
 			ServiceCIDRs: in.serviceCIDRs, ClusterAccess: p.options.clusterAccess,
 		},

@@ -17,10 +17,10 @@ import (
 // keys.
 const writtenPause = time.Second
 
-// tellWritten labels the pod with the northbound database's cluster ID after all objects that exist at the start have been reconciled.
+// reportWritten labels the pod with the northbound database's cluster ID after all objects that exist at the start have been reconciled.
 // Later changes do not delay the label. After a recovery ovn-northd waits for it, because ovn-northd deletes the southbound rows of
 // missing northbound rows.
-func (p *controllerProcess) tellWritten(ctx context.Context, clusterID string) error {
+func (p *controllerProcess) reportWritten(ctx context.Context, clusterID string) error {
 	if p.gate.WaitWritten(ctx, writtenPause) != nil || clusterID == "" {
 		return nil
 	}

@@ -81,14 +81,14 @@ func isIncomplete(r *types100.Result) bool {
 
 // attachments returns the attachments that GC must retain. A missing list is an error: treated as empty, it would remove all attachments.
 func (c *config) attachments() (keep []types.GCAttachment, err error) {
-	told := c.Valid
-	if told == nil {
-		told = c.Attachments
+	list := c.Valid
+	if list == nil {
+		list = c.Attachments
 	}
-	if told == nil {
+	if list == nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "GC needs cni.dev/valid-attachments", "nothing is removed without")
 	}
-	if err := json.Unmarshal(told, &keep); err != nil {
+	if err := json.Unmarshal(list, &keep); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "cni.dev/valid-attachments is not valid", err.Error())
 	}
 	return keep, nil

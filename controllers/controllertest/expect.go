@@ -124,8 +124,8 @@ func (w *World) Rows(table string, f func(row nbtest.Row) string, want ...string
 	})
 }
 
-// Mends deletes the rows of an owner, such as `Vpc//blue`, and waits until each table has the same number of its rows again.
-func (w *World) Mends(owner string) {
+// RestoresRows deletes the rows of an owner, such as `Vpc//blue`, and waits until each table has the same number of its rows again.
+func (w *World) RestoresRows(owner string) {
 	w.Helper()
 	before := w.Database.Owned(owner)
 	if len(before) == 0 {

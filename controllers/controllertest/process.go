@@ -21,15 +21,18 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/selection"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Process is one run of a controller.
@@ -39,12 +42,12 @@ type Process struct {
 	Recorder   events.EventRecorder
 	Engine     *northbound.Engine
 	Allocator  *ipam.Allocator
-	Namespaces *selection.Namespaces
-	Networks   *selection.Networks
-	Pools      *selection.Pools
-	Grants     *selection.Grants
-	Vips       *selection.Vips
-	Services   *selection.Services
+	Namespaces *lookup.Namespaces
+	Networks   *lookup.Networks
+	Pools      *ippools.Lookup
+	Grants     *grants.Rules
+	Vips       *vipusers.Index
+	Services   *lookup.Services
 	Sets       *podset.Index
 	Gate       *k8s.StartGate
 
@@ -84,16 +87,16 @@ func (w *World) Start(steps Steps) *Process {
 	})
 	w.Must(err)
 	p.Client, p.Recorder = p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
-	p.Namespaces, err = selection.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Client)
+	p.Namespaces, err = lookup.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
-	p.Networks, err = selection.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Client)
+	p.Networks, err = lookup.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
-	p.Pools, err = selection.NewPools(ctx, p.Manager.GetFieldIndexer(), p.Client)
+	p.Pools, err = ippools.NewLookup(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
-	p.Grants = selection.NewGrants(p.Client, p.Namespaces, false)
-	p.Vips, err = selection.NewVips(ctx, p.Manager.GetCache(), p.Client)
+	p.Grants = grants.NewRules(p.Client, p.Namespaces, false)
+	p.Vips, err = vipusers.New(ctx, p.Manager.GetCache(), p.Client)
 	w.Must(err)
-	p.Services, err = selection.NewServices(ctx, p.Manager.GetFieldIndexer(), p.Client)
+	p.Services, err = lookup.NewServices(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
 	w.Must(p.Manager.Add(p.Engine))
 	w.Must(steps.Setup(ctx, p))

@@ -72,8 +72,8 @@ type inputs struct {
 	candidates  []gateway.Candidate
 	// hops are the addresses of the candidates on the join switch, by node.
 	hops map[string][]netip.Addr
-	// chosen are the candidates that forward the traffic.
-	chosen []string
+	// selected are the candidates that forward the traffic.
+	selected []string
 	// conflict is the subnet that already uses the routing table; nil if there is none.
 	conflict *kubeovnv1.Subnet
 }
@@ -103,18 +103,18 @@ func (r *Reconciler) gather(ctx context.Context, subnet, valid *kubeovnv1.Subnet
 		}
 		in.candidates, in.hops[node.Name] = append(in.candidates, candidate), hops
 	}
-	in.chosen = gateway.Choose(in.candidates, activeOf(subnet), in.spec.ECMP)
+	in.selected = gateway.Choose(in.candidates, activeOf(subnet), in.spec.ECMP)
 	return in, nil
 }
 
 // nodes returns the existing nodes that a spec names, in the order of the spec, or the nodes that it selects, sorted by name.
 func (r *Reconciler) nodes(ctx context.Context, spec gateway.Spec) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
-	for _, named := range spec.Nodes {
+	for _, entry := range spec.Nodes {
 		node := &corev1.Node{}
-		err := r.Client.Get(ctx, client.ObjectKey{Name: named.Name}, node, client.UnsafeDisableDeepCopy)
+		err := r.Client.Get(ctx, client.ObjectKey{Name: entry.Name}, node, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("get node %s: %w", named.Name, err)
+			return nil, fmt.Errorf("get node %s: %w", entry.Name, err)
 		}
 		if err == nil {
 			nodes = append(nodes, node)
@@ -169,7 +169,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) error {
 		return r.remove(ctx, in.subnet.Name)
 	}
 	var hops []netip.Addr
-	for _, name := range in.chosen {
+	for _, name := range in.selected {
 		hops = append(hops, in.hops[name]...)
 	}
 	err := r.Northbound.Apply(ctx, owner, translate.Gateway(translate.GatewayInputs{

@@ -33,7 +33,7 @@ func (r *Reconciler) measure(in inputs, hops []netip.Addr) {
 		value = 1
 	}
 	labels := [...]string{
-		in.subnet.Name, strconv.FormatBool(in.spec.ECMP), in.valid.Spec.GatewayNode, strings.Join(in.chosen, ","),
+		in.subnet.Name, strconv.FormatBool(in.spec.ECMP), in.valid.Spec.GatewayNode, strings.Join(in.selected, ","),
 		ipfamily.Join(in.cidrs), ipfamily.Join(hops),
 	}
 	if before, ok := r.measured.Swap(in.subnet.Name, labels); ok && before != labels {

@@ -47,7 +47,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	subnet := in.subnet
 	base := subnet.DeepCopy()
 	if applied == nil {
-		subnet.Status.ActivateGateway = strings.Join(in.chosen, ",")
+		subnet.Status.ActivateGateway = strings.Join(in.selected, ",")
 	}
 	subnet.Status.NATOutgoingPolicyRules = gateway.RuleStatus(in.valid)
 	before := apimeta.FindStatusCondition(base.Status.Conditions, kubeovnv1.ConditionGatewayReady)
@@ -85,11 +85,11 @@ func condition(in inputs, applied error) (condition metav1.Condition, wanted boo
 	case in.spec.Empty():
 		c.Reason = ReasonNoReadyGateway
 		c.Message = "gatewayType is centralized and no node is named: write gatewayNode or gatewayNodeSelectors; until then nothing leaves the subnet"
-	case !gateway.AnyUp(in.candidates, in.chosen):
+	case !gateway.AnyUp(in.candidates, in.selected):
 		c.Reason, c.Message = noneServes(in)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonReady
-		c.Message = "traffic leaves through " + strings.Join(in.chosen, ", ")
+		c.Message = "traffic leaves through " + strings.Join(in.selected, ", ")
 	}
 	return c, true
 }
@@ -104,10 +104,10 @@ func noneServes(in inputs) (reason, message string) {
 		return reason, "gatewayNodeSelectors select no node: nothing leaves the subnet"
 	case len(in.candidates) == 0:
 		return reason, "no node of gatewayNode exists: nothing leaves the subnet"
-	case len(in.chosen) == 0:
+	case len(in.selected) == 0:
 		return reason, "no gateway node serves (" + names(in.candidates) + "): nothing leaves the subnet"
 	}
-	return reason, fmt.Sprintf("no gateway node serves (%s); traffic is still sent to %s", names(in.candidates), strings.Join(in.chosen, ", "))
+	return reason, fmt.Sprintf("no gateway node serves (%s); traffic is still sent to %s", names(in.candidates), strings.Join(in.selected, ", "))
 }
 
 func names(candidates []gateway.Candidate) string {
@@ -120,17 +120,17 @@ func names(candidates []gateway.Candidate) string {
 
 // tellOfMove reports and counts a failover from nodes that are down.
 func (r *Reconciler) tellOfMove(base *kubeovnv1.Subnet, in inputs) {
-	var lost []string
+	var down []string
 	for _, name := range activeOf(base) {
 		i := slices.IndexFunc(in.candidates, func(c gateway.Candidate) bool { return c.Name == name })
-		if !slices.Contains(in.chosen, name) && i >= 0 && in.candidates[i].State == gateway.Down {
-			lost = append(lost, name)
+		if !slices.Contains(in.selected, name) && i >= 0 && in.candidates[i].State == gateway.Down {
+			down = append(down, name)
 		}
 	}
-	if len(lost) == 0 || len(in.chosen) == 0 {
+	if len(down) == 0 || len(in.selected) == 0 {
 		return
 	}
 	failovers.WithLabelValues(in.subnet.Name).Inc()
 	k8s.Warn(r.Recorder, in.subnet, ReasonMoved, fmt.Sprintf("%s stopped serving: traffic now leaves through %s",
-		strings.Join(lost, ", "), strings.Join(in.chosen, ", ")))
+		strings.Join(down, ", "), strings.Join(in.selected, ", ")))
 }

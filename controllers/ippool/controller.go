@@ -17,11 +17,11 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -30,7 +30,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Pools      *selection.Pools
+	Pools      *ippools.Lookup
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
 	// UsageDelay is the delay between a change in a subnet's use and the status update of its pools; zero means 1 s.
@@ -79,8 +79,8 @@ func (r *Reconciler) publish(ctx context.Context, pool *kubeovnv1.IPPool) (*vali
 	if err != nil {
 		return nil, err
 	}
-	if senior := namesakes[0]; senior.Name != pool.Name {
-		return validation.SameSet(translate.PoolSet(pool.Name), senior.Name), r.apply(ctx, pool.Name, nil)
+	if older := namesakes[0]; older.Name != pool.Name {
+		return validation.SameSet(translate.PoolSet(pool.Name), older.Name), r.apply(ctx, pool.Name, nil)
 	}
 	return nil, r.apply(ctx, pool.Name, rows)
 }
@@ -137,7 +137,7 @@ func (r *Reconciler) divide(ctx context.Context, subnet, name, ends string) (*va
 			pools = append(pools, pool)
 		}
 	}
-	inForce, problems := selection.Divide(s, pools)
+	inForce, problems := ippools.Divide(s, pools)
 	divided := make([]ipam.Pool, 0, len(inForce))
 	for _, p := range inForce {
 		divided = append(divided, ipam.Pool(p))

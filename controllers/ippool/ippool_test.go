@@ -312,7 +312,7 @@ func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
 	w.has(w.pod("p", "ip_pool", "a.b"), "10.16.0.9")
 	w.publishes("a.b", "10.16.0.8")
 
-	w.Mends("IPPool//a-b")
+	w.RestoresRows("IPPool//a-b")
 	w.Change(older, func() { older.Spec.EnableAddressSet = false })
 	w.Ready(younger)
 	w.publishes("a.b", "10.16.0.9")

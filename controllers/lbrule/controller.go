@@ -20,13 +20,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -39,9 +40,9 @@ type Reconciler struct {
 	Live       client.Reader
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Networks   *selection.Networks
-	Services   *selection.Services
-	Grants     *selection.Grants
+	Networks   *lookup.Networks
+	Services   *lookup.Services
+	Grants     *grants.Rules
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
 }
@@ -150,7 +151,7 @@ func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1
 	if err := r.resolve(ctx, rule, service, s); err != nil || s.problem != nil {
 		return false, err
 	}
-	if s.problem, err = r.rival(ctx, rule, s); err == nil && s.problem == nil {
+	if s.problem, err = r.addressConflict(ctx, rule, s); err == nil && s.problem == nil {
 		err = r.reserve(ctx, rule, s)
 	}
 	return err == nil, err
@@ -213,7 +214,7 @@ func (r *controller) find(ctx context.Context, service client.ObjectKey, s *stat
 		s.in.Slices = append(s.in.Slices, &list.Items[i])
 	}
 	slices.SortFunc(s.in.Slices, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-	if vpc, err = selection.VpcOfEndpoints(ctx, r.Client, r.Live, s.in.Slices); err != nil {
+	if vpc, err = lookup.VpcOfEndpoints(ctx, r.Client, r.Live, s.in.Slices); err != nil {
 		return "", fmt.Errorf("find the VPC of the endpoints: %w", err)
 	}
 	return vpc, nil
@@ -240,7 +241,7 @@ func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string
 			Message: fmt.Sprintf("subnet %s, which annotation %s names, does not exist: create it, or name another one", name, kubeovnv1.AnnotationLogicalSwitch.Key()),
 		}, nil
 	}
-	return selection.VpcOf(cmp.Or(k8s.WithValidSpec(subnet), subnet)), nil, nil
+	return lookup.VpcOf(cmp.Or(k8s.WithValidSpec(subnet), subnet)), nil, nil
 }
 
 // watch registers the rule for a requeue when the object of the key changes. Call it before reading the object, or a change can be missed.

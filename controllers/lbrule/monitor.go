@@ -105,7 +105,7 @@ func (r *controller) monitorOf(
 ) (m translate.Monitor, missing string, err error) {
 	port := r.Allocator.Holder(subnet, a)
 	if strings.HasPrefix(port, translate.VipHolder("")) {
-		port = r.Allocator.Borrower(port)
+		port = r.Allocator.UserOf(port)
 	}
 	if port == "" {
 		return m, fmt.Sprintf("no port of subnet %s has %s", subnet, a), nil

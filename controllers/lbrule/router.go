@@ -33,7 +33,7 @@ func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1
 		return false, err
 	}
 	if s.problem == nil && len(s.waiting) == 0 {
-		if s.problem, err = r.rival(ctx, rule, s); err != nil {
+		if s.problem, err = r.addressConflict(ctx, rule, s); err != nil {
 			return false, err
 		}
 	}

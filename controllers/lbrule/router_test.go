@@ -145,7 +145,7 @@ func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
 	})
 }
 
-func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
+func TestEndpointsOfRouterLBRulesArePublished(t *testing.T) {
 	w := newWorld(t)
 	w.external()
 	w.start(a)
@@ -153,21 +153,23 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 	rule := newRouterRule("static", "front", to("10.16.0.20", "192.0.2.9", "10.16.0.20", "fd00:10:16::99"))
 	w.Create(rule)
 	w.exposed("rlr-static", frontV4, frontV6)
-	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20 192.0.2.9:8080; IPv6 fd00:10:16::99:8080") })
+	w.Eventually(func() string {
+		return w.endpointsMatch("rlr-static", "IPv4 10.16.0.20 192.0.2.9:8080; IPv6 fd00:10:16::99:8080")
+	})
 	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "1 of 3 endpoints are checked")
 	w.Change(rule, func() { rule.Spec.Endpoints = []string{"10.16.0.20"} })
 	w.servesRouter("static", frontToA)
-	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:8080") })
+	w.Eventually(func() string { return w.endpointsMatch("rlr-static", "IPv4 10.16.0.20:8080") })
 	w.Change(rule, func() { rule.Spec.Ports[0].TargetPort = 9090 })
-	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
+	w.Eventually(func() string { return w.endpointsMatch("rlr-static", "IPv4 10.16.0.20:9090") })
 
 	// Changes by other clients are reverted.
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "rlr-static-ipv4-0"}}
 	w.Get(slice)
 	w.Change(slice, func() { slice.Endpoints = nil })
-	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
+	w.Eventually(func() string { return w.endpointsMatch("rlr-static", "IPv4 10.16.0.20:9090") })
 	w.Delete(slice)
-	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
+	w.Eventually(func() string { return w.endpointsMatch("rlr-static", "IPv4 10.16.0.20:9090") })
 	before := w.served("rlr-static")
 	for uuid := range w.Database.Rows("Load_Balancer") {
 		w.Database.Transact(nbtest.Op{"op": "delete", "table": "Load_Balancer", "where": []any{[]any{"_uuid", "==", []any{"uuid", uuid}}}})
@@ -179,7 +181,7 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 
 	// Switch from endpoints to pods, and to another VPC and back.
 	w.Change(rule, func() { rule.Spec.Selector, rule.Spec.Endpoints = []string{"app:web"}, nil })
-	w.Eventually(func() string { return w.told("rlr-static", "") })
+	w.Eventually(func() string { return w.endpointsMatch("rlr-static", "") })
 	w.exposed("rlr-static", frontV4, frontV6)
 	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}})
 	w.Change(rule, func() { rule.Spec.VPC = "tenant" })
@@ -193,8 +195,8 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 	w.exposed("rlr-static", frontV4, frontV6)
 }
 
-// told compares the EndpointSlices of a Service that the controller writes with want. It returns "" if they are equal.
-func (w world) told(service, want string) string {
+// endpointsMatch compares the EndpointSlices of a Service that the controller writes with want. It returns "" if they are equal.
+func (w world) endpointsMatch(service, want string) string {
 	w.Helper()
 	var list discoveryv1.EndpointSliceList
 	w.Must(w.Client.List(w.Context(), &list))
@@ -211,7 +213,7 @@ func (w world) told(service, want string) string {
 	}
 	slices.Sort(parts)
 	if got := strings.Join(parts, "; "); got != want {
-		return fmt.Sprintf("nodes are told %s, want %s", got, want)
+		return fmt.Sprintf("the EndpointSlices have %s, want %s", got, want)
 	}
 	return ""
 }
@@ -255,7 +257,7 @@ func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
 	w.Says(shadow, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "is in subnet shadowed of VPC tenant as well")
 }
 
-func TestRivalsOfRouterLBRules(t *testing.T) {
+func TestAddressConflictsOfRouterLBRules(t *testing.T) {
 	w := newWorld(t)
 	w.external()
 	w.pods("tenant", port{"c", "theirs", 20})
@@ -270,12 +272,12 @@ func TestRivalsOfRouterLBRules(t *testing.T) {
 	w.Change(second, func() { second.Spec.Ports[0].Port = 81 })
 	w.servesRouter("second", at81(frontToA))
 	// The address is in a subnet of the VPC, where the OvnEip holds it.
-	rival := newRule("rival", frontV4, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 82 })
-	w.Create(rival)
-	w.Says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by eip/front")
+	conflicting := newRule("conflicting", frontV4, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 82 })
+	w.Create(conflicting)
+	w.Says(conflicting, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by eip/front")
 	w.Change(second, func() { second.Spec.Ports[0].Port = 82 })
-	w.Says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
-	w.Delete(rival, first)
+	w.Says(conflicting, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
+	w.Delete(conflicting, first)
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"}, Spec: corev1.ServiceSpec{
 		ExternalIPs: []string{frontV4}, Ports: []corev1.ServicePort{{Port: 82}},
 	}}

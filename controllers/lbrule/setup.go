@@ -89,15 +89,15 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 // subnets; and drift of its rows.
 func (r *controller) setup(mgr ctrl.Manager) error {
 	spec := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
-	rivals := handler.EnqueueRequestsFromMapFunc(r.rivals)
+	atSameAddress := handler.EnqueueRequestsFromMapFunc(r.rulesAtSameAddress)
 	own := newRule(r.kind).Object
 	b := ctrl.NewControllerManagedBy(mgr).Named(strings.ToLower(r.kind)).For(own, spec)
 	for _, kind := range kinds {
-		b = b.Watches(newRule(kind).Object, rivals, spec)
+		b = b.Watches(newRule(kind).Object, atSameAddress, spec)
 	}
 	return b.
-		Watches(&kubeovnv1.OvnEip{}, rivals).
-		Watches(&corev1.Service{}, rivals).
+		Watches(&kubeovnv1.OvnEip{}, atSameAddress).
+		Watches(&corev1.Service{}, atSameAddress).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.owned)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(r.interested("vip/"))).
@@ -117,8 +117,8 @@ var comes = predicate.Funcs{
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
-// rivals enqueues the rules that share an address with a rule, an OvnEip or a Service, and the rules that name the OvnEip.
-func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+// rulesAtSameAddress enqueues the rules that share an address with a rule, an OvnEip or a Service, and the rules that name the OvnEip.
+func (r *controller) rulesAtSameAddress(ctx context.Context, o client.Object) []reconcile.Request {
 	var rules []*rule
 	addresses := vipsOf(o)
 	eip, isEip := o.(*kubeovnv1.OvnEip)
@@ -170,7 +170,7 @@ func (r *controller) ofSlice(ctx context.Context, o client.Object) []reconcile.R
 			requests = append(requests, k8s.Request(name))
 		}
 		if owner := newRule(kind); r.Client.Get(ctx, keyOf(name), owner.Object, client.UnsafeDisableDeepCopy) == nil {
-			requests = append(requests, r.rivals(ctx, owner.Object)...)
+			requests = append(requests, r.rulesAtSameAddress(ctx, owner.Object)...)
 		}
 	}
 	return requests

@@ -18,8 +18,8 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -85,15 +85,15 @@ func reserves(have *kubeovnv1.Vip, subnet string, vip netip.Addr) bool {
 	if have.Status.V4IP+have.Status.V6IP == "" {
 		texts = []string{have.Spec.V4IP, have.Spec.V6IP}
 	}
-	chosen := false
+	hasAddress := false
 	for _, text := range texts {
 		address, err := ipfamily.ParseAddr(text)
 		if err == nil && address == vip {
 			return true
 		}
-		chosen = chosen || text != ""
+		hasAddress = hasAddress || text != ""
 	}
-	return !chosen
+	return !hasAddress
 }
 
 // reservedName returns the name of the Vip that holds an address of a rule.
@@ -192,7 +192,7 @@ func (r *controller) subnetWith(ctx context.Context, vpc string, a netip.Addr) (
 	}
 	for _, s := range subnets {
 		cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-		if err == nil && selection.OnFirstNetwork(s) && slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool { return cidr.Contains(a) }) {
+		if err == nil && lookup.OnFirstNetwork(s) && slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool { return cidr.Contains(a) }) {
 			return s.Name, nil
 		}
 	}

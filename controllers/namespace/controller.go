@@ -17,13 +17,13 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
 // Reconciler keeps the annotations of namespaces in line with Subnets and Vpcs. They are for users: no component of Kiln reads them.
 type Reconciler struct {
 	Client     client.Client
-	Namespaces *selection.Namespaces
+	Namespaces *lookup.Namespaces
 	Gate       *k8s.StartGate
 }
 

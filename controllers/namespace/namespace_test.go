@@ -46,8 +46,8 @@ func newSubnet(w *controllertest.World, name, cidr string, change func(*kubeovnv
 	return s
 }
 
-// told waits until a namespace has exactly these annotations; an empty value means that the annotation is absent.
-func told(w *controllertest.World, ns *corev1.Namespace, switches, cidrs, excluded string) {
+// hasAnnotations waits until a namespace has exactly these annotations; an empty value means that the annotation is absent.
+func hasAnnotations(w *controllertest.World, ns *corev1.Namespace, switches, cidrs, excluded string) {
 	w.Helper()
 	want := map[string]string{}
 	for key, value := range map[string]string{"logical_switch": switches, "cidr": cidrs, "exclude_ips": excluded} {
@@ -69,19 +69,19 @@ func TestNamespacesAreToldTheirSubnets(t *testing.T) {
 	w.Start(steps)
 	shop := newNamespace(w, "shop", map[string]string{"team": "sales"})
 	lab := newNamespace(w, "lab", nil)
-	told(w, shop, "", "", "")
+	hasAnnotations(w, shop, "", "", "")
 
 	main := newSubnet(w, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", func(s *kubeovnv1.SubnetSpec) {
 		s.ExcludeIPs = []string{"10.16.0.1", "fd00:10:16::1"}
 	})
-	told(w, shop, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", "10.16.0.1,fd00:10:16::1")
-	told(w, lab, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", "10.16.0.1,fd00:10:16::1")
+	hasAnnotations(w, shop, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", "10.16.0.1,fd00:10:16::1")
+	hasAnnotations(w, lab, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", "10.16.0.1,fd00:10:16::1")
 
 	named := newSubnet(w, "named", "10.17.0.0/24", func(s *kubeovnv1.SubnetSpec) {
 		s.Namespaces = []string{"shop"}
 		s.ExcludeIPs = []string{"10.17.0.1", "10.17.0.10..10.17.0.20"}
 	})
-	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1,10.17.0.10..10.17.0.20")
+	hasAnnotations(w, shop, "named", "10.17.0.0/24", "10.17.0.1,10.17.0.10..10.17.0.20")
 
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "ovn-cluster"}, Spec: kubeovnv1.VpcSpec{DefaultSubnet: "selecting"}}
 	w.Create(vpc)
@@ -89,24 +89,24 @@ func TestNamespacesAreToldTheirSubnets(t *testing.T) {
 		s.NamespaceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "sales"}}}
 		s.ExcludeIPs = []string{"10.18.0.1"}
 	})
-	told(w, shop, "selecting,named", "10.18.0.0/24;10.17.0.0/24", "10.18.0.1;10.17.0.1,10.17.0.10..10.17.0.20")
+	hasAnnotations(w, shop, "selecting,named", "10.18.0.0/24;10.17.0.0/24", "10.18.0.1;10.17.0.1,10.17.0.10..10.17.0.20")
 
 	w.Change(shop, func() { shop.Labels = map[string]string{"team": "other"} })
-	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1,10.17.0.10..10.17.0.20")
+	hasAnnotations(w, shop, "named", "10.17.0.0/24", "10.17.0.1,10.17.0.10..10.17.0.20")
 	w.Change(named, func() { named.Spec.ExcludeIPs = []string{"10.17.0.1"} })
-	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
+	hasAnnotations(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
 	w.Change(shop, func() { shop.Annotations["ovn.kubernetes.io/logical_switch"] = "mistake" })
-	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
+	hasAnnotations(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
 
 	// Only VPCs change, so that no event of a subnet or namespace wakes the controller.
 	tenant := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{"lab"}, DefaultSubnet: "named"}}
 	w.Create(tenant)
-	told(w, lab, "named", "10.17.0.0/24", "10.17.0.1")
+	hasAnnotations(w, lab, "named", "10.17.0.0/24", "10.17.0.1")
 	w.Change(tenant, func() { tenant.Spec.DefaultSubnet = "selecting" })
-	told(w, lab, "selecting", "10.18.0.0/24", "10.18.0.1")
+	hasAnnotations(w, lab, "selecting", "10.18.0.0/24", "10.18.0.1")
 	w.Delete(tenant, vpc)
-	told(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
+	hasAnnotations(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
 	w.Delete(named)
-	told(w, shop, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
-	told(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
+	hasAnnotations(w, shop, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
+	hasAnnotations(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
 }

@@ -63,7 +63,7 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 		return fmt.Errorf("find the kind of %T: %w", o, err)
 	}
 	key := objectKey{gvk, client.ObjectKeyFromObject(o)}
-	p.kept[key] = true
+	p.inventory[key] = true
 	want, hash, err := applyConfiguration(o, gvk)
 	if err != nil {
 		return fmt.Errorf("convert %s %s: %w", gvk.Kind, o.GetName(), err)

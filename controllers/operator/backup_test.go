@@ -22,14 +22,14 @@ import (
 )
 
 // backUp changes the backup settings of the spec and returns the API server's answer.
-func (s *story) backUp(t *testing.T, change func(*v1alpha1.Backup)) error {
+func (s *scenario) backUp(t *testing.T, change func(*v1alpha1.Backup)) error {
 	c := s.cluster(t)
 	before := c.DeepCopy()
 	change(&c.Spec.Central.Backup)
 	return s.admin.Patch(t.Context(), c, client.MergeFrom(before))
 }
 
-func (s *story) backedUp(t *testing.T) {
+func (s *scenario) backedUp(t *testing.T) {
 	g := newG(t)
 	for _, wrong := range []string{"Before", "-a", "../a", "a.b"} {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.Request = wrong })).NotTo(Succeed(), wrong)
@@ -67,7 +67,7 @@ func (a *fakeArchive) Status(ctx context.Context) (adminapi.Status, error) {
 
 // claimChanged changes the claim while an upgrade is held. The backups pod keeps its version, unless backups would go to
 // the wrong claim or to none.
-func (s *story) claimChanged(t *testing.T) {
+func (s *scenario) claimChanged(t *testing.T) {
 	g := newG(t)
 	s.atWork(t)
 	claim := func(name string) {
@@ -103,7 +103,7 @@ func (s *story) claimChanged(t *testing.T) {
 	s.settledOn(t, image)
 }
 
-func (s *story) claimed(t *testing.T) {
+func (s *scenario) claimed(t *testing.T) {
 	g := newG(t)
 	for _, wrong := range []string{"", "Upper", "a/b", "-a"} {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) {

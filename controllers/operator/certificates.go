@@ -139,14 +139,14 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) 
 	if err != nil {
 		return err
 	}
-	succession, err := r.rotation(ctx, p, name)
+	rotation, err := r.rotation(ctx, p, name)
 	if err != nil {
 		return err
 	}
-	if err := a.Advance(succession, p.now); err != nil {
+	if err := a.Advance(rotation, p.now); err != nil {
 		return err
 	}
-	p.issuer.note(name, a, succession, p.now)
+	p.issuer.note(name, a, rotation, p.now)
 	data, err := a.Data()
 	if err != nil {
 		return fmt.Errorf("encode authority %s: %w", name, err)

@@ -28,15 +28,15 @@ import (
 
 // certManager is a fake of cert-manager. It handles the operator's Certificates like a CA issuer with this name.
 type certManager struct {
-	*story
+	*scenario
 	issuer string
 	root   *x509.Certificate
 	key    *ecdsa.PrivateKey
 }
 
-func (s *story) certManager(t *testing.T, issuer string) certManager {
+func (s *scenario) certManager(t *testing.T, issuer string) certManager {
 	t.Helper()
-	c := certManager{story: s, issuer: issuer, key: ecdsaKey(t)}
+	c := certManager{scenario: s, issuer: issuer, key: ecdsaKey(t)}
 	c.root = c.sign(t, &x509.Certificate{
 		Subject: pkix.Name{CommonName: issuer}, IsCA: true, KeyUsage: x509.KeyUsageCertSign, NotAfter: s.now().AddDate(20, 0, 0),
 	}, c.key)
@@ -136,7 +136,7 @@ func (c certManager) refuse(t *testing.T, authority, message string) {
 	g.Expect(c.admin.Status().Update(t.Context(), request)).To(Succeed())
 }
 
-func (s *story) ordered(t *testing.T, authority string) *unstructured.Unstructured {
+func (s *scenario) ordered(t *testing.T, authority string) *unstructured.Unstructured {
 	t.Helper()
 	order := untyped(certificateKind)
 	newG(t).Eventually(func() error {
@@ -146,7 +146,7 @@ func (s *story) ordered(t *testing.T, authority string) *unstructured.Unstructur
 }
 
 // signers returns the subject key identifiers of the CAs, which change with their keys.
-func (s *story) signers(t *testing.T) map[string]string {
+func (s *scenario) signers(t *testing.T) map[string]string {
 	all := map[string]string{}
 	for _, name := range authorities {
 		all[name] = fmt.Sprintf("%x", s.leaf(t, authoritySecretPrefix+name).SubjectKeyId)
@@ -155,7 +155,7 @@ func (s *story) signers(t *testing.T) map[string]string {
 }
 
 // trusted returns the CA certificates that the northbound database trusts.
-func (s *story) trusted(t *testing.T) []*x509.Certificate {
+func (s *scenario) trusted(t *testing.T) []*x509.Certificate {
 	t.Helper()
 	var secret corev1.Secret
 	if err := s.exists(t, &secret, render.Northbound.Secret)(); err != nil {
@@ -169,13 +169,13 @@ func (s *story) trusted(t *testing.T) []*x509.Certificate {
 }
 
 // wait advances the operator's clock and triggers a pass. The operator would also wake up by itself.
-func (s *story) wait(t *testing.T, d time.Duration) {
+func (s *scenario) wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	s.ahead.Add(int64(d))
 	s.poke(t, fmt.Sprint(s.ahead.Load()))
 }
 
-func (s *story) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) error {
+func (s *scenario) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) error {
 	t.Helper()
 	cluster := s.cluster(t)
 	before := cluster.DeepCopy()
@@ -184,7 +184,7 @@ func (s *story) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) err
 }
 
 // orders returns the resource versions of the Certificates, by name.
-func (s *story) orders(t *testing.T) map[string]string {
+func (s *scenario) orders(t *testing.T) map[string]string {
 	t.Helper()
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(certificateKind)
@@ -199,7 +199,7 @@ func (s *story) orders(t *testing.T) map[string]string {
 }
 
 // countOrders counts the Certificates and their Secrets.
-func (s *story) countOrders(t *testing.T) int {
+func (s *scenario) countOrders(t *testing.T) int {
 	t.Helper()
 	n := len(s.orders(t))
 	for _, name := range authorities {

@@ -35,7 +35,7 @@ type summary struct {
 	generation int64
 	components []component
 	upgrade    upgradePlan
-	issuance   issuerStatus
+	issuer     issuerStatus
 	protection protection
 	nodes      []nodeTrouble
 	// halt and err are the results of the pass. Both are set if the databases have different results.
@@ -102,7 +102,7 @@ func (s summary) progressing() metav1.Condition {
 	if len(waiting) > 0 {
 		return newCondition(v1alpha1.ConditionProgressing, true, reasonWaiting, strings.Join(waiting, "; "))
 	}
-	return s.issuance.progressing()
+	return s.issuer.progressing()
 }
 
 func (s summary) degraded() metav1.Condition {
@@ -135,11 +135,11 @@ func (s summary) degraded() metav1.Condition {
 		nodes = append(nodes, n.text)
 	}
 	troubles = append(troubles, few(nodes)...)
-	if len(s.issuance.troubles) > 0 {
+	if len(s.issuer.troubles) > 0 {
 		if len(troubles) == 0 {
 			reason = reasonUnissued
 		}
-		troubles = append(troubles, s.issuance.trouble())
+		troubles = append(troubles, s.issuer.trouble())
 	}
 	if len(troubles) > 0 {
 		return newCondition(v1alpha1.ConditionDegraded, true, reason, strings.Join(troubles, "; "))

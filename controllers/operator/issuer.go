@@ -44,12 +44,12 @@ const orderTimeout = 5 * time.Second
 
 // rotation returns whether an issuer creates the successors of a CA, and the certificate that it has issued. A Secret
 // of another issuer than the requested one is ignored: cert-manager is about to replace it.
-func (r *Reconciler) rotation(ctx context.Context, p *pass, name string) (pki.Succession, error) {
+func (r *Reconciler) rotation(ctx context.Context, p *pass, name string) (pki.Rotation, error) {
 	ref := p.config.Spec.Certificates.IssuerRef
 	if ref == nil {
-		return pki.Succession{}, nil
+		return pki.Rotation{}, nil
 	}
-	ordered := pki.Succession{ByIssuer: true}
+	ordered := pki.Rotation{ByIssuer: true}
 	secret, err := r.cachedSecret(ctx, issuedPrefix+name)
 	if err != nil || secret == nil {
 		return ordered, err
@@ -79,7 +79,7 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 	if ref == nil {
 		return r.cancelOrders(ctx, p)
 	}
-	r.withdrawn = false
+	r.ordersCancelled = false
 	served, err := r.servesCertificates(ctx)
 	if err != nil {
 		return err
@@ -181,11 +181,11 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 	if err := r.stopWatching(ctx); err != nil {
 		return err
 	}
-	if !r.withdrawn {
-		if err := r.withdrawOrders(ctx, p); err != nil {
+	if !r.ordersCancelled {
+		if err := r.deleteOrders(ctx, p); err != nil {
 			return err
 		}
-		r.withdrawn = true
+		r.ordersCancelled = true
 	}
 	for _, name := range authorities {
 		secret, err := r.cachedSecret(ctx, issuedPrefix+name)
@@ -199,9 +199,9 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// withdrawOrders deletes every Certificate of the OVNCluster. It reads the API server, because without an issuer there is
+// deleteOrders deletes every Certificate of the OVNCluster. It reads the API server, because without an issuer there is
 // no informer.
-func (r *Reconciler) withdrawOrders(ctx context.Context, p *pass) error {
+func (r *Reconciler) deleteOrders(ctx context.Context, p *pass) error {
 	served, err := r.servesCertificates(ctx)
 	if err != nil || !served {
 		return err

@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-func (s *story) wrongIssuers(t *testing.T) {
+func (s *scenario) wrongIssuers(t *testing.T) {
 	g := newG(t)
 	for want, change := range map[string]func(*v1alpha1.Certificates){
 		"kind must be Issuer or ClusterIssuer": func(c *v1alpha1.Certificates) {
@@ -37,7 +37,7 @@ func (s *story) wrongIssuers(t *testing.T) {
 }
 
 // withoutCertManager applies the sample without cert-manager in the cluster.
-func (s *story) withoutCertManager(t *testing.T) {
+func (s *scenario) withoutCertManager(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	g.Expect(s.applySample(t, "ovncluster_cert_manager.yaml")).To(Succeed())
@@ -57,7 +57,7 @@ func (s *story) withoutCertManager(t *testing.T) {
 	}
 }
 
-func (s *story) applySample(t *testing.T, name string) error {
+func (s *scenario) applySample(t *testing.T, name string) error {
 	t.Helper()
 	sample, err := s.read(filepath.Join("..", "..", "config", "samples", name))
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *story) applySample(t *testing.T, name string) error {
 	return s.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(sample), client.FieldOwner("kubectl"))
 }
 
-func (s *story) issuerMissing(t *testing.T) {
+func (s *scenario) issuerMissing(t *testing.T) {
 	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
@@ -77,7 +77,7 @@ func (s *story) issuerMissing(t *testing.T) {
 	g.Expect(s.signers(t)).To(Equal(before))
 }
 
-func (s *story) unusable(t *testing.T) {
+func (s *scenario) unusable(t *testing.T) {
 	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
@@ -88,7 +88,7 @@ func (s *story) unusable(t *testing.T) {
 }
 
 // issued checks that the new CAs of an issuer are trusted first and sign later.
-func (s *story) issued(t *testing.T) {
+func (s *scenario) issued(t *testing.T) {
 	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before, certificate := s.signers(t), s.leaf(t, render.Northbound.Secret)
@@ -118,7 +118,7 @@ func (s *story) issued(t *testing.T) {
 }
 
 // expectAnchors checks that the issuer's root is not trusted: with it, every role could act as every other.
-func (s *story) expectAnchors(t *testing.T, c certManager) {
+func (s *scenario) expectAnchors(t *testing.T, c certManager) {
 	t.Helper()
 	for _, anchor := range s.trusted(t) {
 		if anchor.CheckSignatureFrom(anchor) != nil || anchor.Equal(c.root) {
@@ -128,7 +128,7 @@ func (s *story) expectAnchors(t *testing.T, c certManager) {
 }
 
 // restarted checks that an operator without its in-memory state changes nothing.
-func (s *story) restarted(t *testing.T) {
+func (s *scenario) restarted(t *testing.T) {
 	g := newG(t)
 	before, orders := s.stable(t), s.orders(t)
 	g.Expect(orders).To(HaveLen(len(authorities)))
@@ -142,7 +142,7 @@ func (s *story) restarted(t *testing.T) {
 
 // webhookDown checks that other phases do not wait while cert-manager's webhook is unavailable, which makes all writes of
 // Certificates fail.
-func (s *story) webhookDown(t *testing.T) {
+func (s *scenario) webhookDown(t *testing.T) {
 	g := newG(t)
 	url, none := "https://127.0.0.1:1/validate", admissionv1.SideEffectClassNone
 	webhook := &admissionv1.ValidatingWebhookConfiguration{
@@ -175,7 +175,7 @@ func (s *story) webhookDown(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 
-func (s *story) renewed(t *testing.T) {
+func (s *scenario) renewed(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	s.certManager(t, "organisation").issue(t, authoritySouthbound, true)
@@ -191,7 +191,7 @@ func (s *story) renewed(t *testing.T) {
 	g.Expect(after).To(Equal(want), "others were replaced as well")
 }
 
-func (s *story) ofAnotherIssuer(t *testing.T) {
+func (s *scenario) ofAnotherIssuer(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = &v1alpha1.IssuerReference{Name: "another"} })).To(Succeed())
@@ -210,7 +210,7 @@ func (s *story) ofAnotherIssuer(t *testing.T) {
 	}
 }
 
-func (s *story) notRenewed(t *testing.T) {
+func (s *scenario) notRenewed(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	defer s.ahead.Store(s.ahead.Load())
@@ -221,7 +221,7 @@ func (s *story) notRenewed(t *testing.T) {
 }
 
 // certManagerGone deletes the definitions and, with them, all Certificates; Secrets stay.
-func (s *story) certManagerGone(t *testing.T) {
+func (s *scenario) certManagerGone(t *testing.T) {
 	g := newG(t)
 	s.wait(t, 0)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
@@ -244,7 +244,7 @@ func (s *story) certManagerGone(t *testing.T) {
 }
 
 // givenUp checks that the operator's own CAs return in the same steps, and that no Certificates remain.
-func (s *story) givenUp(t *testing.T) {
+func (s *scenario) givenUp(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = nil })).To(Succeed())
@@ -262,7 +262,7 @@ func (s *story) givenUp(t *testing.T) {
 
 // lost follows the instructions for lost keys in docs/install.md. The operator's clock is the real time again, at which
 // the existing CAs are not valid yet.
-func (s *story) lost(t *testing.T) {
+func (s *scenario) lost(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	s.ahead.Store(0)

@@ -32,7 +32,7 @@ type issuerStatus struct {
 }
 
 // note records the state of a CA after its Advance.
-func (i *issuerStatus) note(name string, a *pki.Authority, s pki.Succession, now time.Time) {
+func (i *issuerStatus) note(name string, a *pki.Authority, s pki.Rotation, now time.Time) {
 	until, issued := a.Signing()
 	authorityEnd.DeletePartialMatch(map[string]string{"authority": name})
 	madeBy := "operator"

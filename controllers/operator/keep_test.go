@@ -113,13 +113,13 @@ func TestKeepTenancy(t *testing.T) {
 	g.Eventually(func() []string {
 		var events eventsv1.EventList
 		g.Expect(theWorld.admin.List(t.Context(), &events)).To(Succeed())
-		var told []string
+		var notes []string
 		for _, e := range events.Items {
 			if e.Reason == eventBehaviourKept {
-				told = append(told, e.Regarding.Kind+" "+e.Regarding.Name+" "+e.Note[:strings.Index(e.Note, ". Remove")])
+				notes = append(notes, e.Regarding.Kind+" "+e.Regarding.Name+" "+e.Note[:strings.Index(e.Note, ". Remove")])
 			}
 		}
-		return told
+		return notes
 	}).Should(ConsistOf(
 		"Vpc kept-old this object keeps its previous behaviour: spec.clusterAccess is Services; spec.allowedNamespaces is *",
 		"Subnet kept-plain this object keeps its previous behaviour: spec.portSecurity is Requested",

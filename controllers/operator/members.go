@@ -87,7 +87,7 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 		}
 	}
 	for _, pod := range p.podsOf(db.Workload) {
-		if report, told := reports[pod.Spec.NodeName]; told && report.Waiting == "" {
+		if report, ok := reports[pod.Spec.NodeName]; ok && report.Waiting == "" {
 			continue // it has its data and waits for the other members
 		}
 		if why := trouble(pod, p.now); why != "" && missing[pod.Spec.NodeName] == "" && pod.Spec.NodeName != "" {

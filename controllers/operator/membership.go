@@ -85,7 +85,7 @@ func (m membership) next() memberStep {
 	if !known || !leader.Connected || leader.Role != adminapi.RoleLeader {
 		return m.withoutLeader()
 	}
-	for _, step := range []func(adminapi.Status) memberStep{m.strangers, m.lost, m.joining, m.shrink, m.grow} {
+	for _, step := range []func(adminapi.Status) memberStep{m.unrecordedMembers, m.replaceLost, m.joining, m.shrink, m.grow} {
 		if s := step(leader); s.action != actionNone || s.message != "" {
 			return s
 		}
@@ -123,8 +123,8 @@ func (m membership) adopt(report adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// strangers handles members that the database lists and the record does not: it records or kicks them.
-func (m membership) strangers(leader adminapi.Status) memberStep {
+// unrecordedMembers handles members that the database lists and the record does not: it records or kicks them.
+func (m membership) unrecordedMembers(leader adminapi.Status) memberStep {
 	if s := m.adopt(leader); s.action != actionNone {
 		return s
 	}
@@ -137,8 +137,8 @@ func (m membership) strangers(leader adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// fate says why the recorded address of a member is not its node's.
-func (m membership) fate(node string) string {
+// whyMoved says why the recorded address of a member is not its node's.
+func (m membership) whyMoved(node string) string {
 	for _, name := range m.nodes {
 		if name == node {
 			return "has another address now"
@@ -147,27 +147,27 @@ func (m membership) fate(node string) string {
 	return "was deleted"
 }
 
-// lost handles recorded members whose node is deleted or has another address, or whose data is lost.
-func (m membership) lost(leader adminapi.Status) memberStep {
+// replaceLost handles recorded members whose node is deleted or has another address, or whose data is lost.
+func (m membership) replaceLost(leader adminapi.Status) memberStep {
 	for i, member := range m.status.Members {
 		server := m.listed(leader, member)
 		gone := m.nodes[addressOf(member)] != member.Node
 		switch {
 		case gone && server != "":
-			return m.kick(leader, server, fmt.Sprintf("the member of node %s, which %s,", member.Node, m.fate(member.Node)))
+			return m.kick(leader, server, fmt.Sprintf("the member of node %s, which %s,", member.Node, m.whyMoved(member.Node)))
 		case gone && m.canForget(leader, member):
 			return m.forget(i)
 		case gone && len(m.status.Members) > m.want:
 			continue // another member is removed first
 		case gone && m.free == nil:
 			return memberStep{stuck: true, message: fmt.Sprintf("node %s, which held a member, %s, and there is no other node "+
-				"for its place: label a node, or lower spec.central.replicas", member.Node, m.fate(member.Node))}
+				"for its place: label a node, or lower spec.central.replicas", member.Node, m.whyMoved(member.Node))}
 		case gone:
 			members := slices.Clone(m.status.Members)
 			members[i] = m.joiner(m.free.Name, k8s.InternalIPs(m.free)[0].String())
 			return memberStep{
 				action: actionRecord, members: members,
-				message: fmt.Sprintf("node %s takes the place of node %s, which %s", m.free.Name, member.Node, m.fate(member.Node)),
+				message: fmt.Sprintf("node %s takes the place of node %s, which %s", m.free.Name, member.Node, m.whyMoved(member.Node)),
 			}
 		case m.reports[member.Node].NeedsRejoin && server != "":
 			return m.kick(leader, server, fmt.Sprintf("the member of node %s, whose data is lost,", member.Node))

@@ -123,7 +123,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 			m.nodes[netip.MustParseAddr("192.0.2.77")] = "n2"
 		}, actionKick, "node n2, which has another address now,", "", false},
 		{"lost data: kicked", 3, 3, 3, func(m *membership) { m.reports["n3"] = adminapi.Status{NeedsRejoin: true} }, actionKick, "data", "", false},
-		{"and told to join anew", 3, 3, 3, func(m *membership) {
+		{"and requested to rejoin", 3, 3, 3, func(m *membership) {
 			m.reports["n3"] = adminapi.Status{NeedsRejoin: true}
 			unlist(m, 3)
 		}, actionRecord, "n3 joins again", "n1 n2 n3", false},

@@ -59,7 +59,7 @@ func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
 }
 
 // measured checks the metrics after upgrades, a backup and the issue of certificates.
-func (s *story) measured(t *testing.T) {
+func (s *scenario) measured(t *testing.T) {
 	g := NewWithT(t)
 	for name, labels := range map[string]string{
 		"kiln_pods_replaced_total":                    render.OpenVSwitch + " ",

@@ -122,12 +122,12 @@ func (p *pass) findSharedAddresses() {
 	}
 }
 
-// tellNodes creates events for node troubles that the previous pass did not report.
-func (r *Reconciler) tellNodes(p *pass) {
-	told := map[string]bool{}
+// reportNodeTroubles creates events for node troubles that the previous pass did not report.
+func (r *Reconciler) reportNodeTroubles(p *pass) {
+	reported := map[string]bool{}
 	for _, trouble := range p.nodeTroubles {
-		told[trouble.text] = true
-		if r.told[trouble.text] {
+		reported[trouble.text] = true
+		if r.reportedTroubles[trouble.text] {
 			continue
 		}
 		for _, name := range trouble.nodes {
@@ -136,5 +136,5 @@ func (r *Reconciler) tellNodes(p *pass) {
 			}
 		}
 	}
-	r.told = told
+	r.reportedTroubles = reported
 }

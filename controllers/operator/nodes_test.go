@@ -22,7 +22,7 @@ import (
 )
 
 // nodeAddresses is a step of TestOneInstallation: a wrong address of one node does not affect the other nodes.
-func (s *story) nodeAddresses(t *testing.T) {
+func (s *scenario) nodeAddresses(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
 	s.addNode(t, "inside", "10.16.3.4", nil)
@@ -56,7 +56,7 @@ func (s *story) nodeAddresses(t *testing.T) {
 
 // memberCutOff adds a member that is ready and has a leader but that the operator cannot reach. Phases that do not need
 // it continue.
-func (s *story) memberCutOff(t *testing.T) {
+func (s *scenario) memberCutOff(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
 	set := &appsv1.StatefulSet{}
@@ -79,7 +79,7 @@ func (s *story) memberCutOff(t *testing.T) {
 
 // joinerSilent silences the node of a member that has not joined yet. Another node gets the member, and the operator
 // deletes the pod, because the silent node's kubelet does not.
-func (s *story) joinerSilent(t *testing.T) {
+func (s *scenario) joinerSilent(t *testing.T) {
 	g := newG(t)
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[render.ControlPlaneLabel] = "" })
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
@@ -106,7 +106,7 @@ func (s *story) joinerSilent(t *testing.T) {
 }
 
 // setNode changes a node and its status.
-func (s *story) setNode(t *testing.T, name string, change func(*corev1.Node)) {
+func (s *scenario) setNode(t *testing.T, name string, change func(*corev1.Node)) {
 	t.Helper()
 	n := &corev1.Node{}
 	if err := s.admin.Get(t.Context(), client.ObjectKey{Name: name}, n); err != nil {
@@ -124,7 +124,7 @@ func (s *story) setNode(t *testing.T, name string, change func(*corev1.Node)) {
 }
 
 // seenHeld waits until the DaemonSets exclude a node, or include it, and the DaemonSet controller has observed that.
-func (s *story) seenHeld(t *testing.T, name string, held bool) {
+func (s *scenario) seenHeld(t *testing.T, name string, held bool) {
 	t.Helper()
 	g := newG(t)
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
@@ -138,7 +138,7 @@ func (s *story) seenHeld(t *testing.T, name string, held bool) {
 }
 
 // deserted waits until no pod of a component is on one of the nodes.
-func (s *story) deserted(t *testing.T, nodes ...string) {
+func (s *scenario) deserted(t *testing.T, nodes ...string) {
 	t.Helper()
 	g := newG(t)
 	g.Eventually(func() []string {
@@ -152,7 +152,7 @@ func (s *story) deserted(t *testing.T, nodes ...string) {
 	}).ShouldNot(ContainElement(BeElementOf(nodes)))
 }
 
-func (s *story) nodeEvents(t *testing.T, node string) (all []string) {
+func (s *scenario) nodeEvents(t *testing.T, node string) (all []string) {
 	var list eventsv1.EventList
 	if err := s.admin.List(t.Context(), &list); err != nil {
 		t.Fatal(err)

@@ -35,8 +35,8 @@ type pass struct {
 	authorities    map[string]*pki.Authority
 	// issuerStatus is the progress of the issuer of the CAs, if there is one.
 	issuer issuerStatus
-	// kept is the inventory: the objects that the phases applied.
-	kept map[objectKey]bool
+	// inventory has the objects that the phases applied.
+	inventory map[objectKey]bool
 	// live are the workloads as the API server returned them in this pass. The cache may still be stale.
 	live map[string]client.Object
 	// archive lists the backups on the claim, if there is one.
@@ -153,15 +153,15 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	pods.Items = slices.DeleteFunc(pods.Items, leftBehind)
 	ours, foreign := bySystem(nodes.Items)
 	return &pass{
-		now:     r.Now(),
-		before:  &cluster,
-		cluster: cluster.DeepCopy(),
-		nodes:   ours,
-		foreign: foreign,
-		pods:    pods.Items,
-		kept:    map[objectKey]bool{},
-		live:    map[string]client.Object{},
-		notes:   map[string][]note{},
+		now:       r.Now(),
+		before:    &cluster,
+		cluster:   cluster.DeepCopy(),
+		nodes:     ours,
+		foreign:   foreign,
+		pods:      pods.Items,
+		inventory: map[objectKey]bool{},
+		live:      map[string]client.Object{},
+		notes:     map[string][]note{},
 	}, nil
 }
 

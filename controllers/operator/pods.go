@@ -21,8 +21,8 @@ const (
 	patience = 5 * time.Minute
 	// maxReason limits the last message of a container.
 	maxReason = 300
-	// maxTold limits a component's own message.
-	maxTold = 1000
+	// maxMessage limits a component's own message.
+	maxMessage = 1000
 )
 
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
@@ -82,7 +82,7 @@ func trouble(pod *corev1.Pod, now time.Time) string {
 		return ""
 	}
 	if c := condition(pod, v1alpha1.PodConditionNorthbound); ready(pod) && c != nil && c.Status == corev1.ConditionFalse {
-		return cut(c.Message, maxTold)
+		return cut(c.Message, maxMessage)
 	}
 	if ready(pod) {
 		return ""

@@ -27,7 +27,7 @@ import (
 )
 
 // setPolicyRights replaces the operator's rules for admission policies and returns the previous rules.
-func (s *story) setPolicyRights(t *testing.T, rules []rbacv1.PolicyRule) (before []rbacv1.PolicyRule) {
+func (s *scenario) setPolicyRights(t *testing.T, rules []rbacv1.PolicyRule) (before []rbacv1.PolicyRule) {
 	t.Helper()
 	var role rbacv1.ClusterRole
 	g := newG(t)
@@ -44,12 +44,12 @@ func (s *story) setPolicyRights(t *testing.T, rules []rbacv1.PolicyRule) (before
 	return before
 }
 
-func (s *story) withoutPolicyRights(t *testing.T) {
+func (s *scenario) withoutPolicyRights(t *testing.T) {
 	s.policyRights = s.setPolicyRights(t, nil)
 	newG(t).Expect(s.policyRights).To(HaveLen(2))
 }
 
-func (s *story) protected(t *testing.T) {
+func (s *scenario) protected(t *testing.T) {
 	g := newG(t)
 	g.Expect(s.condition(t, "Protected")()).To(SatisfyAll(
 		HavePrefix("False PoliciesForbidden: apply the manifests in config/rbac: list ValidatingAdmissionPolicy: "), ContainSubstring("stolen token")))
@@ -77,7 +77,7 @@ func (s *story) protected(t *testing.T) {
 	}
 }
 
-func (s *story) policiesRestored(t *testing.T) {
+func (s *scenario) policiesRestored(t *testing.T) {
 	g := newG(t)
 	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
 	key := client.ObjectKey{Name: "kiln-pod-networks"}
@@ -102,7 +102,7 @@ func (s *story) policiesRestored(t *testing.T) {
 	}).Should(ContainElement(admissionv1.Deny))
 }
 
-func (s *story) onePolicyForbidden(t *testing.T) {
+func (s *scenario) onePolicyForbidden(t *testing.T) {
 	g := newG(t)
 	const name = "kiln-controller-pods" // the third of eight
 	limited := make([]rbacv1.PolicyRule, len(s.policyRights))

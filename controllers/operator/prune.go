@@ -62,7 +62,7 @@ func (r *Reconciler) prune(ctx context.Context, p *pass) error {
 }
 
 func (r *Reconciler) pruneOne(ctx context.Context, p *pass, key objectKey, o client.Object) error {
-	if p.kept[key] || !metav1.IsControlledBy(o, p.cluster) || !o.GetDeletionTimestamp().IsZero() {
+	if p.inventory[key] || !metav1.IsControlledBy(o, p.cluster) || !o.GetDeletionTimestamp().IsZero() {
 		return nil
 	}
 	return r.remove(ctx, o, key.gvk.Kind)

@@ -48,8 +48,8 @@ type Reconciler struct {
 	versions *versions
 
 	applied map[objectKey]appliedState
-	// told are the node troubles that events have already reported.
-	told map[string]bool
+	// reportedTroubles are the node troubles that events have already reported.
+	reportedTroubles map[string]bool
 	// converted records, by database flag, the state for which the schema was last verified: database, cluster ID and
 	// template.
 	converted map[string]string
@@ -61,9 +61,9 @@ type Reconciler struct {
 	controller controller.Controller
 	// secrets are caches of one Secret each, by its name.
 	secrets map[string]cache.Cache
-	// watching is set while Certificates trigger passes. withdrawn is set after all unwanted Certificates have been
+	// watching is set while Certificates trigger passes. ordersCancelled is set after all unused Certificates have been
 	// deleted.
-	watching, withdrawn bool
+	watching, ordersCancelled bool
 	// policiesWatched is set when changes of admission policies trigger passes.
 	policiesWatched bool
 }

@@ -33,8 +33,8 @@ const (
 	node  = "control-plane-1"
 )
 
-// story is one installation. The steps of TestOneInstallation run on it in order.
-type story struct {
+// scenario is one installation. The steps of TestOneInstallation run on it in order.
+type scenario struct {
 	*world
 	// root is the test that contains the steps.
 	root    *testing.T
@@ -47,65 +47,65 @@ type story struct {
 func TestOneInstallation(t *testing.T) {
 	SetDefaultEventuallyTimeout(soon)
 	SetDefaultEventuallyPollingInterval(often)
-	s := &story{world: &theWorld, root: t, members: map[string]*fakeMember{}, pods: map[string]*corev1.Pod{}}
+	s := &scenario{world: &theWorld, root: t, members: map[string]*fakeMember{}, pods: map[string]*corev1.Pod{}}
 	for _, step := range []struct {
 		name string
-		run  func(*story, *testing.T)
+		run  func(*scenario, *testing.T)
 	}{
-		{"the operator loses its rights to admission policies", (*story).withoutPolicyRights},
-		{"without a node for the databases it says so", (*story).withoutNode},
-		{"an OVNCluster of another name is refused", (*story).secondCluster},
-		{"a node that appears is recorded before anything runs on it, and another one once it has gone", (*story).placed},
-		{"each component waits for the one before", (*story).phaseByPhase},
-		{"with every component ready it is available", (*story).available},
-		{"without rights to admission policies it says so, and with them they are applied", (*story).protected},
-		{"another pass writes nothing", (*story).writesNothing},
-		{"what someone changed is changed back", (*story).driftRestored},
-		{"admission policies that someone deleted or changed are restored", (*story).policiesRestored},
-		{"an admission policy that cannot be applied takes none of the others away", (*story).onePolicyForbidden},
-		{"what someone else made stays and what is no longer wanted goes", (*story).pruned},
-		{"authorities outlive a lost label", (*story).authoritiesStay},
-		{"why a container failed is shown", (*story).failureShown},
-		{"pods tell which versions they run", (*story).versionsTold},
-		{"a new image goes to nodes, databases, northd and the controller, one after another", (*story).upgraded},
-		{"an image that is set back halfway goes back in reverse", (*story).setBack},
-		{"a new pod that fails stops it, and says what to do", (*story).stopped},
-		{"canary nodes come first, and nothing else in mode Canary", (*story).canary},
-		{"in mode Paused nothing is replaced", (*story).paused},
-		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
-		{"what is wrong with a node's address holds that node alone, and is told", (*story).nodeAddresses},
-		{"a member that the operator does not reach holds up nothing that goes on without it", (*story).memberCutOff},
-		{"a node that falls silent before its member has joined gives its place and its pod to another", (*story).joinerSilent},
-		{"a backup that is asked for is told of once it is there", (*story).backedUp},
-		{"what happened so far is in the metrics", (*story).measured},
-		{"while an upgrade is held backups go on, and on the right claim", (*story).claimChanged},
-		{"a claim for backups is nothing that the network waits for", (*story).claimed},
-		{"issuers that cannot be are refused", (*story).wrongIssuers},
-		{"without cert-manager it says so, and once there its Certificates are made", (*story).withoutCertManager},
-		{"why an issuer does not issue is told", (*story).issuerMissing},
-		{"what is no authority is told, and not used", (*story).unusable},
-		{"an issuer's authorities are trusted first, and sign later", (*story).issued},
-		{"with an issuer an operator that restarts writes nothing", (*story).restarted},
-		{"one that is renewed takes over in the same steps", (*story).renewed},
-		{"a webhook of cert-manager's that is down holds up nothing else", (*story).webhookDown},
-		{"those of another issuer do as well", (*story).ofAnotherIssuer},
-		{"authorities that nobody renews are told before they expire", (*story).notRenewed},
-		{"with cert-manager gone everything stays", (*story).certManagerGone},
-		{"no secret is in the log while an issuer issues", (*story).secretsKept},
-		{"an issuer that is given up leaves nothing behind", (*story).givenUp},
-		{"authorities whose Secrets are deleted are made anew, and nobody trusts the old ones", (*story).lost},
-		{"after years without an operator all certificates are made anew by themselves", (*story).away},
-		{"what a database waits for is tried again while the other has lost its quorum", (*story).eachTriedAgain},
-		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
-		{"a member whose disk is full is told", (*story).fullDisk},
-		{"a member of another cluster is never recorded", (*story).foreignMember},
-		{"certificates that have expired are replaced by the same authorities", (*story).expired},
-		{"no secret is in the log, in events or in the status", (*story).secretsKept},
-		{"once deleted it is taken down in order", (*story).takenDown},
-		{"it waits for nodes to be clean, but not for ever", (*story).nodesCleaned},
-		{"made again it waits for the end of the cleaning", (*story).madeAgain},
-		{"data is deleted when that was asked for", (*story).dataDeleted},
-		{"the garbage collector deletes the objects of the OVNCluster", (*story).collected},
+		{"the operator loses its rights to admission policies", (*scenario).withoutPolicyRights},
+		{"without a node for the databases it says so", (*scenario).withoutNode},
+		{"an OVNCluster of another name is refused", (*scenario).secondCluster},
+		{"a node that appears is recorded before anything runs on it, and another one once it has gone", (*scenario).placed},
+		{"each component waits for the one before", (*scenario).phaseByPhase},
+		{"with every component ready it is available", (*scenario).available},
+		{"without rights to admission policies it says so, and with them they are applied", (*scenario).protected},
+		{"another pass writes nothing", (*scenario).writesNothing},
+		{"what someone changed is changed back", (*scenario).driftRestored},
+		{"admission policies that someone deleted or changed are restored", (*scenario).policiesRestored},
+		{"an admission policy that cannot be applied takes none of the others away", (*scenario).onePolicyForbidden},
+		{"what someone else made stays and what is no longer wanted goes", (*scenario).pruned},
+		{"authorities outlive a lost label", (*scenario).authoritiesStay},
+		{"why a container failed is shown", (*scenario).failureShown},
+		{"pods report the versions that they run", (*scenario).versionsReported},
+		{"a new image goes to nodes, databases, northd and the controller, one after another", (*scenario).upgraded},
+		{"an image that is set back halfway goes back in reverse", (*scenario).setBack},
+		{"a new pod that fails stops it, and says what to do", (*scenario).stopped},
+		{"canary nodes come first, and nothing else in mode Canary", (*scenario).canary},
+		{"in mode Paused nothing is replaced", (*scenario).paused},
+		{"a network that cannot be changes nothing and says what to change", (*scenario).invalidNetwork},
+		{"an invalid address of a node affects only that node, and is reported", (*scenario).nodeAddresses},
+		{"a member that the operator does not reach holds up nothing that goes on without it", (*scenario).memberCutOff},
+		{"a node that falls silent before its member has joined gives its place and its pod to another", (*scenario).joinerSilent},
+		{"a requested backup is reported once it exists", (*scenario).backedUp},
+		{"what happened so far is in the metrics", (*scenario).measured},
+		{"while an upgrade is held backups go on, and on the right claim", (*scenario).claimChanged},
+		{"a claim for backups is nothing that the network waits for", (*scenario).claimed},
+		{"issuers that cannot be are refused", (*scenario).wrongIssuers},
+		{"without cert-manager it says so, and once there its Certificates are made", (*scenario).withoutCertManager},
+		{"the reason why an issuer does not issue is reported", (*scenario).issuerMissing},
+		{"a certificate that is not a CA is reported and not used", (*scenario).unusable},
+		{"an issuer's authorities are trusted first, and sign later", (*scenario).issued},
+		{"with an issuer an operator that restarts writes nothing", (*scenario).restarted},
+		{"one that is renewed takes over in the same steps", (*scenario).renewed},
+		{"a webhook of cert-manager's that is down holds up nothing else", (*scenario).webhookDown},
+		{"those of another issuer do as well", (*scenario).ofAnotherIssuer},
+		{"CAs that are not renewed are reported before they expire", (*scenario).notRenewed},
+		{"with cert-manager gone everything stays", (*scenario).certManagerGone},
+		{"no secret is in the log while an issuer issues", (*scenario).secretsKept},
+		{"an issuer that is given up leaves nothing behind", (*scenario).givenUp},
+		{"authorities whose Secrets are deleted are made anew, and nobody trusts the old ones", (*scenario).lost},
+		{"after years without an operator all certificates are made anew by themselves", (*scenario).away},
+		{"what a database waits for is tried again while the other has lost its quorum", (*scenario).eachTriedAgain},
+		{"the loss of a quorum is reported, and a recovery runs once", (*scenario).recovered},
+		{"a member with a full disk is reported", (*scenario).fullDisk},
+		{"a member of another cluster is never recorded", (*scenario).foreignMember},
+		{"certificates that have expired are replaced by the same authorities", (*scenario).expired},
+		{"no secret is in the log, in events or in the status", (*scenario).secretsKept},
+		{"once deleted it is taken down in order", (*scenario).takenDown},
+		{"it waits for nodes to be clean, but not for ever", (*scenario).nodesCleaned},
+		{"made again it waits for the end of the cleaning", (*scenario).madeAgain},
+		{"data is deleted when that was asked for", (*scenario).dataDeleted},
+		{"the garbage collector deletes the objects of the OVNCluster", (*scenario).collected},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
 			t.FailNow()
@@ -114,7 +114,7 @@ func TestOneInstallation(t *testing.T) {
 }
 
 // condition returns a getter for Eventually: status, reason and message of one condition.
-func (s *story) condition(t *testing.T, kind string) func() string {
+func (s *scenario) condition(t *testing.T, kind string) func() string {
 	return func() string {
 		c := meta.FindStatusCondition(s.cluster(t).Status.Conditions, kind)
 		if c == nil {
@@ -124,13 +124,13 @@ func (s *story) condition(t *testing.T, kind string) func() string {
 	}
 }
 
-func (s *story) exists(t *testing.T, o client.Object, name string) func() error {
+func (s *scenario) exists(t *testing.T, o client.Object, name string) func() error {
 	return func() error {
 		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: name}, o)
 	}
 }
 
-func (s *story) withoutNode(t *testing.T) {
+func (s *scenario) withoutNode(t *testing.T) {
 	g := newG(t)
 	s.addNode(t, "worker-1", "192.0.2.11", nil)
 	// Kiln runs no pods on this node, does not wait for it, and does not clean it.
@@ -142,7 +142,7 @@ func (s *story) withoutNode(t *testing.T) {
 	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning NoNodeForDatabases"))
 }
 
-func (s *story) events(t *testing.T) []string {
+func (s *scenario) events(t *testing.T) []string {
 	var list eventsv1.EventList
 	if err := s.admin.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
@@ -156,12 +156,12 @@ func (s *story) events(t *testing.T) []string {
 	return all
 }
 
-func (s *story) secondCluster(t *testing.T) {
+func (s *scenario) secondCluster(t *testing.T) {
 	err := s.admin.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
 	newG(t).Expect(err).To(MatchError(ContainSubstring("must be named default")))
 }
 
-func (s *story) placed(t *testing.T) {
+func (s *scenario) placed(t *testing.T) {
 	g := newG(t)
 	g.Expect(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)()).NotTo(Succeed())
 	const shortLived = "control-plane-0"
@@ -201,7 +201,7 @@ func (s *story) placed(t *testing.T) {
 	g.Expect(s.admin.Delete(t.Context(), waits, client.GracePeriodSeconds(0))).To(Succeed())
 }
 
-func (s *story) phaseByPhase(t *testing.T) {
+func (s *scenario) phaseByPhase(t *testing.T) {
 	g := newG(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForDatabase: the northbound database has no leader"))
 	before := func(o client.Object, name string) {
@@ -235,14 +235,14 @@ func (s *story) phaseByPhase(t *testing.T) {
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("False"))
 }
 
-func (s *story) named(o client.Object, name string) client.Object {
+func (s *scenario) named(o client.Object, name string) client.Object {
 	o.SetNamespace(testNamespace)
 	o.SetName(name)
 	return o
 }
 
 // startDatabase acts as the StatefulSet controller, the kubelet and the member.
-func (s *story) startDatabase(t *testing.T, db render.Database, id string) {
+func (s *scenario) startDatabase(t *testing.T, db render.Database, id string) {
 	t.Helper()
 	set := &appsv1.StatefulSet{}
 	s.settle(t, s.named(set, db.Workload), 1)
@@ -257,7 +257,7 @@ func (s *story) startDatabase(t *testing.T, db render.Database, id string) {
 	s.pods[db.Flag] = pod
 }
 
-func (s *story) available(t *testing.T) {
+func (s *scenario) available(t *testing.T) {
 	g := newG(t)
 	s.settle(t, s.named(&appsv1.DaemonSet{}, render.AgentName), 2)
 	g.Eventually(s.condition(t, "Available")).Should(HavePrefix("True"))
@@ -276,7 +276,7 @@ func (s *story) available(t *testing.T) {
 }
 
 // versions returns the resource versions of all objects that the operator writes.
-func (s *story) versions(t *testing.T) map[string]string {
+func (s *scenario) versions(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"OVNCluster": s.cluster(t).ResourceVersion}
 	for _, kind := range append(ownedKinds(), policyKinds()...) {
@@ -302,7 +302,7 @@ func (s *story) versions(t *testing.T) map[string]string {
 
 // stable waits until the operator has no work left: it was idle, and the objects that it watches did not change, for a
 // while.
-func (s *story) stable(t *testing.T) map[string]string {
+func (s *scenario) stable(t *testing.T) map[string]string {
 	t.Helper()
 	var last map[string]string
 	newG(t).Eventually(func() bool {
@@ -333,7 +333,7 @@ func idle(t *testing.T) bool {
 	return true
 }
 
-func (s *story) writesNothing(t *testing.T) {
+func (s *scenario) writesNothing(t *testing.T) {
 	g := newG(t)
 	before := s.stable(t)
 	g.Expect(len(before)).To(BeNumerically(">", 35))
@@ -346,7 +346,7 @@ func (s *story) writesNothing(t *testing.T) {
 	g.Expect(s.versions(t)).To(Equal(before))
 }
 
-func (s *story) driftRestored(t *testing.T) {
+func (s *scenario) driftRestored(t *testing.T) {
 	g := newG(t)
 	controller := &appsv1.Deployment{}
 	g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
@@ -367,7 +367,7 @@ func (s *story) driftRestored(t *testing.T) {
 	g.Eventually(s.exists(t, &corev1.Service{}, "ovn-nb")).Should(Succeed())
 }
 
-func (s *story) pruned(t *testing.T) {
+func (s *scenario) pruned(t *testing.T) {
 	g := newG(t)
 	labels := map[string]string{render.ManagedByLabel: render.ManagedBy}
 	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Namespace: testNamespace, Labels: labels}}
@@ -384,7 +384,7 @@ func (s *story) pruned(t *testing.T) {
 	g.Expect(s.admin.Delete(t.Context(), foreign)).To(Succeed())
 }
 
-func (s *story) authoritiesStay(t *testing.T) {
+func (s *scenario) authoritiesStay(t *testing.T) {
 	g := newG(t)
 	secret := &corev1.Secret{}
 	g.Expect(s.exists(t, secret, "kiln-ca-nb-server")()).To(Succeed())
@@ -416,7 +416,7 @@ func (s *story) authoritiesStay(t *testing.T) {
 	}
 }
 
-func (s *story) failureShown(t *testing.T) {
+func (s *scenario) failureShown(t *testing.T) {
 	g := newG(t)
 	set := &appsv1.DaemonSet{}
 	g.Expect(s.exists(t, set, render.OpenVSwitch)()).To(Succeed())
@@ -438,7 +438,7 @@ func (s *story) failureShown(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 
-func (s *story) row(t *testing.T, name string) v1alpha1.ComponentStatus {
+func (s *scenario) row(t *testing.T, name string) v1alpha1.ComponentStatus {
 	for _, row := range s.cluster(t).Status.Components {
 		if row.Name == name {
 			return row
@@ -447,7 +447,7 @@ func (s *story) row(t *testing.T, name string) v1alpha1.ComponentStatus {
 	return v1alpha1.ComponentStatus{}
 }
 
-func (s *story) changeSpec(t *testing.T, change func(*v1alpha1.OVNClusterSpec)) {
+func (s *scenario) changeSpec(t *testing.T, change func(*v1alpha1.OVNClusterSpec)) {
 	t.Helper()
 	c := s.cluster(t)
 	changed := c.DeepCopy()
@@ -457,7 +457,7 @@ func (s *story) changeSpec(t *testing.T, change func(*v1alpha1.OVNClusterSpec)) 
 	}
 }
 
-func (s *story) invalidNetwork(t *testing.T) {
+func (s *scenario) invalidNetwork(t *testing.T) {
 	g := newG(t)
 	before := s.stable(t)
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) {
@@ -479,7 +479,7 @@ func (s *story) invalidNetwork(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 
-func (s *story) fullDisk(t *testing.T) {
+func (s *scenario) fullDisk(t *testing.T) {
 	g := newG(t)
 	pod := &corev1.Pod{}
 	g.Expect(s.exists(t, pod, "ovn-central-sb-0")()).To(Succeed())
@@ -500,7 +500,7 @@ func (s *story) fullDisk(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 
-func (s *story) foreignMember(t *testing.T) {
+func (s *scenario) foreignMember(t *testing.T) {
 	g := newG(t)
 	id := s.cluster(t).Status.Southbound.ClusterID
 	s.members["sb"].set(func(status *adminapi.Status) { status.ClusterID = "30000000-0000-4000-8000-000000000001" })

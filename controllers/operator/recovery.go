@@ -119,7 +119,7 @@ func (m membership) quorumLost() bool {
 	for _, member := range m.status.Members {
 		voters = append(voters, addressOf(member))
 	}
-	if report, told := m.reports[best(m.reports, m.status.ClusterID)]; told { // the cluster's own list may differ from the record
+	if report, ok := m.reports[best(m.reports, m.status.ClusterID)]; ok { // the cluster's own list may differ from the record
 		voters = nil
 		for _, server := range report.Members {
 			if address, err := memberAddress(server.Address); err == nil {

@@ -50,7 +50,7 @@ var removalPhases = []struct {
 	{"clean the nodes", (*Reconciler).cleanNodes},
 	{"release the network resources", (*Reconciler).releaseResources},
 	{"delete the authorities", (*Reconciler).deleteAuthorities},
-	{"let go", (*Reconciler).letGo},
+	{"let go", (*Reconciler).finishRemoval},
 }
 
 // takeDown runs a pass of an OVNCluster that is being deleted. The garbage collector deletes its owned objects other than
@@ -152,24 +152,24 @@ func (r *Reconciler) cleanNodes(ctx context.Context, p *pass) error {
 		return err
 	}
 	deadline := p.live[render.CleanUpName].GetCreationTimestamp().Add(cleaningTime)
-	dirty := p.dirtyNodes()
-	if len(dirty) == 0 {
+	uncleaned := p.uncleanedNodes()
+	if len(uncleaned) == 0 {
 		return nil
 	}
-	list := strings.Join(few(dirty), "; ")
+	list := strings.Join(few(uncleaned), "; ")
 	if p.now.Before(deadline) {
 		p.wakeAt(deadline)
 		return &halt{reason: reasonRemoving, message: fmt.Sprintf("%d of %d nodes are clean; waiting until %s for %s",
-			len(p.nodes)-len(dirty), len(p.nodes), deadline.UTC().Format(time.RFC3339), list)}
+			len(p.nodes)-len(uncleaned), len(p.nodes), deadline.UTC().Format(time.RFC3339), list)}
 	}
 	note := "these nodes were not cleaned; restart them, or clean them by hand (docs/install.md): " + list
 	r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeWarning, "NodesNotCleaned", "Remove", "%s", cut(note, maxNote))
 	return nil
 }
 
-// dirtyNodes returns the nodes without a ready clean-up pod, with the known reasons. A pod of an older template does not
+// uncleanedNodes returns the nodes without a ready clean-up pod, with the known reasons. A pod of an older template does not
 // count: it may have left state that must now be removed.
-func (p *pass) dirtyNodes() []string {
+func (p *pass) uncleanedNodes() []string {
 	template := render.Template(p.live[render.CleanUpName]).Annotations[render.TemplateAnnotation]
 	why := map[string]string{}
 	for i := range p.nodes {
@@ -232,7 +232,7 @@ func (r *Reconciler) deleteAuthorities(ctx context.Context, p *pass) error {
 	if p.cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
 		return nil
 	}
-	if err := r.withdrawOrders(ctx, p); err != nil {
+	if err := r.deleteOrders(ctx, p); err != nil {
 		return err
 	}
 	for _, name := range authorities {
@@ -246,8 +246,8 @@ func (r *Reconciler) deleteAuthorities(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// letGo deletes the clean-up DaemonSet and removes the finalizer.
-func (r *Reconciler) letGo(ctx context.Context, p *pass) error {
+// finishRemoval deletes the clean-up DaemonSet and removes the finalizer.
+func (r *Reconciler) finishRemoval(ctx context.Context, p *pass) error {
 	cleanUp := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: render.CleanUpName}}
 	err := r.Delete(ctx, cleanUp, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if client.IgnoreNotFound(err) != nil {

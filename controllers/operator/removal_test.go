@@ -21,12 +21,12 @@ import (
 )
 
 // absent returns a getter for Eventually, which is true when an object does not exist.
-func (s *story) absent(t *testing.T, o client.Object, name string) func() bool {
+func (s *scenario) absent(t *testing.T, o client.Object, name string) func() bool {
 	return func() bool { return apierrors.IsNotFound(s.exists(t, o, name)()) }
 }
 
 // end acts as the kubelets after the processes of a component's pods have ended.
-func (s *story) end(t *testing.T, component string) {
+func (s *scenario) end(t *testing.T, component string) {
 	t.Helper()
 	g := newG(t)
 	var pods corev1.PodList
@@ -50,7 +50,7 @@ func subnet() *unstructured.Unstructured {
 
 // remove deletes the OVNCluster as docs/install.md describes. The second request finds an OVNCluster that is being
 // deleted.
-func (s *story) remove(t *testing.T) {
+func (s *scenario) remove(t *testing.T) {
 	t.Helper()
 	c := s.cluster(t)
 	base := c.DeepCopy()
@@ -61,7 +61,7 @@ func (s *story) remove(t *testing.T) {
 	g.Expect(s.admin.Delete(t.Context(), c)).To(Succeed())
 }
 
-func (s *story) takenDown(t *testing.T) {
+func (s *scenario) takenDown(t *testing.T) {
 	g := newG(t)
 	kept := subnet()
 	kept.SetFinalizers([]string{k8s.Finalizer, "example.com/of-others"})
@@ -99,7 +99,7 @@ func (s *story) takenDown(t *testing.T) {
 	s.end(t, render.SouthboundName)
 }
 
-func (s *story) nodesCleaned(t *testing.T) {
+func (s *scenario) nodesCleaned(t *testing.T) {
 	g := newG(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(
 		ContainSubstring("0 of 2 nodes are clean"), ContainSubstring("control-plane-1: no clean-up pod yet; worker-1: no clean-up pod yet")))
@@ -135,7 +135,7 @@ func (s *story) nodesCleaned(t *testing.T) {
 	}
 }
 
-func (s *story) madeAgain(t *testing.T) {
+func (s *scenario) madeAgain(t *testing.T) {
 	g := newG(t)
 	again := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	again.Spec.DeletionPolicy = v1alpha1.DeletionDelete
@@ -146,7 +146,7 @@ func (s *story) madeAgain(t *testing.T) {
 	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)).Should(Succeed())
 }
 
-func (s *story) dataDeleted(t *testing.T) {
+func (s *scenario) dataDeleted(t *testing.T) {
 	g := newG(t)
 	issued := issuedPrefix + authorityNorthd
 	order := s.named(untyped(certificateKind), issued)
@@ -179,7 +179,7 @@ func (s *story) dataDeleted(t *testing.T) {
 
 // collected deletes the objects that the OVNCluster owned. No garbage collector runs here, and other tests create objects
 // with the same names.
-func (s *story) collected(t *testing.T) {
+func (s *scenario) collected(t *testing.T) {
 	for _, kind := range slices.Concat(ownedKinds(), policyKinds(), []client.Object{&corev1.Secret{}}) {
 		ours := client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}
 		if err := s.admin.DeleteAllOf(t.Context(), kind, client.InNamespace(testNamespace), ours); err != nil {

@@ -225,8 +225,8 @@ func (p *pass) holdBack(objects []render.Object, live client.Object) {
 		if !isDeployment || p.upgrade.allows(d.Name) {
 			continue
 		}
-		told := before.Spec.Template.Annotations[render.TemplateAnnotation] == d.Spec.Template.Annotations[render.TemplateAnnotation]
-		d.Spec.Paused = before.Spec.Paused || !told
+		isCurrent := before.Spec.Template.Annotations[render.TemplateAnnotation] == d.Spec.Template.Annotations[render.TemplateAnnotation]
+		d.Spec.Paused = before.Spec.Paused || !isCurrent
 	}
 }
 

@@ -36,7 +36,7 @@ var forward = []string{
 }
 
 // atWork replaces the pods that earlier steps created with pods of simulated workloads.
-func (s *story) atWork(t *testing.T) *workloads {
+func (s *scenario) atWork(t *testing.T) *workloads {
 	t.Helper()
 	w := &workloads{admin: s.admin, fails: map[string]bool{}}
 	w.run(t)
@@ -46,7 +46,7 @@ func (s *story) atWork(t *testing.T) *workloads {
 }
 
 // settledOn waits until every component runs an image.
-func (s *story) settledOn(t *testing.T, image string) {
+func (s *scenario) settledOn(t *testing.T, image string) {
 	t.Helper()
 	if image == "" {
 		image = imageNow
@@ -68,12 +68,12 @@ func (s *story) settledOn(t *testing.T, image string) {
 		v1alpha1.UpgradeStatus{Images: s.cluster(t).Status.Upgrade.Images}))
 }
 
-func (s *story) setImage(t *testing.T, image string) {
+func (s *scenario) setImage(t *testing.T, image string) {
 	t.Helper()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Image = image })
 }
 
-func (s *story) upgraded(t *testing.T) {
+func (s *scenario) upgraded(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
@@ -101,7 +101,7 @@ func (s *story) upgraded(t *testing.T) {
 
 // shutDown creates a failed pod of a Deployment, as a kubelet leaves it when its node shuts down. It stays until it is
 // deleted.
-func (s *story) shutDown(t *testing.T) *corev1.Pod {
+func (s *scenario) shutDown(t *testing.T) *corev1.Pod {
 	t.Helper()
 	pod := s.newPod("northd-shut-down", render.NorthdName, "worker-1", "of-another-time")
 	pod.OwnerReferences = []metav1.OwnerReference{
@@ -119,7 +119,7 @@ func (s *story) shutDown(t *testing.T) *corev1.Pod {
 	return pod
 }
 
-func (s *story) setBack(t *testing.T) {
+func (s *scenario) setBack(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
 	for _, m := range s.members {
@@ -153,7 +153,7 @@ func (s *story) setBack(t *testing.T) {
 	}
 }
 
-func (s *story) stopped(t *testing.T) {
+func (s *scenario) stopped(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
 	w.fail(imageBroken, true)
@@ -179,7 +179,7 @@ func (s *story) stopped(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 
-func (s *story) canary(t *testing.T) {
+func (s *scenario) canary(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
 	err := s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradeCanary})
@@ -211,7 +211,7 @@ func (s *story) canary(t *testing.T) {
 	g.Expect(client.IgnoreNotFound(s.admin.Update(t.Context(), worker))).To(Succeed())
 }
 
-func (s *story) paused(t *testing.T) {
+func (s *scenario) paused(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradePaused})).To(Succeed())
@@ -233,7 +233,7 @@ func (m *fakeMember) offer(database, image string) {
 }
 
 // tryUpgrade sets spec.upgrade.
-func (s *story) tryUpgrade(t *testing.T, u v1alpha1.Upgrade) error {
+func (s *scenario) tryUpgrade(t *testing.T, u v1alpha1.Upgrade) error {
 	c := s.cluster(t)
 	changed := c.DeepCopy()
 	changed.Spec.Upgrade = u

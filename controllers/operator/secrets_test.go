@@ -26,7 +26,7 @@ import (
 )
 
 // leaf returns the certificate in a Secret.
-func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
+func (s *scenario) leaf(t *testing.T, secret string) *x509.Certificate {
 	t.Helper()
 	var held corev1.Secret
 	if err := s.exists(t, &held, secret)(); err != nil {
@@ -41,7 +41,7 @@ func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
 }
 
 // expired advances the operator's clock by more than a leaf's lifetime.
-func (s *story) expired(t *testing.T) {
+func (s *scenario) expired(t *testing.T) {
 	g := newG(t)
 	before := map[string]*x509.Certificate{}
 	for _, c := range credentials {
@@ -61,7 +61,7 @@ func (s *story) expired(t *testing.T) {
 }
 
 // poke wakes the operator.
-func (s *story) poke(t *testing.T, label string) {
+func (s *scenario) poke(t *testing.T, label string) {
 	t.Helper()
 	g := newG(t)
 	node := s.named(&corev1.Node{}, "worker-1")
@@ -75,7 +75,7 @@ func (s *story) poke(t *testing.T, label string) {
 
 // away advances the clock beyond the lifetime of all CAs and of all certificates that they have signed. No certificate is
 // valid then.
-func (s *story) away(t *testing.T) {
+func (s *scenario) away(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	s.ahead.Store(int64(2 * pki.AuthorityLifetime))
@@ -105,14 +105,14 @@ func (m *fakeMember) count() int {
 	return m.asked
 }
 
-func (s *story) secretsKept(t *testing.T) {
+func (s *scenario) secretsKept(t *testing.T) {
 	g := newG(t)
 	logged, err := io.ReadAll(io.NewSectionReader(s.log, 0, 1<<30))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(logged)).To(ContainSubstring("kiln-operator"), "this is not the operator's log")
 	var events eventsv1.EventList
 	g.Expect(s.admin.List(t.Context(), &events)).To(Succeed())
-	told, err := json.Marshal([]any{events.Items, s.cluster(t).Status})
+	published, err := json.Marshal([]any{events.Items, s.cluster(t).Status})
 	g.Expect(err).NotTo(HaveOccurred())
 
 	var secrets corev1.SecretList
@@ -124,8 +124,8 @@ func (s *story) secretsKept(t *testing.T) {
 				continue
 			}
 			keys++
-			for _, text := range [][]byte{logged, told} {
-				g.Expect(daemontest.Shows(text, data)).To(BeFalse(), "%s of %s is told", file, secrets.Items[i].Name)
+			for _, text := range [][]byte{logged, published} {
+				g.Expect(daemontest.Shows(text, data)).To(BeFalse(), "%s of %s is published", file, secrets.Items[i].Name)
 				g.Expect(bytes.Contains(text, []byte("PRIVATE KEY"))).To(BeFalse())
 			}
 		}

@@ -123,7 +123,7 @@ func nodeChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isBefore := e.ObjectOld.(*corev1.Node)
 		after, isAfter := e.ObjectNew.(*corev1.Node)
-		return !isBefore || !isAfter || answers(before) != answers(after) || rivalOf(before) != rivalOf(after) ||
+		return !isBefore || !isAfter || answers(before) != answers(after) || kubeProxyConflict(before) != kubeProxyConflict(after) ||
 			before.Spec.Unschedulable != after.Spec.Unschedulable ||
 			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 			!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||

@@ -49,7 +49,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	status := &p.cluster.Status
 	status.ObservedGeneration = p.cluster.Generation
 	r.versions.forget(p.pods)
-	r.tellNodes(p)
+	r.reportNodeTroubles(p)
 	status.Components = nil
 	for _, name := range p.components() {
 		c, err := r.component(ctx, p, name)
@@ -60,7 +60,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 		status.Components = append(status.Components, c.row)
 	}
 	status.Versions = summarize(status.Components)
-	summary.upgrade, summary.issuance, summary.nodes, summary.protection = p.upgrade, p.issuer, p.nodeTroubles, p.protection
+	summary.upgrade, summary.issuer, summary.nodes, summary.protection = p.upgrade, p.issuer, p.nodeTroubles, p.protection
 	p.upgradeStatus(summary.complete())
 	if p.planned {
 		p.upgrade.measure(status.Components)
@@ -118,7 +118,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 			"go on with backups on their nodes", r.Namespace, claim.ClaimName))
 	}
 	if name == render.AgentName {
-		c.troubles = append(c.troubles, p.rivals()...)
+		c.troubles = append(c.troubles, p.kubeProxyConflicts()...)
 	}
 	c.serving = rollout.complete(unreachable)
 	leaderless := (name == render.NorthboundName && p.cluster.Status.Northbound.Leader == "") ||

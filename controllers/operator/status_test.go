@@ -181,7 +181,7 @@ func TestTroubleOfAPod(t *testing.T) {
 			corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(1, "{}\n"+`{"level":"error","msg":"cannot start","error":"no bridge","stacktrace":"x"}`)},
 			"node n: cannot start: no bridge",
 		},
-		{"ended as told", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(0, "bye")}, ""},
+		{"ended on request", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(0, "bye")}, ""},
 		{
 			"no room", corev1.PodStatus{Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"},

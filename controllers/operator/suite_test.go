@@ -116,7 +116,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	w.programs = &fakeVersions{told: map[uint16]version.Programs{}}
+	w.programs = &fakeVersions{programs: map[uint16]version.Programs{}}
 	w.config, w.members = config, &fakeMembers{now: w.now, servers: map[uint16]*httptest.Server{}}
 	if w.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("make a client: %w", err)

@@ -194,9 +194,9 @@ func (m *upgradeModel) pass() {
 
 func (m *upgradeModel) apply(name string, s *modelSet, p upgradePlan) {
 	if s.deployment {
-		untold := s.image != m.wanted || s.paused
-		s.image, s.paused = m.wanted, untold && !p.allows(name)
-		if name == render.NorthdName && untold && !s.paused {
+		isOutdated := s.image != m.wanted || s.paused
+		s.image, s.paused = m.wanted, isOutdated && !p.allows(name)
+		if name == render.NorthdName && isOutdated && !s.paused {
 			m.northdMayRun()
 		}
 		return

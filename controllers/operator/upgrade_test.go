@@ -183,7 +183,7 @@ func TestWhatMayBeReplaced(t *testing.T) {
 		{name: "then northd", from: newPod, change: func(u *upgrade) {
 			u.sets[render.NorthdName] = everything(oldPod).sets[render.NorthdName]
 		}, stage: "Northd", release: render.NorthdName},
-		{name: "a northd that fails is told", from: newPod, change: func(u *upgrade) {
+		{name: "a failing northd is reported", from: newPod, change: func(u *upgrade) {
 			u.set(render.NorthdName, func(s *upgradeSet) { s.pods[0] = failing(s.pods[0]) })
 			u.sets[render.ControllerName] = everything(oldPod).sets[render.ControllerName]
 		}, stage: "Northd", release: render.NorthdName, about: "ovn-central-northd-a fails", stuck: true},

@@ -55,20 +55,20 @@ type versions struct {
 	wake  chan event.GenericEvent
 	slots chan struct{}
 
-	mu   sync.Mutex
-	told map[containerKey]toldVersion
+	mu     sync.Mutex
+	cached map[containerKey]cachedVersion
 }
 
-// toldVersion is a cached answer. asked is set while the query runs. failed is the time of a failed query.
-type toldVersion struct {
+// cachedVersion is a cached answer. pending is set while the query runs. failed is the time of a failed query.
+type cachedVersion struct {
 	version.Programs
-	asked  bool
-	failed time.Time
+	pending bool
+	failed  time.Time
 }
 
 func newVersions(get func(context.Context, netip.AddrPort) (version.Programs, error)) *versions {
 	return &versions{
-		get: get, wake: make(chan event.GenericEvent, 1), slots: make(chan struct{}, versionQuestions), told: map[containerKey]toldVersion{},
+		get: get, wake: make(chan event.GenericEvent, 1), slots: make(chan struct{}, versionQuestions), cached: map[containerKey]cachedVersion{},
 	}
 }
 
@@ -76,7 +76,7 @@ func newVersions(get func(context.Context, netip.AddrPort) (version.Programs, er
 func (v *versions) note(key containerKey, programs version.Programs) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.told[key] = toldVersion{Programs: programs}
+	v.cached[key] = cachedVersion{Programs: programs}
 }
 
 // of returns the cached versions of a container and whether an answer is pending. It starts a query if there is none and
@@ -84,32 +84,32 @@ func (v *versions) note(key containerKey, programs version.Programs) {
 func (v *versions) of(key containerKey, address netip.AddrPort, now time.Time) (programs version.Programs, pending bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	known, isKnown := v.told[key]
+	known, isKnown := v.cached[key]
 	if isKnown && (known.failed.IsZero() || now.Before(known.failed.Add(versionRetry))) {
-		return known.Programs, known.asked
+		return known.Programs, known.pending
 	}
 	if !address.IsValid() {
 		return programs, true
 	}
-	v.told[key] = toldVersion{asked: true}
-	go v.ask(key, address, now)
+	v.cached[key] = cachedVersion{pending: true}
+	go v.query(key, address, now)
 	return programs, true
 }
 
-// ask runs one query and stores the result. It may outlive the pass.
-func (v *versions) ask(key containerKey, address netip.AddrPort, now time.Time) {
+// query runs one query and stores the result. It may outlive the pass.
+func (v *versions) query(key containerKey, address netip.AddrPort, now time.Time) {
 	v.slots <- struct{}{}
 	defer func() { <-v.slots }()
 	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
 	defer cancel()
-	answer := toldVersion{}
+	answer := cachedVersion{}
 	var err error
 	if answer.Programs, err = v.get(ctx, address); err != nil {
 		answer.failed = now
 	}
 	v.mu.Lock()
-	if _, isKept := v.told[key]; isKept {
-		v.told[key] = answer
+	if _, exists := v.cached[key]; exists {
+		v.cached[key] = answer
 	}
 	v.mu.Unlock()
 	select {
@@ -126,9 +126,9 @@ func (v *versions) forget(pods []corev1.Pod) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for key := range v.told {
+	for key := range v.cached {
 		if !there[key] {
-			delete(v.told, key)
+			delete(v.cached, key)
 		}
 	}
 }

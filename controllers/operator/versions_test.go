@@ -24,16 +24,16 @@ import (
 
 // fakeVersions are the versions that pods report, by port.
 type fakeVersions struct {
-	mu    sync.Mutex
-	told  map[uint16]version.Programs
-	asked int
+	mu       sync.Mutex
+	programs map[uint16]version.Programs
+	asked    int
 }
 
 func (f *fakeVersions) get(_ context.Context, address netip.AddrPort) (version.Programs, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
-	programs, isKnown := f.told[address.Port()]
+	programs, isKnown := f.programs[address.Port()]
 	if !isKnown {
 		return programs, errors.New("404 Not Found")
 	}
@@ -43,12 +43,12 @@ func (f *fakeVersions) get(_ context.Context, address netip.AddrPort) (version.P
 func (f *fakeVersions) set(component string, programs version.Programs) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.told[render.VersionPorts[component]] = programs
+	f.programs[render.VersionPorts[component]] = programs
 }
 
 func TestEachContainerIsAskedOnce(t *testing.T) {
 	g := newG(t)
-	fake := &fakeVersions{told: map[uint16]version.Programs{}}
+	fake := &fakeVersions{programs: map[uint16]version.Programs{}}
 	v := newVersions(fake.get)
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{ContainerID: "1"}}}}
 	at := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), render.VersionPorts[render.NorthdName])
@@ -77,13 +77,13 @@ func TestEachContainerIsAskedOnce(t *testing.T) {
 
 	pod.Status.ContainerStatuses[0].ContainerID = "2" // the container was restarted
 	v.forget([]corev1.Pod{pod})
-	g.Expect(v.told).To(BeEmpty())
+	g.Expect(v.cached).To(BeEmpty())
 	_, pending = ask()
 	g.Expect(pending).To(BeTrue())
 }
 
-// versionsTold has two nodes of which one is updated, a database, and a pod that does not serve its versions.
-func (s *story) versionsTold(t *testing.T) {
+// versionsReported has two nodes of which one is updated, a database, and a pod that does not serve its versions.
+func (s *scenario) versionsReported(t *testing.T) {
 	g := newG(t)
 	row := func(name string) func() []v1alpha1.ComponentVersion {
 		return func() []v1alpha1.ComponentVersion { return componentVersions(s.cluster(t).Status, name) }

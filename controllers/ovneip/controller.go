@@ -18,9 +18,9 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -66,8 +66,8 @@ func subnetOf(eip *kubeovnv1.OvnEip) string {
 func requestOf(eip *kubeovnv1.OvnEip) reservation.Request {
 	return reservation.Request{
 		What: "an OvnEip", Holder: translate.OvnEipHolder(eip.Name), Subnet: subnetOf(eip),
-		Asked: [2]string{eip.Spec.V4IP, eip.Spec.V6IP}, Told: [2]string{eip.Status.V4IP, eip.Status.V6IP},
-		AskedMAC: eip.Spec.MACAddress, ToldMAC: eip.Status.MACAddress,
+		SpecAddresses: [2]string{eip.Spec.V4IP, eip.Spec.V6IP}, StatusAddresses: [2]string{eip.Status.V4IP, eip.Status.V6IP},
+		SpecMAC: eip.Spec.MACAddress, StatusMAC: eip.Status.MACAddress,
 	}
 }
 
@@ -104,18 +104,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // hold returns the lease of an OvnEip; it allocates one if there is none, unless the OvnEip is being deleted.
 func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Lease, *validation.Problem, error) {
-	wish := requestOf(eip)
+	request := requestOf(eip)
 	if eip.DeletionTimestamp != nil {
-		lease, _ := r.Allocator.Lookup(wish.Holder)
+		lease, _ := r.Allocator.Lookup(request.Holder)
 		return lease, nil, nil
 	}
-	return r.reserver().Hold(ctx, wish, inDefaultVpc)
+	return r.reserver().Hold(ctx, request, inDefaultVpc)
 }
 
 // inDefaultVpc returns a problem if a subnet is not in the default VPC. The external network is the same for all VPCs, and nodes connect
 // it to the default VPC.
 func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
-	if vpc := selection.VpcOf(subnet); vpc != kubeovnv1.DefaultVpc {
+	if vpc := lookup.VpcOf(subnet); vpc != kubeovnv1.DefaultVpc {
 		return reservation.Invalid("subnet %s is of VPC %s: create an OvnEip of one of VPC %s, by which clients outside come", subnet.Name, vpc, kubeovnv1.DefaultVpc)
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -157,11 +157,11 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		if !ok {
 			return ipam.Lease{}, err
 		}
-		if apart := (*overlapError)(nil); errors.As(err, &apart) {
-			names = append(names, apart.subnets...)
-			if len(apart.subnets) > 0 && errors.Is(err, ipam.ErrExhausted) {
+		if overlap := (*overlapError)(nil); errors.As(err, &overlap) {
+			names = append(names, overlap.subnets...)
+			if len(overlap.subnets) > 0 && errors.Is(err, ipam.ErrExhausted) {
 				obstacle += fmt.Sprintf(" (a pod of a custom VPC gets no address of a pod in subnet %s, because every node reaches those)",
-					strings.Join(apart.subnets, ", "))
+					strings.Join(overlap.subnets, ", "))
 			}
 		}
 		obstacles = append(obstacles, obstacle)
@@ -173,7 +173,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 // allocationRequests returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
 // requests of requestsOf.
 func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, port string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
-	ip, err := r.recorder.find(ctx, port)
+	ip, err := r.ipObjects.find(ctx, port)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (r *Reconciler) warnOfRequests(pod *corev1.Pod) {
 	if invalid := kubeovnv1.CheckRequests(kubeovnv1.OnPod, pod.Annotations); len(invalid) > 0 {
 		said = errors.Join(invalid...).Error()
 	}
-	if news(&r.invalid, pod.UID, said) {
+	if isNewWarning(&r.invalid, pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reasonInvalid, "requests that are not valid, correct or remove them: "+said)
 	}
 }
@@ -245,7 +245,7 @@ func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string,
 	if s.DeletionTimestamp != nil {
 		return ipam.Lease{}, &problem{message: fmt.Sprintf("subnet %s is being deleted: choose another one", want.Subnet)}
 	}
-	if a, is := selection.SharedAmong(&s.Spec, want.Addresses); is && want.Lender == "" { // the addresses of a Vip are checked when it gets them
+	if a, is := lookup.SharedAmong(&s.Spec, want.Addresses); is && want.SharedBy == "" { // the addresses of a Vip are checked when it gets them
 		return ipam.Lease{}, &problem{message: fmt.Sprintf(
 			"address %s is one of the vips of subnet %s, which pods share: ask for another one, or share it by annotation %s", a, s.Name, keyPortVips)}
 	}
@@ -279,7 +279,7 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)
 	case err != nil:
 		p.message = fmt.Sprintf("subnet %s does not exist", name)
-	case !selection.OnFirstNetwork(s):
+	case !lookup.OnFirstNetwork(s):
 		p.message = fmt.Sprintf("subnet %s is of provider %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
 	case !k8s.ViewSubnet(s).Validated:
 		p.message = fmt.Sprintf("subnet %s is not valid: its condition %s says why", name, kubeovnv1.ConditionValidated)

@@ -32,7 +32,7 @@ func (r *Reconciler) noteCacheMisses(ctx context.Context) {
 
 // existsLive reports whether the API server has a pod that is missing in the cache. It looks up only pods that noteCacheMisses has recorded.
 func (r *Reconciler) existsLive(ctx context.Context, key types.NamespacedName) (bool, error) {
-	if _, unseen := r.cacheMisses.Load(key); !unseen {
+	if _, missing := r.cacheMisses.Load(key); !missing {
 		return false, nil
 	}
 	_, err := r.pods.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})

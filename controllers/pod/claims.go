@@ -14,11 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // claimRules decides about leases whose only evidence is a pod's annotations. Without admission policies, users with write access to pod
@@ -26,8 +28,8 @@ import (
 type claimRules struct {
 	reader client.Reader // the cache
 	live   client.Reader // for IP objects, which the cache may not have yet
-	pools  *selection.Pools
-	grants *selection.Grants
+	pools  *ippools.Lookup
+	grants *grants.Rules
 }
 
 // allow reports whether a pod of a namespace may keep a lease. It may if the namespace may use the subnet and the pools that contain the
@@ -54,10 +56,10 @@ func (c *claimRules) allow(ctx context.Context, namespace, port string, lease ip
 		}
 	}
 	spec := cmp.Or(k8s.ValidSpec(s), &s.Spec)
-	if _, shared := selection.SharedAmong(spec, lease.Addresses); denied == "" && !shared {
+	if _, shared := lookup.SharedAmong(spec, lease.Addresses); denied == "" && !shared {
 		return true, nil
 	}
-	return c.recorded(ctx, port, lease)
+	return c.matchesIPObject(ctx, port, lease)
 }
 
 // deniedByPool returns why a namespace may not use the pools of a subnet that contain any of the addresses, or "".
@@ -71,7 +73,7 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 		if denied == "" {
 			continue
 		}
-		ranges, problem := selection.RangesOf(pool, s)
+		ranges, problem := ippools.RangesOf(pool, s)
 		if problem == nil && slices.ContainsFunc(addresses, func(a netip.Addr) bool {
 			return slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(a) })
 		}) {
@@ -81,8 +83,8 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 	return "", nil
 }
 
-// recorded reports whether the IP object of a port contains the lease's subnet and addresses.
-func (c *claimRules) recorded(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
+// matchesIPObject reports whether the IP object of a port contains the lease's subnet and addresses.
+func (c *claimRules) matchesIPObject(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
 	if c == nil {
 		return false, nil
 	}
@@ -157,7 +159,7 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 			others = append(others, c)
 			continue
 		}
-		recorded, err := rules.recorded(ctx, c.port, c.lease)
+		recorded, err := rules.matchesIPObject(ctx, c.port, c.lease)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)

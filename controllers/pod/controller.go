@@ -17,12 +17,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reconciler keeps one logical switch port per pod on the pod network, and keeps the pod's annotations in line with it. An address is
@@ -31,15 +34,15 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Namespaces *selection.Namespaces
-	Pools      *selection.Pools
-	Vips       *selection.Vips
+	Namespaces *lookup.Namespaces
+	Pools      *ippools.Lookup
+	Vips       *vipusers.Index
 	// Grants reports which VPCs, subnets and IPPools the pods of a namespace may name.
-	Grants *selection.Grants
+	Grants *grants.Rules
 	// SecurePorts makes ports of subnets without portSecurity drop packets from addresses other than their own.
 	SecurePorts bool
 	// Networks finds hosts and subnets with the same addresses. If it is nil, allocations do not check for them.
-	Networks *selection.Networks
+	Networks *lookup.Networks
 	// Sets are the pod sets of policies. A change in them enqueues pods.
 	Sets     *podset.Index
 	Recorder events.EventRecorder
@@ -49,8 +52,8 @@ type Reconciler struct {
 	KeepMachines bool
 	// Workers is the number of concurrent reconciles of pods.
 	Workers int
-	// RecordPace is the pace at which IP objects are written; the zero value writes them at once.
-	RecordPace RecordPace
+	// IPWritePace is the pace at which IP objects are written; the zero value writes them at once.
+	IPWritePace IPWritePace
 
 	podWrites   podWrites
 	vpcPods     vpcPods
@@ -62,8 +65,8 @@ type Reconciler struct {
 	unshared    sync.Map // addresses of port_vips in the last warning of a pod, by its UID
 	invalid     sync.Map // requests in the last warning of a pod, by its UID
 	cacheMisses sync.Map // keys of ports that existed at the start and whose pods were missing in the cache
-	records     writeQueue
-	recorder    *recorder
+	ipQueue     writeQueue
+	ipObjects   *ipObjectWriter
 	pods        metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
 	patching    chan struct{}   // holds one value for each patch in flight
 }
@@ -82,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 	}
 	if pod == nil {
-		if late, err := r.existsLive(ctx, req.NamespacedName); late || err != nil {
+		if exists, err := r.existsLive(ctx, req.NamespacedName); exists || err != nil {
 			return ctrl.Result{RequeueAfter: k8s.LateAfter()}, err
 		}
 	}
@@ -129,8 +132,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
-	if !r.recorder.isRecorded(ctx, a) {
-		r.records.hold(req.NamespacedName)
+	if !r.ipObjects.hasCurrentObject(ctx, a) {
+		r.ipQueue.put(req.NamespacedName)
 	}
 	return ctrl.Result{}, nil
 }
@@ -168,10 +171,10 @@ func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName) er
 	port := portOf(key)
 	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
 		r.Allocator.Release(port)
-	} else if ip, err := r.recorder.find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
+	} else if ip, err := r.ipObjects.find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
 		return err
 	}
-	r.records.Add(ctrl.Request{NamespacedName: key})
+	r.ipQueue.Add(ctrl.Request{NamespacedName: key})
 	return nil
 }
 

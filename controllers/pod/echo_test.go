@@ -24,7 +24,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
@@ -176,11 +176,11 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 		c := &staleClient{pod: podAt("u1", "5", nil)}
 		c.pod.Spec.NodeName = "n1"
 		pods := &Reconciler{Client: c}
-		r := &recorder{
+		w := &ipObjectWriter{
 			client: c, allocator: allocator, retained: &retainedLeases{}, podAt: pods.podAt, typeOf: pods.podTypeOf, done: func(types.NamespacedName) {},
 		}
 		pass := func() time.Duration {
-			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("a")})
+			result, err := w.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("a")})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,8 +207,8 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 
 		c.cached = nil
 		pass()
-		if len(r.writes.ips) != 0 {
-			t.Errorf("kept for good: %v", r.writes.ips)
+		if len(w.writes.ips) != 0 {
+			t.Errorf("kept for good: %v", w.writes.ips)
 		}
 	})
 }

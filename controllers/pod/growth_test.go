@@ -46,7 +46,7 @@ func TestAPodFollowsASubnetThatChangesBeforeTheCacheHasItsNetwork(t *testing.T) 
 	s := w.subnet("ovn-default", "10.16.0.0/24")
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
-	steps := stepsAt(pod.RecordPace{})
+	steps := stepsAt(pod.IPWritePace{})
 	steps.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: func(o any) (any, error) {
 		if p, ok := o.(*corev1.Pod); ok && p.Name == "late" && address(p) != "" {
 			<-held

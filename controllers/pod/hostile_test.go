@@ -92,13 +92,13 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	}})
 	process := w.start()
 	member := w.pod("default", "member", "logical_switch", "blue-net", "ip_address", "10.17.0.9")
-	w.record(member)
+	w.ipObject(member)
 	process.Stop()
 	w.losePorts()
 	w.Change(vpc, func() { vpc.Spec.AllowedNamespaces = nil })
 	forged := map[string]kubeovnv1.PodNetwork{
 		"vpc":    {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.20")},
-		"rival":  {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.9")},
+		"used":   {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.9")},
 		"pool":   {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.105")},
 		"honest": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50")},
 	}
@@ -110,7 +110,7 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	w.Get(honest)
 	w.port(honest)
 	for name, why := range map[string]string{
-		"vpc": "VPC blue does not list namespace default", "rival": "VPC blue does not list namespace default", "pool": "10.16.0.105 is taken by IPPool bound",
+		"vpc": "VPC blue does not list namespace default", "used": "VPC blue does not list namespace default", "pool": "10.16.0.105 is taken by IPPool bound",
 	} {
 		p := newPod("default", name)
 		w.Get(p)
@@ -127,7 +127,7 @@ func TestARestartGrantsProvenClaimsFirst(t *testing.T) {
 	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
 	process := w.start()
 	holder := w.pod("default", "holder", "ip_address", "10.16.0.50,fd00:10:16::50")
-	w.record(holder)
+	w.ipObject(holder)
 	process.Stop()
 	w.losePorts()
 	forged := map[string]kubeovnv1.PodNetwork{}
@@ -151,7 +151,7 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	member := replica(set, 0, "n1", "ip_address", "10.16.0.50,fd00:10:16::50")
 	w.Create(member)
 	w.allocated(member)
-	w.record(member)
+	w.ipObject(member)
 	w.Delete(member)
 	w.away(process, member)
 	reserved := reservation("reserved", kubeovnv1.IPSpec{Subnet: "ovn-default", V4IPAddress: "10.16.0.60", V6IPAddress: "fd00:10:16::60"})
@@ -173,7 +173,7 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	}
 	delete(forged, "forged6-3") // a querier has no IPv6 address
 	w.forgeAll(forged)
-	steps := stepsAt(pod.RecordPace{})
+	steps := stepsAt(pod.IPWritePace{})
 	pods := steps.Restore
 	steps.Restore = func(ctx context.Context, p *controllertest.Process) error {
 		return errors.Join(pods(ctx, p), // then the controller of OvnEips, which is not part of this test, restores its leases
@@ -185,7 +185,7 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	w.held(process, "web-0.default", "10.16.0.50,fd00:10:16::50")
 	w.held(process, "reserved", "10.16.0.60,fd00:10:16::60")
 	w.held(process, translate.QuerierHolder("ovn-default"), "10.16.0.80")
-	w.record(member)
+	w.ipObject(member)
 	for name, network := range forged {
 		lease, held := process.Allocator.Lookup(name + ".default")
 		if name != "honest" && held && slices.ContainsFunc(lease.Addresses, func(a netip.Addr) bool {
@@ -260,7 +260,7 @@ func TestAPodGetsNoVipOfItsSubnetAsItsOwn(t *testing.T) {
 		Spec:       kubeovnv1.IPSpec{Subnet: "ovn-default", Namespace: "default", PodName: "reserved", V4IPAddress: "10.16.0.100"},
 	}
 	w.Create(reservation)
-	w.told(reservation, "is one of the vips of subnet ovn-default")
+	w.hasEvent(reservation, "is one of the vips of subnet ovn-default")
 	for name, request := range map[string][]string{
 		"v4":       {"ip_address", "10.16.0.100"},
 		"v6":       {"ip_address", "10.16.0.9,fd00:10:16::100"},

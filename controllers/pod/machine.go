@@ -150,7 +150,7 @@ func (r *Reconciler) isMachines(key types.NamespacedName, ip *kubeovnv1.IP) bool
 	if !r.KeepMachines {
 		return false
 	}
-	if podType, kept := r.retained.podType(key); kept {
+	if podType, isRetained := r.retained.podType(key); isRetained {
 		return podType == kubeovnv1.PodTypeVirtualMachine
 	}
 	if row := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(key.Namespace, key.Name)); row != nil {

@@ -110,9 +110,9 @@ func TestAMachineKeepsItsAddress(t *testing.T) {
 	was := w.allocated(first)
 	w.chassis("vm-0", "n1", "")
 	if was.Machine != "vm-0" {
-		t.Errorf("the pod was told %+v", was)
+		t.Errorf("the pod's annotations have %+v", was)
 	}
-	if ip := w.record(named("vm-0", first)); ip.Spec.PodType != "VirtualMachine" || ip.Spec.PodName != "vm-0" || ip.Spec.NodeName != "n1" {
+	if ip := w.ipObject(named("vm-0", first)); ip.Spec.PodType != "VirtualMachine" || ip.Spec.PodName != "vm-0" || ip.Spec.NodeName != "n1" {
 		t.Errorf("IP object has %+v", ip.Spec)
 	}
 	for round, restart := range []bool{false, true, false} {
@@ -160,7 +160,7 @@ func TestAMachineThatIsGoneLeavesNothing(t *testing.T) {
 				runs := launcher("vm", "a", "n1")
 				w.Create(runs)
 				w.allocated(runs)
-				w.record(named("vm", runs))
+				w.ipObject(named("vm", runs))
 				if running {
 					w.Delete(runs)
 					w.away(process, named("vm", runs))
@@ -184,7 +184,7 @@ func TestMachinesThatAreDefinedLater(t *testing.T) {
 	runs := launcher("vm", "a", "n1")
 	w.Create(runs)
 	w.allocated(runs)
-	w.record(named("vm", runs))
+	w.ipObject(named("vm", runs))
 	w.defineMachines()
 	w.machine("vm")
 	w.Delete(runs)
@@ -227,7 +227,7 @@ func TestAMachineMoves(t *testing.T) {
 	w.Delete(back) // the migration fails
 	w.chassis("vm", "n2", "")
 	w.Eventually(func() string {
-		if ip := w.record(named("vm", target)); ip.Spec.NodeName != "n2" {
+		if ip := w.ipObject(named("vm", target)); ip.Spec.NodeName != "n2" {
 			return fmt.Sprintf("IP object has %+v", ip.Spec)
 		}
 		return ""
@@ -276,7 +276,7 @@ func TestThePortOfAMachineGoesWithItsPod(t *testing.T) {
 	first := launcher("vm", "a", "n1")
 	w.Create(first)
 	was := w.allocated(first)
-	w.record(named("vm", first))
+	w.ipObject(named("vm", first))
 	process.Stop()
 	w.Delete(first)
 	second := launcher("vm", "b", "n2")
@@ -322,11 +322,11 @@ func TestMachinesThatKeepNothing(t *testing.T) {
 	w.subnet("ovn-default", "10.16.0.0/24")
 	w.defineMachines()
 	w.machine("vm")
-	process := w.Start(stepsWith(pod.RecordPace{}, func(r *pod.Reconciler) { r.KeepMachines = false }))
+	process := w.Start(stepsWith(pod.IPWritePace{}, func(r *pod.Reconciler) { r.KeepMachines = false }))
 	runs := launcher("vm", "a", "n1")
 	w.Create(runs)
 	w.allocated(runs)
-	if ip := w.record(runs); ip.Spec.PodType != "" {
+	if ip := w.ipObject(runs); ip.Spec.PodType != "" {
 		t.Errorf("IP object has %+v", ip.Spec)
 	}
 	w.Delete(runs)

@@ -97,7 +97,7 @@ func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q 
 		if err != nil {
 			return
 		}
-		if _, kept := r.retained.podType(name.AsNamespacedName()); kept {
+		if _, isRetained := r.retained.podType(name.AsNamespacedName()); isRetained {
 			q.Add(ctrl.Request{NamespacedName: name.AsNamespacedName()})
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
 // A node reaches pods of custom VPCs by their addresses, for probes. So the allocation for such a pod avoids addresses of pods of other
@@ -51,30 +51,30 @@ func (t *vpcPods) insist(address netip.Addr, pod vpcPod) {
 }
 
 // claim records that a pod will get an address, unless a pod of another VPC on the same node has it: then it returns that pod's port.
-func (t *vpcPods) claim(address netip.Addr, pod vpcPod) (rival string) {
+func (t *vpcPods) claim(address netip.Addr, pod vpcPod) (conflict string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rival = t.conflict(address, pod); rival == "" {
+	if conflict = t.conflict(address, pod); conflict == "" {
 		t.add(address, pod)
 	}
-	return rival
+	return conflict
 }
 
 // note records the addresses of a pod. It returns, by address, the ports of pods of other VPCs on the same node that have them too.
-func (t *vpcPods) note(addresses []netip.Addr, pod vpcPod) (rivals map[netip.Addr]string) {
+func (t *vpcPods) note(addresses []netip.Addr, pod vpcPod) (conflicts map[netip.Addr]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(pod.port)
 	for _, address := range addresses {
-		if rival := t.conflict(address, pod); rival != "" {
-			if rivals == nil {
-				rivals = map[netip.Addr]string{}
+		if other := t.conflict(address, pod); other != "" {
+			if conflicts == nil {
+				conflicts = map[netip.Addr]string{}
 			}
-			rivals[address] = rival
+			conflicts[address] = other
 		}
 		t.add(address, pod)
 	}
-	return rivals
+	return conflicts
 }
 
 func (t *vpcPods) conflict(address netip.Addr, pod vpcPod) string {
@@ -168,14 +168,14 @@ func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
 // VPC's subnets: of two concurrent allocations of an address, one skips it.
 func (r *Reconciler) allocateUnambiguous(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	port := portOf(r.portKey(pod))
-	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
+	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
 		return r.allocateInDefault(port, want)
 	}
 	reached, err := r.reached(ctx, s)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
-	lease, err := r.allocateInVpc(want, r.vpcPodOf(pod, selection.VpcOf(s)), reached)
+	lease, err := r.allocateInVpc(want, r.vpcPodOf(pod, lookup.VpcOf(s)), reached)
 	if err != nil {
 		r.vpcPods.drop(port)
 		err = &overlapError{error: err, subnets: reached.subnets}
@@ -277,14 +277,14 @@ func (r *Reconciler) staysUnambiguous(ctx context.Context, pod *corev1.Pod, leas
 		}
 		return true, nil // attach reports that the subnet does not exist
 	}
-	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
+	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
 		return true, nil
 	}
 	reached, err := r.reached(ctx, s)
 	if err != nil {
 		return false, err
 	}
-	self := r.vpcPodOf(pod, selection.VpcOf(s))
+	self := r.vpcPodOf(pod, lookup.VpcOf(s))
 	for _, address := range lease.Addresses {
 		r.vpcPods.insist(address, self)
 		if reached.holderOf(address) != "" {
@@ -302,7 +302,7 @@ func (r *Reconciler) retain(ctx context.Context, port string, lease ipam.Lease) 
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
 		return // the lease ends with its subnet
 	}
-	if vpc := selection.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
+	if vpc := lookup.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
 		r.vpcPods.note(lease.Addresses, vpcPod{port: port, vpc: vpc})
 	}
 }
@@ -313,18 +313,18 @@ func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lea
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
 		return // attach finds the subnet missing as well
 	}
-	vpc := selection.VpcOf(s)
+	vpc := lookup.VpcOf(s)
 	if vpc == kubeovnv1.DefaultVpc && r.vpcPods.none() {
 		return
 	}
-	rival := func(address netip.Addr) string { return r.vpcPods.at(address) }
+	conflictAt := func(address netip.Addr) string { return r.vpcPods.at(address) }
 	if vpc != kubeovnv1.DefaultVpc {
-		rivals := r.vpcPods.note(lease.Addresses, r.vpcPodOf(pod, vpc))
-		rival = func(address netip.Addr) string { return rivals[address] }
+		conflicts := r.vpcPods.note(lease.Addresses, r.vpcPodOf(pod, vpc))
+		conflictAt = func(address netip.Addr) string { return conflicts[address] }
 	}
 	var ambiguous []string
 	for _, address := range lease.Addresses {
-		if other := rival(address); other != "" {
+		if other := conflictAt(address); other != "" {
 			ambiguous = append(ambiguous, fmt.Sprintf("%s also belongs to %s", address, other))
 		}
 	}

@@ -58,7 +58,7 @@ func (w world) ambiguous(p *corev1.Pod, other string) {
 				return ""
 			}
 		}
-		return fmt.Sprintf("pod %s was not told of %s", p.Name, other)
+		return fmt.Sprintf("pod %s has no event about %s", p.Name, other)
 	})
 }
 

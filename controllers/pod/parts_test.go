@@ -304,7 +304,7 @@ func TestAPodWaitsForItsNamespace(t *testing.T) {
 	_, err := r.candidates(t.Context(), pod, kubeovnv1.PodRequest{})
 	var p *problem
 	if !errors.As(err, &p) || !p.quiet {
-		t.Fatalf("got %v, want a problem that nobody is told", err)
+		t.Fatalf("got %v, want a problem without an event", err)
 	}
 	q := newQueue(t)
 	if err := r.pending.Start(t.Context(), q); err != nil {

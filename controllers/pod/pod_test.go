@@ -62,7 +62,7 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 			if got, want := strings.Join(left, ","), ipfamily.Join(network.Addresses); got != want {
 				t.Errorf("the sets of the node hold %s, want %s", got, want)
 			}
-			ip := w.record(p)
+			ip := w.ipObject(p)
 			if ip.Spec.NodeName != "n1" || ip.Spec.Subnet != "ovn-default" || ip.Spec.MACAddress != network.MAC.String() ||
 				ip.Labels["ovn.kubernetes.io/subnet"] != "ovn-default" || ip.Labels["ovn.kubernetes.io/node-name"] != "n1" {
 				t.Errorf("IP object has %+v and labels %v", ip.Spec, ip.Labels)
@@ -81,7 +81,7 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 func TestWhatIsMeasuredOfAPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
-	left, _ := w.Metric("kiln_pod_records_held") // from processes of other tests, which stopped with unwritten records
+	left, _ := w.Metric("kiln_pod_records_held") // from processes of other tests, which stopped with unwritten IP objects
 	w.start()
 	w.pod("default", "first")
 	count := func(leg string) float64 {
@@ -105,7 +105,7 @@ func TestWhatIsMeasuredOfAPod(t *testing.T) {
 	for _, leg := range legs {
 		w.Measures(before[leg]+1, "kiln_pod_leg_seconds", "leg", leg)
 	}
-	w.record(p)
+	w.ipObject(p)
 	w.Measures(left, "kiln_pod_records_held")
 }
 
@@ -186,10 +186,10 @@ func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
 	marker := w.pod("default", "marker", "eip", "192.0.2.2")
 	w.warnedOf(marker, "AnnotationNotSupported", "eip") // events are sent in order
 	if n := w.events(p, "AnnotationNotSupported"); n != 1 {
-		t.Errorf("it is told %d times", n)
+		t.Errorf("it has %d events", n)
 	}
 	if n := w.events(plain, "AnnotationNotSupported"); n != 0 {
-		t.Errorf("a pod that asks for nothing is told %d times", n)
+		t.Errorf("a pod without a request has %d events", n)
 	}
 }
 
@@ -305,10 +305,10 @@ func TestPodsWaitForWhatTheyName(t *testing.T) {
 	_, err := process.Allocator.Allocate(translate.VipHolder("late"), ipam.Request{Subnet: "ovn-default", Addresses: []netip.Addr{ofVip}})
 	w.Must(err)
 
-	pooled, lent := newPod("default", "pooled", "ip_pool", "late"), newPod("default", "lent", "vip", "late")
-	w.Create(pooled, lent)
+	pooled, user := newPod("default", "pooled", "ip_pool", "late"), newPod("default", "user", "vip", "late")
+	w.Create(pooled, user)
 	w.warned(pooled, "IPPool late, which annotation")
-	w.warned(lent, "Vip late, which annotation")
+	w.warned(user, "Vip late, which annotation")
 	w.Rests("pod")
 	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: kubeovnv1.IPPoolSpec{Subnet: "ovn-default", IPs: []string{ofPool.String()}}})
 	if w.allocated(pooled); address(pooled) != ofPool.String() {
@@ -319,8 +319,8 @@ func TestPodsWaitForWhatTheyName(t *testing.T) {
 	w.Create(vip)
 	vip.Status.V4IP = ofVip.String()
 	w.Must(w.Client.Status().Update(w.Context(), vip))
-	if w.allocated(lent); address(lent) != ofVip.String() {
-		t.Errorf("the pod of the Vip has %s", address(lent))
+	if w.allocated(user); address(user) != ofVip.String() {
+		t.Errorf("the pod of the Vip has %s", address(user))
 	}
 }
 
@@ -476,7 +476,7 @@ func TestDamageIsHealedWithTheSameAddress(t *testing.T) {
 	process := w.start()
 	p := w.pod("default", "web")
 	was := address(p)
-	ip := w.record(p)
+	ip := w.ipObject(p)
 
 	w.Change(p, func() {
 		p.Annotations["ovn.kubernetes.io/ip_address"] = "10.16.0.99"
@@ -494,7 +494,7 @@ func TestDamageIsHealedWithTheSameAddress(t *testing.T) {
 	)
 	w.port(p)
 	w.Delete(ip)
-	w.record(p)
+	w.ipObject(p)
 	w.agree(process)
 }
 

@@ -19,7 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // reasonNoGroup is the reason of the event on a pod that names a security group which does not exist.
@@ -60,7 +60,7 @@ func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
 	} else if missing := r.missingGroups(ctx, pod); len(missing) > 0 {
 		said = fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it", keyGroups, strings.Join(missing, ", "))
 	}
-	if news(&r.missing, pod.UID, said) {
+	if isNewWarning(&r.missing, pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reason, said)
 	}
 }
@@ -77,18 +77,18 @@ func (r *Reconciler) missingGroups(ctx context.Context, pod *corev1.Pod) []strin
 	return missing
 }
 
-// news stores the text of a pod's last warning, or deletes it if said is "". It reports whether said is a new warning.
-func news(told *sync.Map, pod types.UID, said string) bool {
-	before, _ := told.Load(pod)
-	if said == "" {
-		told.Delete(pod)
+// isNewWarning stores the text of a pod's last warning, or deletes it if message is "". It reports whether message is a new warning.
+func isNewWarning(reported *sync.Map, pod types.UID, message string) bool {
+	before, _ := reported.Load(pod)
+	if message == "" {
+		reported.Delete(pod)
 		return false
 	}
-	told.Store(pod, said)
-	return before != said
+	reported.Store(pod, message)
+	return before != message
 }
 
-// leaveSets removes a pod without a port from the index. It skips existing host-network pods, see relabelled.
+// leaveSets removes a pod without a port from the index. It skips existing host-network pods, see indexLabels.
 func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
 	if pod == nil {
 		r.Sets.DeletePod(key, "")
@@ -97,9 +97,9 @@ func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
 	}
 }
 
-// relabelled updates the index if a pod's labels or groups changed; before is nil for a new pod. The index reports pods to requeue
+// indexLabels updates the index if a pod's labels or groups changed; before is nil for a new pod. The index reports pods to requeue
 // through setsChanged. A new pod on the pod network enters the index in joinSets, with its port.
-func (r *Reconciler) relabelled(before, after *corev1.Pod) {
+func (r *Reconciler) indexLabels(before, after *corev1.Pod) {
 	host := after.Spec.HostNetwork
 	switch {
 	case host && !podset.Counts(after):

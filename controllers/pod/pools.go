@@ -15,17 +15,17 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/ippools"
 )
 
 // requestsOf returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
-// that it names, of the pools of its namespace, or else of the part of its subnets that no pool sets apart.
+// that it names, of the pools of its namespace, or else of the part of its subnets that no pool reserves.
 func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	if request.Vip != "" {
 		return r.requestsOfVip(ctx, pod, request)
 	}
 	if len(request.Pools) > 0 {
-		pools, err := r.named(ctx, request.Pools)
+		pools, err := r.namedPools(ctx, request.Pools)
 		if err != nil {
 			return nil, err
 		}
@@ -56,11 +56,11 @@ func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request ku
 	if len(request.Choices) == 0 {
 		return wants, nil
 	}
-	return chosen(client.ObjectKeyFromObject(pod), r.podTypeOf(pod), wants, request.Choices)
+	return limitToListed(client.ObjectKeyFromObject(pod), r.podTypeOf(pod), wants, request.Choices)
 }
 
-// named returns the pools that a pod names.
-func (r *Reconciler) named(ctx context.Context, names []string) ([]*kubeovnv1.IPPool, error) {
+// namedPools returns the pools that a pod names.
+func (r *Reconciler) namedPools(ctx context.Context, names []string) ([]*kubeovnv1.IPPool, error) {
 	pools := make([]*kubeovnv1.IPPool, 0, len(names))
 	for _, name := range names {
 		pool := &kubeovnv1.IPPool{}
@@ -97,8 +97,8 @@ func requestsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, us
 	return wants, nil
 }
 
-// chosen limits allocation requests to the addresses that a pod lists: one of them, or for a StatefulSet's pod the one at its ordinal.
-func chosen(pod types.NamespacedName, podType string, wants []ipam.Request, choices [][]netip.Addr) ([]ipam.Request, error) {
+// limitToListed limits allocation requests to the addresses that a pod lists: one of them, or for a StatefulSet's pod the one at its ordinal.
+func limitToListed(pod types.NamespacedName, podType string, wants []ipam.Request, choices [][]netip.Addr) ([]ipam.Request, error) {
 	if podType == kubeovnv1.PodTypeStatefulSet {
 		_, ordinal := statefulSetOf(pod)
 		if ordinal < 0 || ordinal >= len(choices) {
@@ -129,8 +129,8 @@ func (s *restoration) setPools(list []kubeovnv1.IPPool) {
 		if len(pools) == 0 {
 			continue
 		}
-		selection.SortPools(pools)
-		inForce, _ := selection.Divide(subnet, pools)
+		ippools.Sort(pools)
+		inForce, _ := ippools.Divide(subnet, pools)
 		divided := make([]ipam.Pool, 0, len(inForce))
 		for _, p := range inForce {
 			divided = append(divided, ipam.Pool(p))

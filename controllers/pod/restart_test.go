@@ -107,7 +107,7 @@ func (broken) List(context.Context, client.ObjectList, ...client.ListOption) err
 func TestAStandbyTakesTheIPObjectsOfItsCache(t *testing.T) {
 	w := newWorld(t)
 	var r *pod.Reconciler
-	steps := stepsWith(pod.RecordPace{}, func(own *pod.Reconciler) { r = own })
+	steps := stepsWith(pod.IPWritePace{}, func(own *pod.Reconciler) { r = own })
 	steps.Restore = func(ctx context.Context, _ *controllertest.Process) error {
 		w.Eventually(func() string {
 			if err := r.Restore(ctx, broken{}); err != nil {
@@ -180,7 +180,7 @@ func TestAPodThatTheCacheHasNotGotYetKeepsItsPort(t *testing.T) {
 	for _, p := range gone {
 		w.Delete(p)
 	}
-	behind := stepsAt(pod.RecordPace{})
+	behind := stepsAt(pod.IPWritePace{})
 	behind.Cache.ByObject = map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Field: fields.OneTermNotEqualSelector("metadata.name", late.Name)},
 	}
@@ -204,7 +204,7 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	w.Delete(old)
 	next := newPod("default", "next")
 	w.Create(next)
-	steps := stepsAt(pod.RecordPace{})
+	steps := stepsAt(pod.IPWritePace{})
 	restore := steps.Restore
 	steps.Restore = func(ctx context.Context, p *controllertest.Process) error {
 		p.Northbound().Hold()
@@ -274,9 +274,9 @@ func TestPodsRecreatedUnderOneNameWhileTheControllerRestarts(t *testing.T) {
 	}
 	w.agree(process)
 	if n := stop(); n < names*rounds/patientEvery {
-		t.Errorf("only %d of %d pods were told an address: too few to mean anything", n, names*rounds)
+		t.Errorf("only %d of %d pods got an address: too few for a result", n, names*rounds)
 	} else {
-		t.Logf("%d of %d pods were told an address", n, names*rounds)
+		t.Logf("%d of %d pods got an address", n, names*rounds)
 	}
 }
 
@@ -325,10 +325,10 @@ func watchHolders(w world) func() int {
 	watcher, err := watchtools.NewRetryWatcherWithContext(w.Context(), list.ResourceVersion, pods)
 	w.Must(err)
 	var stopping atomic.Bool
-	told := make(chan int, 1)
+	published := make(chan int, 1)
 	go func() {
 		n := 0
-		defer func() { told <- n }()
+		defer func() { published <- n }()
 		byAddress, byPod := map[string]types.UID{}, map[types.UID]string{}
 		for e := range watcher.ResultChan() {
 			p, ok := e.Object.(*corev1.Pod)
@@ -344,14 +344,14 @@ func watchHolders(w world) func() int {
 				continue
 			}
 			if uid := p.Annotations["ovn.kubernetes.io/pod_uid"]; uid != "" && uid != string(p.UID) {
-				w.Errorf("pod %s was told what is for %s", p.UID, uid)
+				w.Errorf("pod %s has the results of %s", p.UID, uid)
 			}
 			a := address(p)
 			if a == "" || byPod[p.UID] == a {
 				continue
 			}
 			if had := byPod[p.UID]; had != "" {
-				w.Errorf("pod %s was told %s and then %s", p.Name, had, a)
+				w.Errorf("pod %s got %s and then %s", p.Name, had, a)
 			}
 			if holder := byAddress[a]; holder != "" {
 				w.Errorf("address %s of pod %s is held by pod %s", a, p.UID, holder)
@@ -363,6 +363,6 @@ func watchHolders(w world) func() int {
 	return func() int {
 		stopping.Store(true)
 		watcher.Stop()
-		return <-told
+		return <-published
 	}
 }

@@ -93,7 +93,7 @@ func (k *retainedLeases) of(owner types.NamespacedName) []types.NamespacedName {
 // them. waits is true if these are an IP object's reservation that cannot get its addresses yet and is on the waiting list.
 func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (waits bool, err error) {
 	port := portOf(key)
-	ip, err := r.recorder.find(ctx, port)
+	ip, err := r.ipObjects.find(ctx, port)
 	if err != nil {
 		return false, err
 	}
@@ -113,10 +113,10 @@ func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (w
 	if err != nil {
 		return false, err
 	}
-	if podType == "" || away && ip == nil && r.recorder.complete.Load() { // the user has deleted the IP object, which frees the address
+	if podType == "" || away && ip == nil && r.ipObjects.complete.Load() { // the user has deleted the IP object, which frees the address
 		return false, r.freeLease(ctx, key)
 	}
-	if err := r.recorder.ensure(ctx, retainedIPOf(ip, port, podType, lease)); err != nil {
+	if err := r.ipObjects.ensure(ctx, retainedIPOf(ip, port, podType, lease)); err != nil {
 		return false, err // keep the port: without the IP object, a new leader could not restore the lease
 	}
 	r.retained.put(key, podType)
@@ -189,8 +189,8 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) {
 	r.retained.put(key, "")
 	r.retain(ctx, portOf(key), lease)
-	if !says(ip, retainedIPOf(ip, portOf(key), "", lease)) {
-		r.records.Add(ctrl.Request{NamespacedName: key})
+	if !isUpToDate(ip, retainedIPOf(ip, portOf(key), "", lease)) {
+		r.ipQueue.Add(ctrl.Request{NamespacedName: key})
 	}
 }
 
@@ -198,11 +198,11 @@ func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip 
 // virtual machine and replaces the previous pod.
 func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease) (bool, error) {
 	if _, away := r.retained.podType(r.portKey(pod)); away { // false while a virtual machine migrates: its source pod still has the lease
-		if apart, err := r.staysUnambiguous(ctx, pod, lease); !apart || err != nil {
+		if unambiguous, err := r.staysUnambiguous(ctx, pod, lease); !unambiguous || err != nil {
 			return false, err
 		}
 	}
-	ip, err := r.recorder.find(ctx, port)
+	ip, err := r.ipObjects.find(ctx, port)
 	if err != nil || isReservation(ip) || r.podTypeOf(pod) == "" {
 		return isReservation(ip), err
 	}
@@ -221,7 +221,7 @@ func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string,
 // their passes free the leases that need not be retained.
 func (r *Reconciler) restoreRetained(ctx context.Context, live client.Reader) error {
 	reader := live
-	if r.recorder.cached.Load() {
+	if r.ipObjects.cached.Load() {
 		reader = r.Client
 	}
 	var ips kubeovnv1.IPList
@@ -238,7 +238,7 @@ func (r *Reconciler) restoreRetained(ctx context.Context, live client.Reader) er
 		r.restoreOne(ctx, ip)
 		r.pending.Add(ctrl.Request{NamespacedName: keyOf(ip.Name)})
 	}
-	r.recorder.early = found
+	r.ipObjects.early = found
 	return nil
 }
 
@@ -269,7 +269,7 @@ func (r *Reconciler) removePort(ctx context.Context, key types.NamespacedName) e
 		return fmt.Errorf("remove port: %w", err)
 	}
 	r.podWrites.forget(key)
-	r.records.drop(key)
+	r.ipQueue.drop(key)
 	r.vpcPods.drop(portOf(key))
 	return nil
 }

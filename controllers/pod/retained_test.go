@@ -102,7 +102,7 @@ func TestAPodOfAStatefulSetKeepsItsAddress(t *testing.T) {
 			first := replica(set, 1, "n1")
 			w.Create(first)
 			was := w.allocated(first)
-			if ip := w.record(first); ip.Spec.PodType != "StatefulSet" || ip.Spec.NodeName != "n1" {
+			if ip := w.ipObject(first); ip.Spec.PodType != "StatefulSet" || ip.Spec.NodeName != "n1" {
 				t.Errorf("IP object has %+v", ip.Spec)
 			}
 			for round, restart := range []bool{false, true, false} {
@@ -125,7 +125,7 @@ func TestAPodOfAStatefulSetKeepsItsAddress(t *testing.T) {
 					t.Errorf("round %d: the port is at %s, not %s", round, chassis, first.Spec.NodeName)
 				}
 				w.Eventually(func() string {
-					if ip := w.record(first); ip.Spec.NodeName != first.Spec.NodeName || ip.Labels["ovn.kubernetes.io/node-name"] != first.Spec.NodeName {
+					if ip := w.ipObject(first); ip.Spec.NodeName != first.Spec.NodeName || ip.Labels["ovn.kubernetes.io/node-name"] != first.Spec.NodeName {
 						return fmt.Sprintf("IP object has %+v, labels %v", ip.Spec, ip.Labels)
 					}
 					return ""
@@ -302,9 +302,9 @@ func TestAReservationThatComesLateIsServedWhenItCan(t *testing.T) {
 	outside := reservation("outside", kubeovnv1.IPSpec{Subnet: "ovn-default", V4IPAddress: "10.99.0.1"})
 	nowhere := reservation("nowhere", kubeovnv1.IPSpec{V4IPAddress: "10.16.0.9"})
 	w.Create(late, outside, nowhere)
-	w.told(late, "address 10.16.0.50 is taken by holder.default")
-	w.told(outside, "10.99.0.1 is not one")
-	w.told(nowhere, "spec.subnet is empty")
+	w.hasEvent(late, "address 10.16.0.50 is taken by holder.default")
+	w.hasEvent(outside, "10.99.0.1 is not one")
+	w.hasEvent(nowhere, "spec.subnet is empty")
 	w.Delete(holder)
 	w.held(process, "late", "10.16.0.50")
 }
@@ -330,8 +330,8 @@ func TestWhatAnIPIsOfCannotChange(t *testing.T) {
 	w.Change(ip, func() { ip.Spec.NodeName = "" })
 }
 
-// told waits for an event on an IP object.
-func (w world) told(ip *kubeovnv1.IP, text string) {
+// hasEvent waits for an event on an IP object.
+func (w world) hasEvent(ip *kubeovnv1.IP, text string) {
 	w.Helper()
 	w.Eventually(func() string {
 		var list eventsv1.EventList

@@ -40,14 +40,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.followVips()
 	r.Sets.Observe(r.setsChanged)
 	r.patching = make(chan struct{}, patchesInFlight)
-	r.records.pace = r.RecordPace
+	r.ipQueue.pace = r.IPWritePace
 	if err := r.indexMachines(ctx, mgr); err != nil {
 		return err
 	}
-	r.recorder = &recorder{
+	r.ipObjects = &ipObjectWriter{
 		podAt: r.podAt, typeOf: r.podTypeOf,
 		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, retained: &r.retained,
-		hold: r.records.hold, decide: r.pending.Add, done: r.records.done,
+		queue: r.ipQueue.put, decide: r.pending.Add, done: r.ipQueue.done,
 		warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
@@ -69,7 +69,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("add the controller of pods: %w", err)
 	}
-	return r.setupRecords(mgr)
+	return r.setupIPObjects(mgr)
 }
 
 func subnetOf(o client.Object) []string {
@@ -85,7 +85,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			pod := e.Object.(*corev1.Pod)
-			r.relabelled(nil, pod)
+			r.indexLabels(nil, pod)
 			r.machineSeen(pod)
 			if onPodNetwork(pod) { // ports of other pods come from the engine's owners (k8s.Orphans)
 				r.arrived(pod, q)
@@ -113,12 +113,12 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
 		return
 	}
 	r.latencies.begin(pod)
-	r.records.podCame()
+	r.ipQueue.podCame()
 	k8s.AddWith(q, 0, requestFor(pod))
 }
 
 func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q queue) {
-	r.relabelled(before, after)
+	r.indexLabels(before, after)
 	own, from := r.podWrites.shows(after)
 	if own && r.outdated(ctx, after, from) {
 		k8s.AddWith(q, handler.LowPriority, requestFor(after))

@@ -35,9 +35,9 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 				return
 			}
 		}
-		for _, t := range s.transits {
+		for _, t := range s.vpcGateways {
 			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: t.Addresses, MAC: t.MAC}
-			if !yield(claim{port: translate.TransitPort(t.Vpc), lease: lease, from: "northbound port"}) {
+			if !yield(claim{port: translate.VpcGatewayPort(t.Vpc), lease: lease, from: "northbound port"}) {
 				return
 			}
 		}
@@ -97,12 +97,12 @@ func (s *restoration) querierClaims() iter.Seq[claim] {
 	}
 }
 
-// transitClaims yields the gateway router addresses in the status of VPCs.
-func (s *restoration) transitClaims() iter.Seq[claim] {
+// vpcGatewayClaims yields the gateway router addresses in the status of VPCs.
+func (s *restoration) vpcGatewayClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.vpcs.Items {
 			vpc := &s.vpcs.Items[i]
-			port := translate.TransitPort(vpc.Name)
+			port := translate.VpcGatewayPort(vpc.Name)
 			if vpc.Status.Transit == nil || s.held(port) {
 				continue
 			}

@@ -51,7 +51,7 @@ func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
 	first := replica(set, 0, "n1")
 	w.Create(first)
 	w.allocated(first)
-	w.record(first)
+	w.ipObject(first)
 
 	process.Stop()
 	w.Delete(first)
@@ -61,8 +61,8 @@ func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
 	w.warned(second, "nowhere")
 	w.withoutPort(process, first)
 	w.rests()
-	if record := w.record(first); record.Spec.NodeName != "" {
-		t.Errorf("the IP object of the retained address says that it is on node %s", record.Spec.NodeName)
+	if ip := w.ipObject(first); ip.Spec.NodeName != "" {
+		t.Errorf("the IP object of the retained address says that it is on node %s", ip.Spec.NodeName)
 	}
 	if n := w.events(second, "AcquireAddressFailed"); n != 1 {
 		t.Errorf("the waiting pod has %d events, want 1", n)

@@ -25,17 +25,17 @@ import (
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
 // stepsAt returns the steps of a process that runs the reconciler of pods and writes IP objects at the given pace.
-func stepsAt(pace pod.RecordPace) controllertest.Steps {
+func stepsAt(pace pod.IPWritePace) controllertest.Steps {
 	return stepsWith(pace, func(*pod.Reconciler) {})
 }
 
 // stepsWith is stepsAt with a change of the reconciler.
-func stepsWith(pace pod.RecordPace, change func(*pod.Reconciler)) controllertest.Steps {
+func stepsWith(pace pod.IPWritePace, change func(*pod.Reconciler)) controllertest.Steps {
 	var r *pod.Reconciler
 	return controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			r = networktest.Pods(p)
-			r.KeepMachines, r.RecordPace = true, pace
+			r.KeepMachines, r.IPWritePace = true, pace
 			change(r)
 			return r.SetupWithManager(ctx, p.Manager)
 		},
@@ -50,7 +50,7 @@ type world struct{ *controllertest.World }
 
 func newWorld(t *testing.T) world { return world{controllertest.New(t)} }
 
-func (w world) start() *controllertest.Process { return w.Start(stepsAt(pod.RecordPace{})) }
+func (w world) start() *controllertest.Process { return w.Start(stepsAt(pod.IPWritePace{})) }
 
 func (w world) subnet(name, cidr string, change ...func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
 	return w.subnetIn(nil, name, cidr, change...)
@@ -183,8 +183,8 @@ func (w world) portNow(p *corev1.Pod) nbtest.Row {
 	return nil
 }
 
-// record waits for the IP object of a pod and returns it.
-func (w world) record(p *corev1.Pod) *kubeovnv1.IP {
+// ipObject waits for the IP object of a pod and returns it.
+func (w world) ipObject(p *corev1.Pod) *kubeovnv1.IP {
 	w.Helper()
 	ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: p.Name + "." + p.Namespace}}
 	w.Eventually(func() string {
@@ -226,9 +226,9 @@ func (w world) agree(p *controllertest.Process) {
 		for i := range pods.Items {
 			said[pods.Items[i].Name+"."+pods.Items[i].Namespace] = address(&pods.Items[i])
 		}
-		recorded := map[string]string{}
+		objects := map[string]string{}
 		for _, ip := range ips.Items {
-			recorded[ip.Name] = ip.Spec.IPAddress
+			objects[ip.Name] = ip.Spec.IPAddress
 		}
 		committed := map[string]string{}
 		for _, row := range w.Database.Rows("Logical_Switch_Port") {
@@ -247,7 +247,7 @@ func (w world) agree(p *controllertest.Process) {
 				leased[name] = strings.Join(addresses, ",")
 			}
 		}
-		for what, have := range map[string]map[string]string{"IP objects": recorded, "ports": committed, "leases": leased} {
+		for what, have := range map[string]map[string]string{"IP objects": objects, "ports": committed, "leases": leased} {
 			if fmt.Sprint(have) != fmt.Sprint(said) {
 				return fmt.Sprintf("pods have %v, %s have %v", said, what, have)
 			}

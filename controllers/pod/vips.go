@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reasons of events on a pod that names a Vip, or an address, that it cannot share.
@@ -86,7 +86,7 @@ func (r *Reconciler) requestsOfVip(ctx context.Context, pod *corev1.Pod, request
 			return nil, err
 		}
 	}
-	want := ipam.Request{Subnet: vipSubnet(vip), Addresses: addresses, AnyPool: true, Lender: translate.VipHolder(name)}
+	want := ipam.Request{Subnet: vipSubnet(vip), Addresses: addresses, AnyPool: true, SharedBy: translate.VipHolder(name)}
 	want.MAC, _ = net.ParseMAC(vip.Status.MAC)
 	for _, a := range addresses {
 		want.Families = append(want.Families, ipfamily.Of(a))
@@ -105,7 +105,7 @@ func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip
 		return nil, "does not exist", nil
 	case vip.DeletionTimestamp != nil:
 		return vip, "is being deleted", nil
-	case !selection.VipServes(vip, pod.Namespace):
+	case !vipusers.Serves(vip, pod.Namespace):
 		return vip, "is for pods of namespace " + vip.Spec.Namespace, nil
 	}
 	return vip, "", nil
@@ -153,7 +153,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 			}
 			continue
 		}
-		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && selection.VipServes(vip, pod.Namespace) {
+		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && vipusers.Serves(vip, pod.Namespace) {
 			addresses = append(addresses, vipAddresses(vip)...)
 		}
 	}
@@ -163,7 +163,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 // warnOfShared warns a pod's user, once, about addresses in port_vips that the pod does not share.
 func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
 	_, others := splitShared(subnet, pod)
-	if said := ipfamily.Join(others); news(&r.unshared, pod.UID, said) {
+	if said := ipfamily.Join(others); isNewWarning(&r.unshared, pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reasonAddress, fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
 			keyPortVips, said, subnet.Name))
 	}
@@ -200,7 +200,7 @@ func (r *Reconciler) onVip() handler.EventHandler {
 	changed := func(vip *kubeovnv1.Vip, q queue) {
 		r.pending.wakeAll()
 		for _, user := range r.Vips.UsersOf(vip.Name) {
-			if user.Use&selection.VipShared != 0 {
+			if user.Use&vipusers.Shared != 0 {
 				q.Add(ctrl.Request{NamespacedName: user.Pod})
 			}
 		}
@@ -219,8 +219,8 @@ func (r *Reconciler) onVip() handler.EventHandler {
 
 // followVips requeues a pod when it starts or stops sharing a Vip.
 func (r *Reconciler) followVips() {
-	r.Vips.Notify(func(_ string, user selection.VipUser) {
-		if user.Use&selection.VipShared != 0 {
+	r.Vips.Notify(func(_ string, user vipusers.User) {
+		if user.Use&vipusers.Shared != 0 {
 			r.pending.Add(ctrl.Request{NamespacedName: user.Pod})
 		}
 	})

@@ -12,9 +12,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// RecordPace is the pace at which IP objects are written. Pods have precedence, because both need requests to one API server
+// IPWritePace is the pace at which IP objects are written. Pods have precedence, because both need requests to one API server
 // (docs/decisions/2026-11-21-ip-objects-behind-the-burst.md).
-type RecordPace struct {
+type IPWritePace struct {
 	// Quiet is how long no new pod must arrive before IP objects are written at full speed.
 	Quiet time.Duration
 	// AtMost is how long an IP object waits while new pods keep arriving. After that, one writer starts; each further multiple of AtMost
@@ -22,27 +22,27 @@ type RecordPace struct {
 	AtMost time.Duration
 }
 
-// DefaultRecordPace writes IP objects one second after a burst of pods, and after ten seconds while a burst continues.
-var DefaultRecordPace = RecordPace{Quiet: time.Second, AtMost: 10 * time.Second}
+// DefaultIPWritePace writes IP objects one second after a burst of pods, and after ten seconds while a burst continues.
+var DefaultIPWritePace = IPWritePace{Quiet: time.Second, AtMost: 10 * time.Second}
 
-// recordWriters is the number of concurrent writes of IP objects at full speed.
-const recordWriters = 4
+// ipWriters is the number of concurrent writes of IP objects at full speed.
+const ipWriters = 4
 
 // writeQueue queues the pods whose IP objects need a write, oldest first. It feeds the controller of IP objects.
 type writeQueue struct {
 	requestSource
 
-	pace RecordPace
+	pace IPWritePace
 
 	mu      sync.Mutex
-	held    map[types.NamespacedName]*list.Element
-	order   list.List // of heldRecord
+	queued  map[types.NamespacedName]*list.Element
+	order   list.List // of queuedWrite
 	writing map[types.NamespacedName]struct{}
 	came    time.Time // when the last new pod arrived
 	timer   *time.Timer
 }
 
-type heldRecord struct {
+type queuedWrite struct {
 	pod   types.NamespacedName
 	since time.Time
 }
@@ -54,19 +54,19 @@ func (b *writeQueue) podCame() {
 	b.came = time.Now()
 }
 
-// hold queues the IP object of a pod for writing. It never blocks.
-func (b *writeQueue) hold(pod types.NamespacedName) {
+// put queues the IP object of a pod for writing. It never blocks.
+func (b *writeQueue) put(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, ok := b.held[pod]; ok {
+	if _, ok := b.queued[pod]; ok {
 		return
 	}
-	if b.held == nil {
-		b.held = map[types.NamespacedName]*list.Element{}
+	if b.queued == nil {
+		b.queued = map[types.NamespacedName]*list.Element{}
 	}
-	b.held[pod] = b.order.PushBack(heldRecord{pod: pod, since: time.Now()})
-	heldRecords.Inc()
-	if len(b.held) == 1 {
+	b.queued[pod] = b.order.PushBack(queuedWrite{pod: pod, since: time.Now()})
+	queuedWrites.Inc()
+	if len(b.queued) == 1 {
 		b.release()
 	}
 }
@@ -75,7 +75,7 @@ func (b *writeQueue) hold(pod types.NamespacedName) {
 func (b *writeQueue) drop(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if e, ok := b.held[pod]; ok {
+	if e, ok := b.queued[pod]; ok {
 		b.remove(e)
 	}
 }
@@ -91,10 +91,10 @@ func (b *writeQueue) done(pod types.NamespacedName) {
 }
 
 func (b *writeQueue) remove(e *list.Element) {
-	delete(b.held, b.order.Remove(e).(heldRecord).pod)
-	heldRecords.Dec()
-	if len(b.held) == 0 {
-		b.held = nil // a map never shrinks after a burst
+	delete(b.queued, b.order.Remove(e).(queuedWrite).pod)
+	queuedWrites.Dec()
+	if len(b.queued) == 0 {
+		b.queued = nil // a map never shrinks after a burst
 	}
 }
 
@@ -102,7 +102,7 @@ func (b *writeQueue) remove(e *list.Element) {
 func (b *writeQueue) release() {
 	now := time.Now()
 	for e := b.order.Front(); e != nil; e = b.order.Front() {
-		oldest := e.Value.(heldRecord)
+		oldest := e.Value.(queuedWrite)
 		writers := b.writers(now, oldest.since)
 		if writers == 0 {
 			b.comeAgain(min(b.came.Add(b.pace.Quiet).Sub(now), oldest.since.Add(b.pace.AtMost).Sub(now)))
@@ -123,9 +123,9 @@ func (b *writeQueue) release() {
 // writers returns how many concurrent writes are allowed if the oldest IP object has waited since then.
 func (b *writeQueue) writers(now, since time.Time) int {
 	if now.Sub(b.came) >= b.pace.Quiet {
-		return recordWriters
+		return ipWriters
 	}
-	return min(recordWriters, int(now.Sub(since)/max(b.pace.AtMost, 1)))
+	return min(ipWriters, int(now.Sub(since)/max(b.pace.AtMost, 1)))
 }
 
 func (b *writeQueue) comeAgain(after time.Duration) {

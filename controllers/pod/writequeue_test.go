@@ -14,7 +14,7 @@ import (
 )
 
 // paced runs a test of a writeQueue with a synthetic clock. out returns the requests since its last call.
-func paced(t *testing.T, pace RecordPace, test func(t *testing.T, b *writeQueue, out func() []string)) {
+func paced(t *testing.T, pace IPWritePace, test func(t *testing.T, b *writeQueue, out func() []string)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &writeQueue{pace: pace}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
@@ -30,26 +30,26 @@ func paced(t *testing.T, pace RecordPace, test func(t *testing.T, b *writeQueue,
 }
 
 func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
-	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *writeQueue, out func() []string) {
+	paced(t, IPWritePace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
-		b.hold(key("a"))
-		b.hold(key("a"))
-		b.hold(key("b"))
+		b.put(key("a"))
+		b.put(key("a"))
+		b.put(key("b"))
 		time.Sleep(900 * time.Millisecond)
 		b.podCame()
 		time.Sleep(900 * time.Millisecond)
 		expect(t, "while pods come", out())
 		time.Sleep(200 * time.Millisecond)
 		expect(t, "a second after the last pod", out(), "a", "b")
-		b.hold(key("c"))
+		b.put(key("c"))
 		expect(t, "when no pod came", out(), "c")
 	})
 }
 
 func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
-	paced(t, RecordPace{}, func(t *testing.T, b *writeQueue, out func() []string) {
-		for i := range recordWriters + 2 {
-			b.hold(key(fmt.Sprintf("p%d", i)))
+	paced(t, IPWritePace{}, func(t *testing.T, b *writeQueue, out func() []string) {
+		for i := range ipWriters + 2 {
+			b.put(key(fmt.Sprintf("p%d", i)))
 		}
 		expect(t, "at first", out(), "p0", "p1", "p2", "p3")
 		b.done(key("stranger"))
@@ -61,7 +61,7 @@ func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
 }
 
 func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
-	paced(t, RecordPace{Quiet: time.Second, AtMost: 10 * time.Second}, func(t *testing.T, b *writeQueue, out func() []string) {
+	paced(t, IPWritePace{Quiet: time.Second, AtMost: 10 * time.Second}, func(t *testing.T, b *writeQueue, out func() []string) {
 		ctx := t.Context()
 		go func() {
 			for tick := time.NewTicker(100 * time.Millisecond); ; {
@@ -75,7 +75,7 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 		}()
 		b.podCame()
 		for i := range 5 {
-			b.hold(key(fmt.Sprintf("p%d", i)))
+			b.put(key(fmt.Sprintf("p%d", i)))
 		}
 		time.Sleep(9950 * time.Millisecond)
 		expect(t, "before the limit", out())
@@ -90,17 +90,17 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 }
 
 func TestAReleasedPodLeavesNothingInTheBacklog(t *testing.T) {
-	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *writeQueue, out func() []string) {
+	paced(t, IPWritePace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
-		b.hold(key("a"))
-		b.hold(key("b"))
+		b.put(key("a"))
+		b.put(key("b"))
 		b.drop(key("a"))
 		b.drop(key("never-held"))
 		time.Sleep(time.Minute)
 		expect(t, "released", out(), "b")
 		b.done(key("b"))
-		if len(b.held)+len(b.writing)+b.order.Len() != 0 {
-			t.Errorf("left behind: %v %v %d", b.held, b.writing, b.order.Len())
+		if len(b.queued)+len(b.writing)+b.order.Len() != 0 {
+			t.Errorf("left behind: %v %v %d", b.queued, b.writing, b.order.Len())
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // clusterPolicy is the common form of the kinds of sigs.k8s.io/network-policy-api.
@@ -109,7 +109,7 @@ func (c *compiler) clusterRule(d translate.Direction, i, priority int, in cluste
 		c.put(rule, p)
 	}
 	for _, port := range named {
-		c.named(rule, p, port)
+		c.addNamedPort(rule, p, port)
 	}
 }
 

@@ -30,8 +30,8 @@ import (
 type clusterReconciler struct {
 	*Reconciler
 
-	kind clusterKind
-	feed k8s.RequestSource
+	kind     clusterKind
+	requests k8s.RequestSource
 
 	// mu protects state. It is held while the cache is queried for the kind: a query for an undefined kind would start an informer that
 	// retries forever.
@@ -44,7 +44,7 @@ func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(strings.ToLower(r.kind.name)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(k8s.Changed(viewNode))).
-		WatchesRawSource(&r.feed).
+		WatchesRawSource(&r.requests).
 		WatchesRawSource(k8s.Drift(r.Northbound, r.kind.name)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))

@@ -28,7 +28,7 @@ import (
 
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // definitionState is the state of an optional kind.
@@ -152,7 +152,7 @@ func (r *clusterReconciler) become(state definitionState) {
 
 func (r *clusterReconciler) enqueueOwners() {
 	for _, owner := range r.Northbound.Owners(r.kind.name) {
-		r.feed.Add(owner.Name)
+		r.requests.Add(owner.Name)
 	}
 }
 
@@ -171,7 +171,7 @@ func (r *clusterReconciler) events() toolscache.ResourceEventHandler {
 
 func (r *clusterReconciler) event(o any) {
 	if name, err := toolscache.DeletionHandlingObjectToName(o); err == nil {
-		r.feed.Add(name.Name)
+		r.requests.Add(name.Name)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // numbers returns the port numbers for which a set's named port stands on the members of the set.
@@ -153,7 +153,7 @@ func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.Networ
 		c.put(rule, peers)
 	}
 	for _, port := range named {
-		c.named(rule, peers, port)
+		c.addNamedPort(rule, peers, port)
 	}
 	for _, r := range c.Rules[before:] {
 		flows += r.Flows()
@@ -190,9 +190,9 @@ type port struct {
 	protocol corev1.Protocol
 }
 
-// named adds the rules for a named port. The destination pods define its number: the subjects of the policy for ingress, the peers for
+// addNamedPort adds the rules for a named port. The destination pods define its number: the subjects of the policy for ingress, the peers for
 // egress.
-func (c *compiler) named(rule translate.PolicyRule, p peers, port port) {
+func (c *compiler) addNamedPort(rule translate.PolicyRule, p peers, port port) {
 	withPort := func(s podset.Selector) podset.Selector {
 		s.Role, s.Port, s.Protocol = c.peerRole, port.name, string(port.protocol)
 		return s

@@ -29,7 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // ReasonNotExpressed is the event of a policy with a part that cannot be expressed in OVN. That part allows nothing.
@@ -55,7 +55,7 @@ type Reconciler struct {
 
 	budget   budget.Budget
 	patience patient
-	told     told
+	reported reportedProblems
 	optional map[string]*clusterReconciler // by kind
 }
 
@@ -97,7 +97,7 @@ func (r *Reconciler) changed(c podset.Changes) {
 			r.groups.Add(owner.Name)
 		default:
 			if c := r.optional[owner.Kind]; c != nil {
-				c.feed.Add(owner.Name)
+				c.requests.Add(owner.Name)
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("get NetworkPolicy: %w", err)
 	}
 	if err != nil {
-		r.told.forget(owner)
+		r.reported.forget(owner)
 		r.spend(req.NamespacedName, time.Time{}, 0)
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
 	}
@@ -121,7 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		last = r.compile(np)
 		return last
 	})
-	if r.told.news(owner, last.problems) {
+	if r.reported.isNew(owner, last.problems) {
 		k8s.Warn(r.Recorder, np, ReasonNotExpressed, strings.Join(last.problems, "; "))
 	}
 	return result, k8s.Unless(err, northbound.ErrWaiting)
@@ -234,14 +234,14 @@ func (p *patient) over(owner desired.Owner) {
 	delete(p.since, owner)
 }
 
-// told holds the last reported problems of each policy.
-type told struct {
+// reportedProblems holds the last reported problems of each policy.
+type reportedProblems struct {
 	mu       sync.Mutex
 	problems map[desired.Owner][]string
 }
 
-// news reports whether there are problems that differ from the last reported ones, and records them.
-func (t *told) news(owner desired.Owner, problems []string) bool {
+// isNew reports whether there are problems that differ from the last reported ones, and records them.
+func (t *reportedProblems) isNew(owner desired.Owner, problems []string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if slices.Equal(t.problems[owner], problems) {
@@ -258,7 +258,7 @@ func (t *told) news(owner desired.Owner, problems []string) bool {
 	return true
 }
 
-func (t *told) forget(owner desired.Owner) {
+func (t *reportedProblems) forget(owner desired.Owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.problems, owner)

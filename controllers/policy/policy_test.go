@@ -61,7 +61,7 @@ func TestAPolicyFollowsItsPods(t *testing.T) {
 		t.Errorf("%d transactions for a pod that is isolated", n)
 	}
 	if got := w.acls("NetworkPolicy/default/web")["ingress/default"]; got != "drop outport == [web.default web2.default] && ip" {
-		t.Errorf("once the pod is told of its network: %s", got)
+		t.Errorf("after the pod's network is published: %s", got)
 	}
 	w.Delete(second)
 
@@ -271,7 +271,7 @@ ingress:
 	w.expect(np, first)
 }
 
-func TestWhatCannotBeExpressedIsClosedAndTold(t *testing.T) {
+func TestInexpressibleRulesDenyAndAreReported(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.pod("default", "web", "app=web")

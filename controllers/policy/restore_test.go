@@ -17,7 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // busyClient calls a function after each list.

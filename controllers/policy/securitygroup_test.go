@@ -130,10 +130,10 @@ func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 		t.Errorf("%d transactions for a pod in two groups", n)
 	}
 	if got := w.groupsOf(second); len(got) != 2 {
-		t.Errorf("once it is told of its network the pod is closed in tiers %q", got)
+		t.Errorf("after its network is published the pod is closed in tiers %q", got)
 	}
 	if got := w.acls("SecurityGroup//web")["ingress/0"]; !strings.Contains(got, "[second.default web.default]") {
-		t.Errorf("once the pod is told of its network: %s", got)
+		t.Errorf("after the pod's network is published: %s", got)
 	}
 	sent = process.Transactions()
 	w.Change(second, func() { delete(second.Annotations, kubeovnv1.AnnotationGroups.Key()) })

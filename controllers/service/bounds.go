@@ -70,7 +70,7 @@ func (r *Reconciler) refusal(s *corev1.Service, vpc string, of []*discoveryv1.En
 func (r *Reconciler) spend(o budget.Object) budget.Verdict {
 	verdict, others := r.budget.Set(k8s.ServiceBounds, o)
 	for _, other := range others {
-		r.feed.AddKey(other)
+		r.requests.AddKey(other)
 	}
 	return verdict
 }

@@ -24,12 +24,13 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // Indexes of the cache.
@@ -45,8 +46,8 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads pods past the cache.
 	Live       client.Reader
-	Services   *selection.Services
-	Grants     *selection.Grants
+	Services   *lookup.Services
+	Grants     *grants.Rules
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
@@ -54,7 +55,7 @@ type Reconciler struct {
 	Workers int
 
 	budget   budget.Budget
-	feed     k8s.RequestSource
+	requests k8s.RequestSource
 	reported reported
 }
 
@@ -82,7 +83,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.sharers)).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
-		WatchesRawSource(&r.feed).
+		WatchesRawSource(&r.requests).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
 		WithOptions(r.Gate.Workers(r.Workers)).
@@ -211,7 +212,7 @@ func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) 
 	}
 	if now.refusal != before.refusal {
 		for _, other := range r.sharers(ctx, s) {
-			r.feed.AddKey(other.NamespacedName)
+			r.requests.AddKey(other.NamespacedName)
 		}
 	}
 	if missingVpc != before.missingVpc && missingVpc != "" {

@@ -109,7 +109,7 @@ func TestServicesAreBalanced(t *testing.T) {
 	w.Create(s)
 	vip := s.Spec.ClusterIP + ":53"
 	balanced(w, "dns", map[string]map[string]string{"tcp": {vip: ""}, "udp": {vip: ""}})
-	w.Mends("Service/default/dns")
+	w.RestoresRows("Service/default/dns")
 	for _, row := range w.Database.Rows("Load_Balancer") {
 		if row["options"].(map[string]string)["reject"] != "true" {
 			t.Errorf("the load balancer without endpoints does not reject connections: %v", row)

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // vpcOf returns the VPC whose pods reach a Service: the VPC that the user names, or the VPC of the endpoints, which is recorded in an annotation
@@ -29,7 +29,7 @@ func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discove
 	vpc := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
 	if vpc == "" {
 		vpc = cmp.Or(s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
-		found, err := selection.VpcOfEndpoints(ctx, r.Client, r.Live, of)
+		found, err := lookup.VpcOfEndpoints(ctx, r.Client, r.Live, of)
 		if err != nil {
 			return vpc, err
 		}

@@ -152,7 +152,7 @@ func warned(w *controllertest.World, s *corev1.Service, reason, text string) {
 	})
 }
 
-func TestAVpcThatDoesNotExistIsTold(t *testing.T) {
+func TestMissingVpcIsReported(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)
 	typo, good, odd := newService("typo"), newService("good"), newService("odd")
@@ -239,7 +239,7 @@ func TestEndpointsKeepTheirPlacesForClientsWithAffinity(t *testing.T) {
 		}
 		fields, _ := row["selection_fields"].([]string)
 		if _, timeout := row["options"].(map[string]string)["affinity_timeout"]; timeout || !slices.Equal(slices.Sorted(slices.Values(fields)), []string{"ip_src", "ipv6_src"}) {
-			t.Errorf("clients are not told apart by their addresses alone: %v", row)
+			t.Errorf("clients are not distinguished by their addresses alone: %v", row)
 		}
 	}
 	process.Stop()

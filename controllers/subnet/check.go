@@ -11,10 +11,10 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -84,11 +84,11 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem != nil {
 		return checked{}, problem
 	}
-	if in.namesake != nil && selection.Precedes(in.namesake, in.subnet) {
+	if in.namesake != nil && lookup.Precedes(in.namesake, in.subnet) {
 		return checked{}, validation.SameName("Vpc", in.subnet.Name)
 	}
-	around := validation.Surroundings{Peers: r.seniors(in)}
-	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
+	around := validation.Surroundings{Peers: r.olderPeers(in)}
+	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = in.services, in.hosts
 	}
 	for _, vip := range features.Vips { // not allocated to ports automatically
@@ -103,8 +103,8 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	return checked{network: network, features: features}, r.checkUse(in.subnet, network)
 }
 
-// seniors returns the overlapping subnets that take precedence over this one.
-func (r *Reconciler) seniors(in inputs) []validation.Peer {
+// olderPeers returns the overlapping subnets that take precedence over this one.
+func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 	var peers []validation.Peer
 	for _, peer := range in.peers {
 		if peer.Spec.Vlan == in.subnet.Spec.Vlan && r.yields(in.subnet, peer) {

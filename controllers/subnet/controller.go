@@ -18,10 +18,10 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -34,7 +34,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Networks   *selection.Networks
+	Networks   *lookup.Networks
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
 	// Detached is called with the name of a deleted VPC when a subnet has detached from its router.
@@ -44,9 +44,9 @@ type Reconciler struct {
 	// UsageDelay is the delay between a change of a subnet's usage and the update of its status. Zero means 1 s.
 	UsageDelay time.Duration
 
-	// told is the last network that the allocator received for each subnet, as text.
-	told       sync.Map
-	admissions admissions
+	// allocatorNetworks has the last network that the allocator received for each subnet, as text.
+	allocatorNetworks sync.Map
+	admissions        admissions
 	// measured holds the labels of the exported usage metrics of each subnet.
 	measured sync.Map
 }
@@ -118,13 +118,13 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	err = r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
 	switch {
 	case err == nil && in.vpc == nil:
-		if vpc := selection.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {
+		if vpc := lookup.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {
 			r.Detached(vpc)
 		}
 		err = fmt.Errorf("%w: VPC %s does not exist: create it, or delete the subnet, whose ports reach one another only",
-			northbound.ErrWaiting, selection.VpcOf(in.subnet))
+			northbound.ErrWaiting, lookup.VpcOf(in.subnet))
 	case errors.Is(err, northbound.ErrWaiting):
-		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, selection.VpcOf(in.subnet))
+		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, lookup.VpcOf(in.subnet))
 	}
 	return result{err: errors.Join(err, noQuerier), querier: checked.querier}
 }
@@ -132,7 +132,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 // tell updates the addresses of a subnet in the allocator. It returns a problem if, since the check, a port got an address that the change
 // would cut off. It does nothing if the allocator has the same network already, because an update wakes all pods that wait for an address.
 func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*validation.Problem, error) {
-	if r.knows(s.Name, network) {
+	if r.allocatorHas(s.Name, network) {
 		return nil, nil
 	}
 	held, err := r.Allocator.ChangeSubnet(s.Name, ipam.Subnet(network), func(h ipam.Holder) bool {
@@ -145,13 +145,13 @@ func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*val
 	if len(held) > 0 {
 		return cutOff(s, network, held), nil
 	}
-	r.told.Store(s.Name, fmt.Sprint(network))
+	r.allocatorNetworks.Store(s.Name, fmt.Sprint(network))
 	return nil, nil
 }
 
-// knows reports whether the allocator has exactly this network for a subnet.
-func (r *Reconciler) knows(name string, network validation.Network) bool {
-	last, ok := r.told.Load(name)
+// allocatorHas reports whether the allocator has exactly this network for a subnet.
+func (r *Reconciler) allocatorHas(name string, network validation.Network) bool {
+	last, ok := r.allocatorNetworks.Load(name)
 	return ok && last == fmt.Sprint(network) && r.Allocator.HasSubnet(name)
 }
 
@@ -169,7 +169,7 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 
 // remove deletes a subnet from the allocator and its rows from the database. It is idempotent.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
-	r.told.Delete(name)
+	r.allocatorNetworks.Delete(name)
 	r.unmeasure(name)
 	r.Allocator.DeleteSubnet(name)
 	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {

@@ -14,7 +14,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
 // inputs is the state from which a subnet's rows and status are computed.
@@ -50,7 +50,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	}
 	in := inputs{subnet: subnet}
 	vpc := &kubeovnv1.Vpc{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: selection.VpcOf(subnet)}, vpc, client.UnsafeDisableDeepCopy)
+	err := r.Client.Get(ctx, client.ObjectKey{Name: lookup.VpcOf(subnet)}, vpc, client.UnsafeDisableDeepCopy)
 	if client.IgnoreNotFound(err) != nil {
 		return inputs{}, fmt.Errorf("get its VPC: %w", err)
 	}
@@ -82,7 +82,7 @@ func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeo
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
-	if err != nil || join.Name == subnet.Name || selection.VpcOf(join) != selection.VpcOf(subnet) {
+	if err != nil || join.Name == subnet.Name || lookup.VpcOf(join) != lookup.VpcOf(subnet) {
 		return nil, nil
 	}
 	return join, nil
@@ -95,7 +95,7 @@ func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
 	if err != nil {
 		return nil // check reports it
 	}
-	if in.peers, err = r.Networks.Overlapping(ctx, selection.VpcOf(in.subnet), cidrs); err != nil {
+	if in.peers, err = r.Networks.Overlapping(ctx, lookup.VpcOf(in.subnet), cidrs); err != nil {
 		return err
 	}
 	in.peers = slices.DeleteFunc(in.peers, func(peer *kubeovnv1.Subnet) bool { return peer.Name == in.subnet.Name })

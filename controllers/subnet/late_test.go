@@ -56,6 +56,6 @@ func TestWhatTheCacheHasNotGotYetStays(t *testing.T) {
 	}
 	n.run()
 	if is := n.connected(late); fmt.Sprint(is.Addresses) != fmt.Sprint(was.Addresses) {
-		t.Errorf("the node was told %v, and then %v", was.Addresses, is.Addresses)
+		t.Errorf("the node got %v, and then %v", was.Addresses, is.Addresses)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -39,7 +39,7 @@ func unbound(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) string {
 // setNamespacesBound sets the condition NamespacesBound of a subnet of a custom VPC, and removes it from other subnets.
 func (r *Reconciler) setNamespacesBound(in inputs) {
 	conditions := &in.subnet.Status.Conditions
-	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
+	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		apimeta.RemoveStatusCondition(conditions, kubeovnv1.ConditionNamespacesBound)
 		return
 	}

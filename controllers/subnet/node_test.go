@@ -59,7 +59,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	got := n.connected(o)
 	if len(got.Addresses) != 2 || got.Addresses[0].String() != "100.64.0.2" || got.Addresses[1].String() != "fd00:100:64::2" ||
 		got.LogicalSwitch != "join" || got.MAC == nil || len(got.CIDRs) != 2 || len(got.Gateways) != 2 {
-		t.Errorf("the node was told %+v", got)
+		t.Errorf("the node got %+v", got)
 	}
 	if port, chassis := o.Annotations["ovn.kubernetes.io/port_name"], o.Annotations["ovn.kubernetes.io/chassis"]; port != "node-n1" || chassis != "n1" {
 		t.Errorf("port %q, chassis %q", port, chassis)
@@ -76,7 +76,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	n.nodeSets("[]", "[]") // one per family
 	n.Rests("node")
 	n.Recreates(ip)
-	n.Mends("Node//n1")
+	n.RestoresRows("Node//n1")
 
 	n.setAddresses(o, "192.0.2.12")
 	n.nodePolicies("ip4.dst == 192.0.2.12 via 100.64.0.2")

@@ -26,8 +26,8 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -49,12 +49,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	err := b.
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.affectedSubnets), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
-			builder.WithPredicates(predicate.NewPredicateFuncs(selection.IsOfAPIServer))).
+			builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewBalanced))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewEip))).
@@ -84,12 +84,12 @@ func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
 
 func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) }
 
-// rivals enqueues other subnets that the creation, change or deletion of a subnet may affect: subnets that overlap with it, subnets with a
-// conflicting port name and, for the subnet `join`, private subnets, which allow nodes.
-func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+// affectedSubnets enqueues other subnets that the creation, change or deletion of a subnet may affect: subnets that overlap with it,
+// subnets with a conflicting port name and, for the subnet `join`, private subnets, which allow nodes.
+func (r *Reconciler) affectedSubnets(ctx context.Context, o client.Object) []reconcile.Request {
 	changed := o.(*kubeovnv1.Subnet)
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
-	requests := append(r.overlapping(ctx, selection.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
+	requests := append(r.overlapping(ctx, lookup.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
 	if changed.Name == kubeovnv1.JoinSubnet {
 		requests = append(requests, r.privateOnes(ctx)...)
 	}
@@ -170,7 +170,7 @@ func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcil
 
 // aroundAPIServer enqueues the subnets that contain addresses of the API server.
 func (r *Reconciler) aroundAPIServer(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.around(ctx, selection.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
+	return r.around(ctx, lookup.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
 }
 
 func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile.Request {
@@ -197,9 +197,9 @@ func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []net
 
 // sameNames returns requests for the subnets with a port name that conflicts with one of the object.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
-	rivals, err := r.Networks.PortNameConflicts(ctx, o)
+	conflicts, err := r.Networks.PortNameConflicts(ctx, o)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return k8s.RequestsOf[*kubeovnv1.Subnet](rivals)
+	return k8s.RequestsOf[*kubeovnv1.Subnet](conflicts)
 }

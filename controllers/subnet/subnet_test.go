@@ -119,11 +119,11 @@ func TestWhatIsInForceIsNotSentAgain(t *testing.T) {
 		t.Errorf("%d transactions were sent for nothing new", sent)
 	}
 
-	var told atomic.Int32
-	n.process.Allocator.Notify(func(string) { told.Add(1) })
+	var notified atomic.Int32
+	n.process.Allocator.Notify(func(string) { notified.Add(1) })
 	time.Sleep(2500 * time.Millisecond)
-	if told.Load() != 0 {
-		t.Errorf("an idle controller told the allocator %d times of its subnets", told.Load())
+	if notified.Load() != 0 {
+		t.Errorf("an idle controller updated the allocator's subnets %d times", notified.Load())
 	}
 }
 
@@ -307,7 +307,7 @@ func TestWhatWasDeletedMeanwhileGoes(t *testing.T) {
 	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}})
 	n.condition("a", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Switch_Port", "name", "a-ovn-cluster", "join-ovn-cluster", "node-n1", "ovn-default-ovn-cluster")
-	n.Mends("Subnet//a")
+	n.RestoresRows("Subnet//a")
 	n.process.Stop()
 	n.Clear()
 	n.run()

@@ -28,16 +28,16 @@ const (
 // useOf returns a source that enqueues subnets whose usage has changed, batched as described above.
 func useOf(allocator *ipam.Allocator, delay time.Duration) source.Source {
 	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		g := &gathering{told: func(subnet string) { q.Add(k8s.Request(subnet)) }, delay: delay, uses: map[string]*use{}}
+		g := &usageReports{report: func(subnet string) { q.Add(k8s.Request(subnet)) }, delay: delay, uses: map[string]*use{}}
 		allocator.Notify(g.changed)
 		return nil
 	})
 }
 
-// gathering batches changes of the usage of subnets.
-type gathering struct {
-	told  func(subnet string)
-	delay time.Duration
+// usageReports batches changes of the usage of subnets.
+type usageReports struct {
+	report func(subnet string)
+	delay  time.Duration
 
 	mu   sync.Mutex
 	uses map[string]*use
@@ -46,15 +46,15 @@ type gathering struct {
 type use struct {
 	// first is the time of the first unreported change, zero if there is none.
 	first time.Time
-	// told is the time of the last report, zero if that was long ago.
-	told time.Time
+	// reportedAt is the time of the last report, zero if that was long ago.
+	reportedAt time.Time
 	// timer fires at this time.
 	timer *time.Timer
 	at    time.Time
 }
 
 // changed records a change of a subnet's usage. It never blocks.
-func (g *gathering) changed(subnet string) {
+func (g *usageReports) changed(subnet string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	u, now := g.uses[subnet], time.Now()
@@ -66,7 +66,7 @@ func (g *gathering) changed(subnet string) {
 		u.first = now
 	}
 	latest := u.first.Add(g.delay)
-	if limit := u.told.Add(usageAtMost); limit.After(latest) {
+	if limit := u.reportedAt.Add(usageAtMost); limit.After(latest) {
 		latest = limit
 	}
 	u.wake(min(g.delay, latest.Sub(now)))
@@ -78,7 +78,7 @@ func (u *use) wake(after time.Duration) {
 }
 
 // due reports the changes of a subnet, or forgets a subnet without changes for usageAtMost.
-func (g *gathering) due(subnet string) {
+func (g *usageReports) due(subnet string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	u := g.uses[subnet]
@@ -87,8 +87,8 @@ func (g *gathering) due(subnet string) {
 	case u.first.IsZero():
 		delete(g.uses, subnet)
 	default:
-		u.first, u.told = time.Time{}, time.Now()
+		u.first, u.reportedAt = time.Time{}, time.Now()
 		u.wake(usageAtMost)
-		g.told(subnet)
+		g.report(subnet)
 	}
 }

@@ -34,7 +34,7 @@ func TestChangesOfUseAreGathered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				var got []time.Duration
-				g := &gathering{told: func(string) { got = append(got, time.Since(begin)) }, delay: usageDelay, uses: map[string]*use{}}
+				g := &usageReports{report: func(string) { got = append(got, time.Since(begin)) }, delay: usageDelay, uses: map[string]*use{}}
 				for _, at := range tt.changes {
 					time.Sleep(time.Until(begin.Add(at)))
 					g.changed("a")
@@ -42,7 +42,7 @@ func TestChangesOfUseAreGathered(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait() // synchronize with the timers' goroutines for the race detector
 				if !slices.Equal(got, tt.want) {
-					t.Errorf("told at %v, want %v", got, tt.want)
+					t.Errorf("reported at %v, want %v", got, tt.want)
 				}
 				if len(g.uses) != 0 {
 					t.Errorf("%d subnets are remembered that have not changed for a minute", len(g.uses))

@@ -11,10 +11,10 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -28,7 +28,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 		return nil
 	}
 	if port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)); port != nil {
-		was, is := translate.VpcOfRouterPort(port, s.Name), selection.VpcOf(s)
+		was, is := translate.VpcOfRouterPort(port, s.Name), lookup.VpcOf(s)
 		if was != is {
 			if held := r.holders(s.Name, func(netip.Addr) bool { return true }); len(held) > 0 {
 				return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete their owners, or create another subnet",
@@ -36,7 +36,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 			}
 		}
 	}
-	if r.knows(s.Name, network) {
+	if r.allocatorHas(s.Name, network) {
 		return nil
 	}
 	return cutOff(s, network, r.holders(s.Name, func(a netip.Addr) bool { return outside(a, network) || isGateway(a, network) }))

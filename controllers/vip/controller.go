@@ -21,8 +21,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reconciler allocates the addresses of Vips. It allocates them before the Vip's status contains them, and frees them once the Vip is
@@ -31,7 +31,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Vips       *selection.Vips
+	Vips       *vipusers.Index
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
 
@@ -43,8 +43,8 @@ type Reconciler struct {
 type state struct {
 	lease   ipam.Lease
 	problem *validation.Problem
-	users   []selection.VipUser // pods that may use the Vip
-	owner   string              // the port that uses the addresses as its own
+	users   []vipusers.User // pods that may use the Vip
+	usedBy  string          // the port that uses the addresses as its own
 	err     error
 }
 
@@ -76,14 +76,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // serve allocates the Vip's addresses, and applies virtual ports for the pods that share them.
 func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	s.lease, s.problem, s.err = r.hold(ctx, vip)
-	s.owner = r.Allocator.Borrower(translate.VipHolder(vip.Name))
+	s.usedBy = r.Allocator.UserOf(translate.VipHolder(vip.Name))
 	for _, user := range r.Vips.UsersOf(vip.Name) {
-		if selection.VipServes(vip, user.Pod.Namespace) {
+		if vipusers.Serves(vip, user.Pod.Namespace) {
 			s.users = append(s.users, user)
 		}
 	}
 	in := translate.VipInputs{Name: vip.Name, Subnet: s.lease.Subnet, Addresses: s.lease.Addresses}
-	if s.owner == "" && vip.Spec.Type == "" {
+	if s.usedBy == "" && vip.Spec.Type == "" {
 		in.Parents = s.parents()
 	}
 	if err := r.apply(ctx, vip.Name, translate.Vip(in)); err != nil {
@@ -96,7 +96,7 @@ func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 func (s *state) parents() []string {
 	var ports []string
 	for _, user := range s.users {
-		if user.Use&selection.VipShared != 0 && s.lease.Subnet != "" && user.Subnet == s.lease.Subnet {
+		if user.Use&vipusers.Shared != 0 && s.lease.Subnet != "" && user.Subnet == s.lease.Subnet {
 			ports = append(ports, translate.PodPort(user.Pod.Namespace, user.PortOwner))
 		}
 	}
@@ -105,19 +105,19 @@ func (s *state) parents() []string {
 
 // waits reports whether a change in the use of the subnet's addresses may change the Vip's state.
 func (s *state) waits(vip *kubeovnv1.Vip) bool {
-	return s.problem != nil || errors.Is(s.err, reservation.ErrWaiting) || s.owner != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
+	return s.problem != nil || errors.Is(s.err, reservation.ErrWaiting) || s.usedBy != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
 }
 
 // keepers returns a description of each user that blocks the deletion of a Vip. Pods that only match its selector do not block it.
 func (s *state) keepers() []string {
 	var names []string
 	for _, user := range s.users {
-		if user.Use&(selection.VipOwn|selection.VipNamed) != 0 {
+		if user.Use&(vipusers.Own|vipusers.Named) != 0 {
 			names = append(names, "pod "+user.Pod.String())
 		}
 	}
-	if len(names) == 0 && s.owner != "" {
-		names = append(names, "port "+s.owner)
+	if len(names) == 0 && s.usedBy != "" {
+		names = append(names, "port "+s.usedBy)
 	}
 	return names
 }

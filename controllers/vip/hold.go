@@ -39,17 +39,17 @@ func subnetOf(vip *kubeovnv1.Vip) string { return cmp.Or(vip.Spec.Subnet, kubeov
 func requestOf(vip *kubeovnv1.Vip) reservation.Request {
 	return reservation.Request{
 		What: "a Vip", Holder: translate.VipHolder(vip.Name), Subnet: subnetOf(vip), Shareable: true,
-		Asked: [2]string{vip.Spec.V4IP, vip.Spec.V6IP}, Told: [2]string{vip.Status.V4IP, vip.Status.V6IP},
-		AskedMAC: vip.Spec.MACAddress, ToldMAC: vip.Status.MAC,
+		SpecAddresses: [2]string{vip.Spec.V4IP, vip.Spec.V6IP}, StatusAddresses: [2]string{vip.Status.V4IP, vip.Status.V6IP},
+		SpecMAC: vip.Spec.MACAddress, StatusMAC: vip.Status.MAC,
 	}
 }
 
 // hold returns the Vip's lease; it allocates one if there is none, unless the Vip is being deleted.
 func (r *Reconciler) hold(ctx context.Context, vip *kubeovnv1.Vip) (ipam.Lease, *validation.Problem, error) {
-	wish := requestOf(vip)
+	request := requestOf(vip)
 	if vip.DeletionTimestamp != nil {
-		lease, _ := r.Allocator.Lookup(wish.Holder)
+		lease, _ := r.Allocator.Lookup(request.Holder)
 		return lease, nil, nil
 	}
-	return r.reserver().Hold(ctx, wish, nil)
+	return r.reserver().Hold(ctx, request, nil)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // indexSubnet finds Vips by their subnet.
@@ -58,7 +58,7 @@ func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.
 // its users.
 func (r *Reconciler) users() source.Source {
 	return source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		r.Vips.Notify(func(vip string, _ selection.VipUser) { q.Add(k8s.Request(vip)) })
+		r.Vips.Notify(func(vip string, _ vipusers.User) { q.Add(k8s.Request(vip)) })
 		return r.Vips.Wait(ctx)
 	})
 }

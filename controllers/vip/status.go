@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // patchStatus writes the state of a Vip to its status. Addresses in status stay there while the Vip waits to be allocated the same ones
@@ -23,8 +23,8 @@ import (
 func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s state) error {
 	base, status := vip.DeepCopy(), &vip.Status
 	status.Type, status.Selector = vip.Spec.Type, vip.Spec.Selector
-	told := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
-	status.V4IP, status.V6IP = told[0], told[1]
+	addresses := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
+	status.V4IP, status.V6IP = addresses[0], addresses[1]
 	if len(s.lease.Addresses) > 0 {
 		status.MAC = s.lease.MAC.String()
 	}
@@ -43,7 +43,7 @@ func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 	if s.problem != nil {
 		return s.problem
 	}
-	if _, err := selection.VipSelector(vip); err != nil {
+	if _, err := vipusers.Selector(vip); err != nil {
 		return reservation.Invalid("%v", err)
 	}
 	if len(vip.Spec.Selector) > 0 && vip.Spec.Namespace == "" {
@@ -59,9 +59,9 @@ func ready(vip *kubeovnv1.Vip, s state, problem *validation.Problem) metav1.Cond
 		return reservation.Used(s.keepers())
 	case problem != nil:
 		return k8s.NotValid()
-	case s.err == nil && s.owner != "" && shared:
+	case s.err == nil && s.usedBy != "" && shared:
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf(
-			"port %s has the addresses as its own: %s share them after it is deleted", s.owner, k8s.Some(s.parents(), reservation.MaxNamed)))
+			"port %s has the addresses as its own: %s share them after it is deleted", s.usedBy, k8s.Some(s.parents(), reservation.MaxNamed)))
 	case errors.Is(s.err, northbound.ErrWaiting):
 		return k8s.Ready(s.err, northbound.ErrWaiting)
 	}

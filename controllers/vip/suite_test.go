@@ -86,12 +86,12 @@ func (w world) pod(name string, annotations ...string) *corev1.Pod {
 	w.Helper()
 	p := newPod(name, annotations...)
 	w.Create(p)
-	w.told(p)
+	w.published(p)
 	return p
 }
 
-// told waits until a pod has its addresses, and returns them.
-func (w world) told(p *corev1.Pod) string {
+// published waits until a pod has its addresses, and returns them.
+func (w world) published(p *corev1.Pod) string {
 	w.Helper()
 	w.Eventually(func() string {
 		if w.Get(p); p.Annotations["ovn.kubernetes.io/pod_uid"] != string(p.UID) {

@@ -38,7 +38,7 @@ func TestAVipHoldsItsAddresses(t *testing.T) {
 			process = w.start()
 		}
 		asks := w.pod("asks-" + map[bool]string{false: "before", true: "after"}[restart])
-		if got := w.told(asks); strings.HasPrefix(got, "10.16.0.2,") || strings.HasSuffix(got, "::2") || strings.HasSuffix(got, "::3") {
+		if got := w.published(asks); strings.HasPrefix(got, "10.16.0.2,") || strings.HasSuffix(got, "::2") || strings.HasSuffix(got, "::3") {
 			t.Errorf("a pod has %s", got)
 		}
 		w.Delete(asks)
@@ -48,7 +48,7 @@ func TestAVipHoldsItsAddresses(t *testing.T) {
 	w.Event(refused, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "10.16.0.2 is taken by vip/first"})
 	w.Must(w.Client.Delete(w.Context(), first))
 	w.Gone(first)
-	if got := w.told(refused); !strings.HasPrefix(got, "10.16.0.2,") {
+	if got := w.published(refused); !strings.HasPrefix(got, "10.16.0.2,") {
 		t.Errorf("the pod that waited has %s", got)
 	}
 }
@@ -133,7 +133,7 @@ func TestAPodHasTheAddressesOfAVipForItsOwn(t *testing.T) {
 	w.Create(early)
 	w.Event(early, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip v, which annotation ovn.kubernetes.io/vip names, does not exist"})
 	v := w.vip("v", at("10.16.0.9", "fd00:10:16::9"), func(s *kubeovnv1.VipSpec) { s.MACAddress = "02:00:00:00:00:09" })
-	if got := w.told(early); got != "10.16.0.9,fd00:10:16::9" || early.Annotations["ovn.kubernetes.io/mac_address"] != "02:00:00:00:00:09" {
+	if got := w.published(early); got != "10.16.0.9,fd00:10:16::9" || early.Annotations["ovn.kubernetes.io/mac_address"] != "02:00:00:00:00:09" {
 		t.Errorf("the pod has %s and %v", got, early.Annotations)
 	}
 	late := newPod("late", "vip", "v")
@@ -172,7 +172,7 @@ func TestAVipComesBackFromThePodThatHadIt(t *testing.T) {
 		w.Create(other)
 		w.Event(other, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "10.16.0.9 is taken by"})
 		one = w.pod("one", "vip", "v")
-		if got := w.told(one); got != "10.16.0.9,fd00:10:16::9" {
+		if got := w.published(one); got != "10.16.0.9,fd00:10:16::9" {
 			t.Errorf("the pod has %s", got)
 		}
 		w.Delete(other)
@@ -210,7 +210,7 @@ func TestAVipOfANamespaceGrantsItsSubnet(t *testing.T) {
 	p := newPod("p", "vip", "common")
 	w.Create(p)
 	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "VPC blue does not list namespace default"})
-	if got := w.told(w.pod("q", "vip", "own")); got != own.Status.V4IP {
+	if got := w.published(w.pod("q", "vip", "own")); got != own.Status.V4IP {
 		t.Errorf("the pod has %s, not the Vip's %s", got, own.Status.V4IP)
 	}
 }
@@ -227,7 +227,7 @@ func TestPodsShareAVip(t *testing.T) {
 	w.parents(v, "a.default,b.default")
 	w.passes(a, a.Annotations["ovn.kubernetes.io/ip_address"]+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.passes(plain, plain.Annotations["ovn.kubernetes.io/ip_address"])
-	w.Mends("Vip//v")
+	w.RestoresRows("Vip//v")
 
 	process.Stop()
 	process = w.start()
@@ -295,13 +295,13 @@ func TestASelectorHasPodsShareAVip(t *testing.T) {
 	back := newPod("back")
 	back.Labels = map[string]string{"app": "web"}
 	w.Create(web, back)
-	w.told(web)
+	w.published(web)
 	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.Namespace, s.Selector = "default", []string{"app: web", "tier:front"} })
 	w.ready(v)
 	w.parents(v, "web.default")
 	own := web.Annotations["ovn.kubernetes.io/ip_address"]
 	w.passes(web, own+","+v.Status.V4IP+","+v.Status.V6IP)
-	w.told(back)
+	w.published(back)
 	w.Change(back, func() { back.Labels["tier"] = "front" })
 	w.parents(v, "back.default,web.default")
 	process.Stop()

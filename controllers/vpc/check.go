@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -85,8 +85,8 @@ func (r *Reconciler) checkDefaultSubnet(ctx context.Context, in inputs, found *r
 		return fmt.Errorf("get subnet %s: %w", name, err)
 	case err != nil:
 		found.missing = append(found.missing, validation.NoDefaultSubnet(name))
-	case selection.VpcOf(subnet) != in.vpc.Name:
-		found.problems = append(found.problems, validation.ForeignDefaultSubnet(name, selection.VpcOf(subnet)))
+	case lookup.VpcOf(subnet) != in.vpc.Name:
+		found.problems = append(found.problems, validation.ForeignDefaultSubnet(name, lookup.VpcOf(subnet)))
 	}
 	return nil
 }

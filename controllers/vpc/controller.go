@@ -16,10 +16,10 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -27,8 +27,8 @@ import (
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
-	Networks   *selection.Networks
-	Namespaces *selection.Namespaces
+	Networks   *lookup.Networks
+	Namespaces *lookup.Namespaces
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
 

@@ -69,13 +69,13 @@ func TestWhatIsBeingDeletedWorksAsLongAsItIsUsed(t *testing.T) {
 	}
 }
 
-func TestRowsAreMendedAndOrphansGo(t *testing.T) {
+func TestRowsAreRestoredAndOrphansAreDeleted(t *testing.T) {
 	n := start(t)
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
 	n.Ready(v, s)
 	n.newPod("pod", "net")
 	for _, owner := range []string{"Pod/default/pod", "Subnet//net", "Vpc//tenant"} { // deleting the rows of a later owner deletes rows of earlier ones
-		n.Mends(owner)
+		n.RestoresRows(owner)
 	}
 	n.process.Stop()
 	for _, o := range []client.Object{s, v} {
@@ -129,6 +129,6 @@ func TestFinalizersTakenOffByHandBlockNothing(t *testing.T) {
 	n.Rows("Logical_Switch_Port", named, "pod.default")
 	other := n.newPod("other", "net")
 	if n.Get(p); other.Annotations[kubeovnv1.AnnotationIPAddress.Key()] == p.Annotations[kubeovnv1.AnnotationIPAddress.Key()] {
-		t.Errorf("both pods were told address %s", p.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
+		t.Errorf("both pods got address %s", p.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
 	}
 }

@@ -15,7 +15,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
 // inputs are the inputs of a VPC's router and status.
@@ -55,7 +55,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 
 // misnamed reports whether an older subnet has the VPC's name.
 func (in inputs) misnamed() bool {
-	return in.namesake != nil && selection.Precedes(in.namesake, in.vpc)
+	return in.namesake != nil && lookup.Precedes(in.namesake, in.vpc)
 }
 
 // subnetNames returns the sorted names of the VPC's subnets.

@@ -19,8 +19,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -35,7 +35,7 @@ const subnetsDelay = 200 * time.Millisecond
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.affectedVpcs), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(&r.detached).
@@ -65,10 +65,10 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func enqueueVpcOf(q queue, o client.Object) {
 	subnet := o.(*kubeovnv1.Subnet)
 	if subnet.Name == kubeovnv1.JoinSubnet {
-		q.Add(k8s.Request(selection.VpcOf(subnet)))
+		q.Add(k8s.Request(lookup.VpcOf(subnet)))
 		return
 	}
-	q.AddAfter(k8s.Request(selection.VpcOf(subnet)), subnetsDelay)
+	q.AddAfter(k8s.Request(lookup.VpcOf(subnet)), subnetsDelay)
 }
 
 // aroundSubnet returns the other VPCs that a subnet's creation, change or deletion may affect: the one with its name, VPCs with a
@@ -85,9 +85,9 @@ func (r *Reconciler) aroundSubnet(ctx context.Context, o client.Object) []reconc
 	return append(requests, k8s.Requests(vpcs...)...)
 }
 
-// rivals returns the other VPCs that a VPC's creation, change or deletion may affect: its peers, VPCs with a conflicting port name, and
-// VPCs that list one of its namespaces.
-func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+// affectedVpcs returns the other VPCs that a VPC's creation, change or deletion may affect: its peers, VPCs with a conflicting port name,
+// and VPCs that list one of its namespaces.
+func (r *Reconciler) affectedVpcs(ctx context.Context, o client.Object) []reconcile.Request {
 	vpc := o.(*kubeovnv1.Vpc)
 	requests := r.sameNames(ctx, vpc)
 	peers, err := r.Networks.PeersOf(ctx, vpc.Name)
@@ -112,9 +112,9 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 
 // sameNames returns the VPCs that request a port name that the object requests as well.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
-	rivals, err := r.Networks.PortNameConflicts(ctx, o)
+	conflicts, err := r.Networks.PortNameConflicts(ctx, o)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return k8s.RequestsOf[*kubeovnv1.Vpc](rivals)
+	return k8s.RequestsOf[*kubeovnv1.Vpc](conflicts)
 }

@@ -28,7 +28,7 @@ func TestVpcsMayHaveTheSameAddresses(t *testing.T) {
 		"red-red-net [10.0.0.1/24 fd00:10::1/64]")
 }
 
-func TestNamesThatCollideAreTold(t *testing.T) {
+func TestCollidingNamesAreReported(t *testing.T) {
 	n := start(t)
 	first := n.newSubnet("c", "a-b", "10.0.0.0/24")
 	n.Ready(n.newVpc("a-b", nil), first)
@@ -184,8 +184,8 @@ func TestNamespacesAreOfOneVpc(t *testing.T) {
 	owner := n.newVpc("owner", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop", "lab"} })
 	n.Ready(owner)
 	n.later(owner)
-	rival := n.newVpc("a-rival", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop"} })
-	younger, older := rival, owner
+	conflicting := n.newVpc("a-conflict", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop"} })
+	younger, older := conflicting, owner
 	n.Says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNamespaceTaken, "shop is of VPC "+older.Name)
 	n.Says(older, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
 	n.Change(older, func() { older.Spec.Namespaces = nil })

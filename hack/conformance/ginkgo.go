@@ -39,8 +39,8 @@ func (c *conformance) test(ctx context.Context, l *lab.Cluster) (summary, error)
 	}
 	defer out.Close()
 	cmd := exec.CommandContext(ctx, filepath.Join(c.cache.Bin(), prepare.Ginkgo), c.arguments(l)...)
-	told := &teller{report: c.report}
-	cmd.Dir, cmd.Stdout, cmd.Stderr = c.output, io.MultiWriter(out, told), out
+	progressLines := &progressWriter{report: c.report}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.output, io.MultiWriter(out, progressLines), out
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // SIGTERM lets tests clean up after themselves
 	cmd.WaitDelay = time.Minute
 	fmt.Fprintf(out, "+ %s\n", cmd)
@@ -82,9 +82,9 @@ func (c *conformance) arguments(l *lab.Cluster) []string {
 		"--disable-log-dump", "--num-nodes="+strconv.Itoa(workers))
 }
 
-// teller parses ginkgo's output and reports each finished test as one line: its outcome (ok, or for example FAILED) and its name.
+// progressWriter parses ginkgo's output and reports each finished test as one line: its outcome (ok, or for example FAILED) and its name.
 // ginkgo prints the outcome line before the line with the name.
-type teller struct {
+type progressWriter struct {
 	report  *progress.Reporter
 	partial []byte
 	outcome string // of the test that the next line names
@@ -95,7 +95,7 @@ var labels = regexp.MustCompile(` \[sig-[^\]]*\]$`)
 
 var ended = regexp.MustCompile(`^S*•(?: \[([A-Z]+)\])?.* \[[0-9.]+ seconds\]$`)
 
-func (t *teller) Write(p []byte) (int, error) {
+func (t *progressWriter) Write(p []byte) (int, error) {
 	t.partial = append(t.partial, p...)
 	for {
 		line, rest, whole := bytes.Cut(t.partial, []byte("\n"))
@@ -107,7 +107,7 @@ func (t *teller) Write(p []byte) (int, error) {
 	}
 }
 
-func (t *teller) line(line string) {
+func (t *progressWriter) line(line string) {
 	if t.outcome != "" {
 		t.report.Say("%4s  %s", t.outcome, labels.ReplaceAllString(line, ""))
 		t.outcome = ""

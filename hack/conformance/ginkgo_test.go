@@ -28,9 +28,9 @@ func TestEveryTestThatEndedIsToldHoweverItsLinesArrive(t *testing.T) {
 		"FAILED  [sig-network] Proxy version v1 should proxy through a service and a pod [Conformance] [It]\n"
 	for _, size := range []int{1, 7, len(printed)} {
 		var out bytes.Buffer
-		told := &teller{report: progress.New(&out)}
+		lines := &progressWriter{report: progress.New(&out)}
 		for rest := []byte(printed); len(rest) > 0; {
-			n, err := told.Write(rest[:min(size, len(rest))])
+			n, err := lines.Write(rest[:min(size, len(rest))])
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -61,11 +61,11 @@ func ready(node *corev1.Node) bool {
 // ones. current are the nodes that carry it now. An unproven node does not replace a current one. If all candidates are down,
 // the current ones that are still candidates stay: a gateway that may work is better than none.
 func Choose(candidates []Candidate, current []string, ecmp bool) []string {
-	chosen := fit(candidates, current)
-	if !ecmp && len(chosen) > 1 {
-		chosen = chosen[:1]
+	selected := fit(candidates, current)
+	if !ecmp && len(selected) > 1 {
+		selected = selected[:1]
 	}
-	return chosen
+	return selected
 }
 
 func fit(candidates []Candidate, current []string) []string {
@@ -92,7 +92,7 @@ func fit(candidates []Candidate, current []string) []string {
 	return which(func(c Candidate) bool { return slices.Contains(current, c.Name) })
 }
 
-// AnyUp reports whether at least one of the chosen nodes is not down.
-func AnyUp(candidates []Candidate, chosen []string) bool {
-	return slices.ContainsFunc(candidates, func(c Candidate) bool { return c.State != Down && slices.Contains(chosen, c.Name) })
+// AnyUp reports whether at least one of the selected nodes is not down.
+func AnyUp(candidates []Candidate, selected []string) bool {
+	return slices.ContainsFunc(candidates, func(c Candidate) bool { return c.State != Down && slices.Contains(selected, c.Name) })
 }

@@ -24,7 +24,7 @@ func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
 	if w.asIs {
 		return len(w.Addresses) == len(l.Addresses)
 	}
-	if s.loans[port].lender != w.Lender {
+	if s.shared[port].owner != w.SharedBy {
 		return false
 	}
 	if !s.fitsPools(h, w.Request) {

@@ -52,9 +52,9 @@ type Request struct {
 	Pools []string
 	// AnyPool allows Addresses of any pool.
 	AnyPool bool
-	// Lender is a holder that lends its addresses to the port, all of Addresses, until the port releases them: then the lender
-	// holds them alone again. The MAC address may be the lender's, too.
-	Lender string
+	// SharedBy is a holder, the owner of a shared lease: the port uses all of Addresses, which the owner holds too. When the port
+	// releases them, the owner holds them alone again. The MAC address may be the owner's, too.
+	SharedBy string
 	// Avoid returns true for addresses that the port must not get unless it requests them; nil avoids none. It is called with
 	// the subnet's lock held.
 	Avoid func(netip.Addr) bool
@@ -79,7 +79,7 @@ var (
 	ErrNoPool = errors.New("no such IPPool in the subnet")
 	// ErrNoFamily reports that the subnet has no CIDR of a requested family.
 	ErrNoFamily = errors.New("subnet has no CIDR of this family")
-	// ErrNotHeld reports that an address to borrow is not held.
+	// ErrNotHeld reports that no owner holds an address of a shared lease.
 	ErrNotHeld = errors.New("no owner shares this address")
 )
 
@@ -267,15 +267,15 @@ func (a *Allocator) Restore(port string, l Lease) error {
 	return err
 }
 
-// RestoreLender is Restore for a lender: its addresses that ports already hold become lent to these ports. Call it after the
-// ports are restored.
-func (a *Allocator) RestoreLender(holder string, l Lease) error {
-	_, err := a.change(holder, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true, lends: true})
+// RestoreShared is Restore for the owner of shared leases: ports that already hold its addresses become their users. Call it after
+// the ports are restored.
+func (a *Allocator) RestoreShared(holder string, l Lease) error {
+	_, err := a.change(holder, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true, shares: true})
 	return err
 }
 
-// Release frees the port's lease, if it has one. Borrowed addresses return to the lender; lent addresses stay with the
-// borrower.
+// Release frees the port's lease, if it has one. Addresses of a shared lease return to the owner if the port is their user, and stay
+// with the user if the port is their owner.
 func (a *Allocator) Release(port string) {
 	sh := a.shard(port)
 	sh.Lock()
@@ -314,8 +314,8 @@ func (a *Allocator) Fits(port string, r Request) bool {
 // want is a request, or with asIs a lease to restore without checks against the subnet.
 type want struct {
 	Request
-	asIs  bool
-	lends bool
+	asIs   bool
+	shares bool
 }
 
 // change makes the port hold the wanted lease. It releases the port's holding in another subnet only after that succeeded.

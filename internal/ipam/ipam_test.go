@@ -404,11 +404,11 @@ func TestASubnetThatWouldLeaveAddressesOutStaysAsItIs(t *testing.T) {
 	allocate(t, a, "out.ns", "10.0.1.9")
 	small := spec(t, "10.0.0.0/24,fd00::/64", "10.0.0.1,fd00::1")
 	outside := func(h Holder) bool { return !small.CIDRs[0].Contains(h.Address) && h.Address.Is4() }
-	told := 0
-	a.Notify(func(string) { told++ })
+	notified := 0
+	a.Notify(func(string) { notified++ })
 	held, err := a.ChangeSubnet("s", small, outside)
-	if err != nil || len(held) != 1 || held[0].String() != "10.0.1.9 (out.ns)" || told != 0 {
-		t.Fatalf("in the way are %v (%v), told %d times; want 10.0.1.9", held, err, told)
+	if err != nil || len(held) != 1 || held[0].String() != "10.0.1.9 (out.ns)" || notified != 0 {
+		t.Fatalf("%v hold the addresses (%v), %d notifications; want 10.0.1.9", held, err, notified)
 	}
 	if got := allocate(t, a, "more.ns", "10.0.1.10"); !strings.HasPrefix(got, "10.0.1.10") {
 		t.Errorf("after a refused change a port gets %s", got)

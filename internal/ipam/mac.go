@@ -15,7 +15,7 @@ func (s *subnet) takeMAC(port string, r Request, h holding) ([6]byte, error) {
 	if len(r.MAC) == 6 {
 		mac := [6]byte(r.MAC)
 		switch by := s.macHolder(mac); {
-		case by != "" && r.Lender != "" && (by == r.Lender || by == port): // the MAC address passes to the borrower with the addresses
+		case by != "" && r.SharedBy != "" && (by == r.SharedBy || by == port): // the MAC address passes to the user with the addresses
 			return mac, nil
 		case by != "":
 			return noMAC, &TakenError{MAC: slices.Clone(r.MAC), By: by}

@@ -20,12 +20,12 @@ type subnet struct {
 	name   string
 	closed bool // deleted: refuses every allocation
 	cidrs  []netip.Prefix
-	spec   Subnet             // the configuration of the current layout
-	set    []Pool             // the pools of the current layout
-	order  []ipfamily.Family  // families of CIDRs in order; a family without CIDR is last
-	pools  [2]pool            // by family
-	macs   map[[6]byte]string // holders of MAC addresses that do not derive from the holder's IPv4 address
-	loans  map[string]loan    // by borrower
+	spec   Subnet                 // the configuration of the current layout
+	set    []Pool                 // the pools of the current layout
+	order  []ipfamily.Family      // families of CIDRs in order; a family without CIDR is last
+	pools  [2]pool                // by family
+	macs   map[[6]byte]string     // holders of MAC addresses that do not derive from the holder's IPv4 address
+	shared map[string]sharedLease // by user
 }
 
 // holding is the compact form of a port's lease. Without a subnet it is empty.
@@ -94,8 +94,8 @@ func (s *subnet) close() []string {
 			}
 		}
 	}
-	for _, l := range s.loans {
-		ports = append(ports, l.lender)
+	for _, l := range s.shared {
+		ports = append(ports, l.owner)
 	}
 	return ports
 }
@@ -116,14 +116,14 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 	if s.fits(port, old, before, w) {
 		return old, before, nil
 	}
-	lender := s.loans[port].lender
+	owner := s.shared[port].owner
 	s.free(port, old)
 	h, err := s.hold(port, w)
 	if err == nil {
 		return h, s.lease(h), nil
 	}
 	// The lock was held throughout, so no other port can have taken the addresses.
-	h, again := s.restore(port, want{Request: Request{Addresses: before.Addresses, MAC: before.MAC, Lender: lender}})
+	h, again := s.restore(port, want{Request: Request{Addresses: before.Addresses, MAC: before.MAC, SharedBy: owner}})
 	return h, Lease{}, errors.Join(err, again)
 }
 
@@ -244,8 +244,8 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32,
 		if ipfamily.Of(addr) != family {
 			continue
 		}
-		if r.Lender != "" {
-			return s.borrow(family, addr, r.Lender, port)
+		if r.SharedBy != "" {
+			return s.useShared(family, addr, r.SharedBy, port)
 		}
 		slot, by := p.takeThis(addr, port)
 		if slot == none {
@@ -269,8 +269,8 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32,
 	return none, &ExhaustedError{Family: family, Pools: r.Pools}
 }
 
-// restore returns a holding of exactly these addresses, or an error without a change. With lends, addresses that other ports
-// hold become lent to these ports.
+// restore returns a holding of exactly these addresses, or an error without a change. With shares, ports that already hold
+// some of the addresses become their users.
 func (s *subnet) restore(port string, l want) (holding, error) {
 	h := holding{subnet: s, slots: [2]int32{none, none}}
 	if len(l.MAC) != 0 && len(l.MAC) != 6 {
@@ -284,11 +284,11 @@ func (s *subnet) restore(port string, l want) (holding, error) {
 		}
 		slot, by := s.pools[family].takeThis(addr, port)
 		switch {
-		case slot == none && l.lends:
-			slot = s.lend(family, addr, port, by)
+		case slot == none && l.shares:
+			slot = s.share(family, addr, port, by)
 			s.passMAC(l.MAC, by, port)
-		case slot == none && l.Lender != "" && by == l.Lender:
-			slot = s.lend(family, addr, by, port)
+		case slot == none && l.SharedBy != "" && by == l.SharedBy:
+			slot = s.share(family, addr, by, port)
 		case slot == none:
 			s.freeSlots(port, h)
 			return holding{}, &TakenError{Address: addr, By: by}
@@ -318,12 +318,12 @@ func (s *subnet) freeSlots(port string, h holding) {
 			continue
 		}
 		p := &s.pools[family]
-		switch lender := s.lenderOf(port, family, i); {
-		case p.slots[i].port != port: // lent: the borrower keeps it
-			s.endLoan(p.slots[i].port, family)
-		case lender != "":
-			p.slots[i].port = lender
-			s.endLoan(port, family)
+		switch owner := s.ownerOf(port, family, i); {
+		case p.slots[i].port != port: // the user of a shared lease keeps it
+			s.endSharing(p.slots[i].port, family)
+		case owner != "":
+			p.slots[i].port = owner
+			s.endSharing(port, family)
 		default:
 			p.free(i)
 		}

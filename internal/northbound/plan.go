@@ -19,7 +19,7 @@ type plan struct {
 	inserts []write
 	updates []write
 	removes []membership // from sets; before adds, so that a value that one owner releases and another adds stays
-	strays  []stray
+	orphans []orphan
 	adds    []membership
 	deletes []rowID // of root tables, whose rows have no parent
 	needs   []rowID // rows of other owners that must still exist at commit
@@ -37,19 +37,19 @@ type membership struct {
 	value string
 }
 
-// stray is a row without a valid record of its parent: it is removed from every possible parent set except one.
-type stray struct {
+// orphan is a row without a valid record of its parent: it is removed from every possible parent set except one.
+type orphan struct {
 	from   childSet
 	uuid   string
 	except string // UUID of the parent it belongs to, or empty
 }
 
 func (p *plan) empty() bool {
-	return len(p.inserts)+len(p.updates)+len(p.removes)+len(p.strays)+len(p.adds)+len(p.deletes) == 0
+	return len(p.inserts)+len(p.updates)+len(p.removes)+len(p.orphans)+len(p.adds)+len(p.deletes) == 0
 }
 
 func (p *plan) size() int {
-	return len(p.inserts) + len(p.updates) + len(p.removes) + len(p.strays) + len(p.adds) + len(p.deletes) + len(p.needs)
+	return len(p.inserts) + len(p.updates) + len(p.removes) + len(p.orphans) + len(p.adds) + len(p.deletes) + len(p.needs)
 }
 
 // planner computes the plans of one batch. It must be used under the session's lock.
@@ -142,7 +142,7 @@ func (pl *planner) detach(p *plan, t *table, uuid, recorded, except string) {
 		return
 	}
 	for _, from := range t.parents {
-		p.strays = append(p.strays, stray{from: from, uuid: uuid, except: except})
+		p.orphans = append(p.orphans, orphan{from: from, uuid: uuid, except: except})
 	}
 }
 

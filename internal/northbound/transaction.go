@@ -45,7 +45,7 @@ func (t *transaction) add(plans []*plan) {
 	}
 	t.mutate(plans, ovsdb.MutateOperationDelete, func(p *plan) []membership { return p.removes })
 	for _, p := range plans {
-		for _, s := range p.strays {
+		for _, s := range p.orphans {
 			t.append(s.operation())
 		}
 	}
@@ -103,7 +103,7 @@ func setValue(m membership) any {
 	return ovsdb.UUID{GoUUID: m.value}
 }
 
-func (s stray) operation() ovsdb.Operation {
+func (s orphan) operation() ovsdb.Operation {
 	self := ovsdb.UUID{GoUUID: s.uuid}
 	where := []ovsdb.Condition{ovsdb.NewCondition(s.from.column, ovsdb.ConditionIncludes, ovsdb.OvsSet{GoSet: []any{self}})}
 	if s.except != "" {

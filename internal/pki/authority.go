@@ -25,7 +25,7 @@ const (
 // Authority is a CA with a trust bundle. It is rotated in steps, so that a client never sees a certificate of a CA that is not
 // in its bundle: the next CA joins the bundle, later it signs, and the previous CA stays in the bundle until its certificates
 // have expired. A CA that Authority makes itself joins after two thirds of the current lifetime and signs after five sixths. For
-// the CAs of an issuer, see Succession.
+// the CAs of an issuer, see Rotation.
 type Authority struct {
 	current  pair
 	next     *pair

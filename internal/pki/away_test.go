@@ -49,7 +49,7 @@ func TestAnAuthorityThatNobodyAdvancedForLong(t *testing.T) {
 
 func advance(t *testing.T, a *Authority, now time.Time) {
 	t.Helper()
-	if err := a.Advance(Succession{}, now); err != nil {
+	if err := a.Advance(Rotation{}, now); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -161,7 +161,7 @@ func TestAnAuthorityIsReplacedWithoutABreak(t *testing.T) {
 	for now := start; now.Before(start.Add(12 * 365 * 24 * time.Hour)); now = now.Add(step) {
 		due := !now.Before(change)
 		before := a.current.certificate
-		if err := a.Advance(Succession{}, now); err != nil {
+		if err := a.Advance(Rotation{}, now); err != nil {
 			t.Fatal(err)
 		}
 		if !a.current.certificate.Equal(before) {
@@ -204,14 +204,14 @@ func TestAdvanceRepeatedChangesNothing(t *testing.T) {
 	a := newTestAuthority(t)
 	for _, years := range []int{0, 7, 9, 11} {
 		now := start.AddDate(years, 0, 0)
-		if err := a.Advance(Succession{}, now); err != nil {
+		if err := a.Advance(Rotation{}, now); err != nil {
 			t.Fatal(err)
 		}
 		before, err := a.Data()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Advance(Succession{}, now); err != nil {
+		if err := a.Advance(Rotation{}, now); err != nil {
 			t.Fatal(err)
 		}
 		after, err := a.Data()

@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -31,10 +31,10 @@ type Request struct {
 	// Holder is the object's name in the allocator.
 	Holder string
 	Subnet string
-	// Asked are the addresses in the object's spec, and Told the ones in its status: IPv4, IPv6; each may be empty.
-	Asked, Told [2]string
-	// AskedMAC and ToldMAC are the MAC addresses in its spec and its status.
-	AskedMAC, ToldMAC string
+	// SpecAddresses are the addresses in the object's spec, StatusAddresses the ones in its status: IPv4, IPv6; each may be empty.
+	SpecAddresses, StatusAddresses [2]string
+	// SpecMAC and StatusMAC are the MAC addresses in its spec and its status.
+	SpecMAC, StatusMAC string
 	// Shareable is true if pods may use the addresses as their own.
 	Shareable bool
 }
@@ -51,14 +51,14 @@ type Reserver struct {
 // Restore reserves the addresses in the object's status. It logs a failure, and a later Hold retries the allocation. Call it
 // after all leases of ports are restored, including leases of absent pods, and before anything is allocated.
 func (d Reserver) Restore(ctx context.Context, w Request) {
-	addresses, err := Addresses(w.Told)
+	addresses, err := Addresses(w.StatusAddresses)
 	if err != nil || len(addresses) == 0 {
 		return // the status has no valid addresses
 	}
-	mac, _ := net.ParseMAC(w.ToldMAC)
+	mac, _ := net.ParseMAC(w.StatusMAC)
 	restore := d.Allocator.Restore
 	if w.Shareable {
-		restore = d.Allocator.RestoreLender
+		restore = d.Allocator.RestoreShared
 	}
 	if err := restore(w.Holder, ipam.Lease{Subnet: w.Subnet, Addresses: addresses, MAC: mac}); err != nil {
 		log.FromContext(ctx).Error(err, "cannot keep the addresses of "+w.What+" from before the start", "holder", w.Holder)
@@ -94,9 +94,9 @@ func (d Reserver) Hold(ctx context.Context, w Request, check func(*kubeovnv1.Sub
 // request returns the allocator's request. It includes only the families of the given addresses, or all if there are none.
 func (w Request) request() (ipam.Request, *validation.Problem) {
 	request := ipam.Request{Subnet: w.Subnet}
-	addresses, err := Addresses(w.Asked)
+	addresses, err := Addresses(w.SpecAddresses)
 	if err == nil && len(addresses) == 0 {
-		addresses, err = Addresses(w.Told)
+		addresses, err = Addresses(w.StatusAddresses)
 	}
 	if err != nil {
 		return request, Invalid("addresses: %v", err)
@@ -105,7 +105,7 @@ func (w Request) request() (ipam.Request, *validation.Problem) {
 	for _, a := range addresses {
 		request.Families = append(request.Families, ipfamily.Of(a))
 	}
-	if text := cmp.Or(w.AskedMAC, w.ToldMAC); text != "" {
+	if text := cmp.Or(w.SpecMAC, w.StatusMAC); text != "" {
 		if request.MAC, err = kubeovnv1.ParseMAC(text); err != nil {
 			return request, Invalid("macAddress: %v", err)
 		}
@@ -161,14 +161,14 @@ func (d Reserver) checkSubnet(
 		return &validation.Problem{
 			Reason: validation.ReasonSubnetMissing, Message: fmt.Sprintf("subnet %s does not exist: create it, or %s of another one", w.Subnet, w.What),
 		}, nil
-	case !selection.OnFirstNetwork(subnet):
+	case !lookup.OnFirstNetwork(subnet):
 		return Invalid("subnet %s is of provider %s: create %s of one of provider %s", subnet.Name, subnet.Spec.Provider, w.What, kubeovnv1.ProviderOVN), nil
 	case subnet.DeletionTimestamp != nil:
 		return Invalid("subnet %s is being deleted: create %s of another one", subnet.Name, w.What), nil
 	case !k8s.ViewSubnet(subnet).Validated:
 		return nil, fmt.Errorf("%w for subnet %s, whose condition %s gives the reason", ErrWaiting, subnet.Name, kubeovnv1.ConditionValidated)
 	}
-	if a, is := selection.SharedAmong(&subnet.Spec, request.Addresses); is {
+	if a, is := lookup.SharedAmong(&subnet.Spec, request.Addresses); is {
 		return taken("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
 	}
 	if check == nil {

@@ -33,7 +33,7 @@ func IPPool(pool *kubeovnv1.IPPool, cidrBlock string) ([]ipfamily.Range, *Proble
 }
 
 // SameSet is the problem of a pool whose address set has the same name as an older pool's.
-func SameSet(set, senior string) *Problem {
+func SameSet(set, older string) *Problem {
 	return problem(ReasonNameConflict, "address set %s, whose name is the pool's with dots for dashes, belongs to the older IPPool %s: "+
-		"create this one under another name, or set enableAddressSet to false", set, senior)
+		"create this one under another name, or set enableAddressSet to false", set, older)
 }

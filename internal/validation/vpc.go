@@ -296,8 +296,8 @@ func Unreachable(field string, index int, hop netip.Addr) *Problem {
 }
 
 // ConflictingNamespace is the problem of a namespace that another VPC lists.
-func ConflictingNamespace(namespace, rival string) *Problem {
-	return problem(ReasonNamespaceTaken, "namespaces: %s is of VPC %s already, and a namespace is of one VPC: remove it from one of them", namespace, rival)
+func ConflictingNamespace(namespace, vpc string) *Problem {
+	return problem(ReasonNamespaceTaken, "namespaces: %s is of VPC %s already, and a namespace is of one VPC: remove it from one of them", namespace, vpc)
 }
 
 // ForeignDefaultSubnet is the problem of a defaultSubnet in another VPC.

@@ -96,7 +96,7 @@ func TestWhatIsRightIsReadBesideWhatIsWrong(t *testing.T) {
 		"vpcPeerings[1]: VPC a is the remoteVpc of vpcPeerings[0]", "vpcPeerings[2]: localConnectIP 169.254.0.2/24 overlaps with 169.254.0.1/30 of vpcPeerings[0]",
 	} {
 		if !strings.Contains(message, part) {
-			t.Errorf("%q is not told in %q", part, message)
+			t.Errorf("%q is not in %q", part, message)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestVersionOfADaemon(t *testing.T) {
 	}
 }
 
-func TestWhatIsToldIsHeard(t *testing.T) {
+func TestGetReturnsServedVersions(t *testing.T) {
 	want, failure := Programs{Kiln: "v1", OVN: "25.03.0"}, error(nil)
 	server := httptest.NewServer(Handler(func(context.Context) (Programs, error) { return want, failure }))
 	defer server.Close()

@@ -82,7 +82,7 @@ func accesses(patchPods bool) []access {
 			// kiln-controller-leases does.
 			own: []rbacv1.PolicyRule{
 				rule("coordination.k8s.io", slices.Concat(read, []string{"create"}), "leases"),
-				named(rule("coordination.k8s.io", []string{"update"}, "leases"), ControllerName),
+				withResourceNames(rule("coordination.k8s.io", []string{"update"}, "leases"), ControllerName),
 			},
 		},
 		{
@@ -113,8 +113,8 @@ func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
 }
 
-// named returns r limited to objects with these names.
-func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+// withResourceNames returns r limited to objects with these names.
+func withResourceNames(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 	r.ResourceNames = names
 	return r
 }

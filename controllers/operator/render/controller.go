@@ -40,7 +40,7 @@ func ControllerObjects(c Config) []Object {
 		corev1.EnvVar{Name: "KILN_PORT_SECURITY", Value: string(c.Spec.Tenancy.PortSecurity)})
 	template.Spec.SecurityContext = nobody()
 	placed(&template, c.Spec.Controller.Placement)
-	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(ControllerName, ControllerName)}
+	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: onDifferentNodes(ControllerName, ControllerName)}
 	stamp(&template)
 	return []Object{&appsv1.Deployment{
 		ObjectMeta: c.meta(ControllerName, ControllerName, ControllerName),

@@ -81,7 +81,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 	stamp(&template) // before the affinity is set: changes of membership do not replace pods
 	template.Spec.Affinity = &corev1.Affinity{
 		NodeAffinity:    onNodes(c.members(db)),
-		PodAntiAffinity: apart(centralApp, db.Workload),
+		PodAntiAffinity: onDifferentNodes(centralApp, db.Workload),
 	}
 	return &appsv1.StatefulSet{
 		ObjectMeta: c.meta(db.Workload, centralApp, db.Workload),

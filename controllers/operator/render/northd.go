@@ -37,7 +37,7 @@ func NorthdObjects(c Config) []Object {
 	})
 	template.Spec.SecurityContext = nobody()
 	placed(&template, c.Spec.Central.Placement)
-	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(centralApp, NorthdName)}
+	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: onDifferentNodes(centralApp, NorthdName)}
 	stamp(&template)
 	return []Object{
 		&corev1.Service{

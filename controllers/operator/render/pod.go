@@ -164,8 +164,8 @@ func tolerateWithData() []corev1.Toleration {
 	return t
 }
 
-// apart keeps pods of one component on different nodes.
-func apart(app, component string) *corev1.PodAntiAffinity {
+// onDifferentNodes keeps pods of one component on different nodes.
+func onDifferentNodes(app, component string) *corev1.PodAntiAffinity {
 	return &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 		LabelSelector: selector(app, component), TopologyKey: corev1.LabelHostname,
 	}}}

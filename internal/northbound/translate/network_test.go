@@ -36,7 +36,7 @@ func TestNode(t *testing.T) {
 	})
 }
 
-func TestTransit(t *testing.T) {
+func TestVpcGateway(t *testing.T) {
 	type input struct {
 		Vpc, Node           string
 		NextHops, Addresses []netip.Addr
@@ -46,22 +46,22 @@ func TestTransit(t *testing.T) {
 		Routes              []StaticRoute
 	}
 	rowsOf(t, "transit-", func(in input) []desired.Row {
-		return Transit(TransitInputs{
+		return VpcGateway(VpcGatewayInputs{
 			Vpc: in.Vpc, Node: in.Node, NextHops: in.NextHops, Addresses: in.Addresses, MAC: in.MAC.HardwareAddr,
 			Services: in.Services, Outgoing: in.Outgoing, RouteTables: in.RouteTables, Routes: in.Routes,
 		})
 	})
 }
 
-func TestWhatTransitLeasedIsReadBack(t *testing.T) {
-	in := TransitInputs{
+func TestVpcGatewayLeaseIsReadBack(t *testing.T) {
+	in := VpcGatewayInputs{
 		Vpc: "blue", Node: "n1", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9},
 		Addresses: []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("fd00:100:64::9")},
 	}
-	var leases []TransitLease
-	for _, row := range Transit(in) {
+	var leases []VpcGatewayLease
+	for _, row := range VpcGateway(in) {
 		if port, ok := row.Model.(*nb.LogicalRouterPort); ok {
-			if lease, ok := ReadTransitLease(TransitOwner("blue"), port); ok {
+			if lease, ok := ReadVpcGatewayLease(VpcGatewayOwner("blue"), port); ok {
 				leases = append(leases, lease)
 			}
 		}

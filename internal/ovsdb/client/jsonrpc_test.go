@@ -132,7 +132,7 @@ func TestRepliesFollowTheUpdatesSentBeforeThem(t *testing.T) {
 	<-c.done
 }
 
-func TestWhatEndsARequestIsToldApart(t *testing.T) {
+func TestCausesOfEndedRequestsAreDistinguished(t *testing.T) {
 	c, p := connect(t, func(string, []json.RawMessage) error { return errors.New("bad update") })
 	outcome := make(chan error, 1)
 	request := func() { // the pipe has no buffer

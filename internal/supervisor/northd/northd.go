@@ -265,7 +265,7 @@ func (s *supervised) daemon(d databases) supervisor.Daemon {
 func (s *supervised) watchStatus(ctx context.Context) {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
-	told, active, written, runs := false, 0, "", ""
+	reported, active, written, runs := false, 0, "", ""
 	var asked *supervisor.Process // the process whose answers active counts
 	found, lost := "", 0          // the leaders that it was connected to, and the number of checks without a connection to newer ones
 	for {
@@ -291,8 +291,8 @@ func (s *supervised) watchStatus(ctx context.Context) {
 		} else {
 			s.active.Store(nil)
 		}
-		if leads != told {
-			told = leads
+		if leads != reported {
+			reported = leads
 			send(ctx, s.options.Leads, leads)
 		}
 		if members := with.members(); members != runs && s.ready(ctx) == nil {

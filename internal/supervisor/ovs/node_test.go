@@ -200,11 +200,11 @@ func TestUserspaceNode(t *testing.T) {
 			"127.0.0.1:10671": {OVN: "25.03"},
 			o.HealthAddress:   {OVN: "25.03", OpenVSwitch: "3.5"},
 		} {
-			told, err := version.Get(t.Context(), netip.MustParseAddrPort(address))
+			served, err := version.Get(t.Context(), netip.MustParseAddrPort(address))
 			try(t, err)
-			for got, want := range map[string]string{told.Kiln: version.Kiln, told.OVN: runs.OVN, told.OpenVSwitch: runs.OpenVSwitch} {
+			for got, want := range map[string]string{served.Kiln: version.Kiln, served.OVN: runs.OVN, served.OpenVSwitch: runs.OpenVSwitch} {
 				if !strings.HasPrefix(got, want) || (got == "") != (want == "") {
-					t.Errorf("%s tells %+v, and runs %+v", address, told, runs)
+					t.Errorf("%s serves %+v, and runs %+v", address, served, runs)
 				}
 			}
 		}

@@ -73,25 +73,25 @@ func TestArchive(t *testing.T) {
 		cluster.Spec.Central.Backup = v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Hour}, Keep: 2, Request: request}
 		clusters <- cluster
 	}
-	untilTold := func(what string, is func(adminapi.Status) bool) (told adminapi.Status) {
+	awaitStatus := func(what string, is func(adminapi.Status) bool) (status adminapi.Status) {
 		supervisortest.Eventually(t, what, func() (err error) {
-			if told, err = tr.reader(tr.callers).Status(t.Context()); err == nil && !is(told) {
-				err = fmt.Errorf("it says %+v", told)
+			if status, err = tr.reader(tr.callers).Status(t.Context()); err == nil && !is(status) {
+				err = fmt.Errorf("it says %+v", status)
 			}
 			return err
 		})
-		return told
+		return status
 	}
 
 	other := status
 	other.ClusterID = "10000000-0000-4000-8000-000000000009"
 	tell(other, "")
-	failed := untilTold("why there is none", func(s adminapi.Status) bool { return s.BackupFailure != "" })
+	failed := awaitStatus("why there is none", func(s adminapi.Status) bool { return s.BackupFailure != "" })
 	if !strings.Contains(failed.BackupFailure, "127.0.3.29") || !strings.Contains(failed.BackupFailure, "of cluster") || len(failed.Backups) > 0 {
 		t.Errorf("it says %+v", failed)
 	}
 	tell(status, "before-it")
-	made := untilTold("a backup", func(s adminapi.Status) bool { return len(s.Backups) > 0 && s.BackupFailure == "" }).Backups[0]
+	made := awaitStatus("a backup", func(s adminapi.Status) bool { return len(s.Backups) > 0 && s.BackupFailure == "" }).Backups[0]
 	if made.Request != "before-it" || made.Rows == 0 {
 		t.Errorf("it made %+v", made)
 	}

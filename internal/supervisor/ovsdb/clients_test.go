@@ -26,9 +26,9 @@ func background(t *testing.T, path string, args ...string) {
 	daemontest.Start(t, name, filepath.Join(t.TempDir(), name+".log"), exec.Command(argv[0], argv[1:]...))
 }
 
-// TestControllersFollowOnlyWhenTold verifies what nodes rely on while a recovery recreates the southbound database:
+// TestControllersReconnectOnlyOnRequest verifies what nodes rely on while a recovery recreates the southbound database:
 // ovn-controller ignores the new database, whose index is lower, until sb-cluster-state-reset.
-func TestControllersFollowOnlyWhenTold(t *testing.T) {
+func TestControllersReconnectOnlyOnRequest(t *testing.T) {
 	tr := newTrial(t)
 	m, _ := tr.bootstrap("cp-1", "127.0.3.9")
 	for i := range 20 { // an index that the new cluster does not reach by itself

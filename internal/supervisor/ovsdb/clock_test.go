@@ -55,9 +55,9 @@ func (c clock) jump(t *testing.T, ahead time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
-	if off := time.Unix(told, 0).Sub(time.Now().Add(ahead)); err != nil || math.Abs(off.Seconds()) > 60 {
-		t.Fatalf("a program with a clock that is %s ahead is told %s (%v)", ahead, out, err)
+	printed, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	if off := time.Unix(printed, 0).Sub(time.Now().Add(ahead)); err != nil || math.Abs(off.Seconds()) > 60 {
+		t.Fatalf("a program with a clock that is %s ahead prints %s (%v)", ahead, out, err)
 	}
 }
 

@@ -21,9 +21,9 @@ func TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt(t *testing.T
 		databases, first string
 		left             bool
 	}{
-		"it has not told yet": {`["_Server","OVN_Southbound"]`, `{}`, false},
-		"it has told":         {`["_Server","OVN_Southbound"]`, added, false},
-		"it has left":         {`["_Server"]`, `{}`, true},
+		"it has not reported yet": {`["_Server","OVN_Southbound"]`, `{}`, false},
+		"it has reported":         {`["_Server","OVN_Southbound"]`, added, false},
+		"it has left":             {`["_Server"]`, `{}`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			socket := filepath.Join(supervisortest.RunDir(t), "db.sock")

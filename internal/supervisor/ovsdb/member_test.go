@@ -209,7 +209,7 @@ func TestCluster(t *testing.T) {
 		}
 		tr.untilConnected(first, 2)
 		for range 2 { // also after a restart
-			supervisortest.Eventually(t, "it waits to be told to join anew", func() error {
+			supervisortest.Eventually(t, "it waits for a request to rejoin", func() error {
 				said, err := tr.admin(third, tr.callers).Status(t.Context())
 				if err == nil && !said.NeedsRejoin {
 					err = fmt.Errorf("it says %+v", said)
@@ -357,7 +357,7 @@ func TestAFileThatTheServerCannotReadIsReplaced(t *testing.T) {
 	_, err = fmt.Fprintf(file, "OVSDB CLUSTER %d %x\n%s", len(record), sha1.Sum([]byte(record)), record)
 	tr.must(errors.Join(err, file.Close()))
 	tr.start(third, recorded)
-	supervisortest.Eventually(t, "it waits to be told to join anew", func() error {
+	supervisortest.Eventually(t, "it waits for a request to rejoin", func() error {
 		said, err := tr.admin(third, tr.callers).Status(t.Context())
 		if err == nil && (!said.NeedsRejoin || !strings.Contains(said.Waiting, "advances commit index")) {
 			err = fmt.Errorf("it says %+v", said)

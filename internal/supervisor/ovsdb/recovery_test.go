@@ -131,7 +131,7 @@ func TestRecovery(t *testing.T) {
 	var backup adminapi.Backup
 	t.Run("a follower backs up", func(t *testing.T) {
 		third.tell(status, v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Hour}, Keep: 2})
-		supervisortest.Eventually(t, "a backup is told", func() error {
+		supervisortest.Eventually(t, "a backup is reported", func() error {
 			said, err := tr.admin(third, tr.callers).Status(t.Context())
 			if err == nil && len(said.Backups) != 1 {
 				return fmt.Errorf("it says %+v", said)
@@ -159,7 +159,7 @@ func TestRecovery(t *testing.T) {
 		}
 		ask := func(request, want string) {
 			third.tell(status, v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Hour}, Keep: 3, Request: request})
-			supervisortest.Eventually(t, request+" is told", func() error {
+			supervisortest.Eventually(t, request+" is reported", func() error {
 				if got := names(); got != want || len(third.clusters) > 0 {
 					return fmt.Errorf("there are %q", got)
 				}
@@ -315,8 +315,8 @@ func TestWhenABackupIsDue(t *testing.T) {
 	daily := v1alpha1.Backup{Interval: metav1.Duration{Duration: 24 * time.Hour}}
 	asked := v1alpha1.Backup{Interval: daily.Interval, Request: "r"}
 	serves := v1alpha1.DatabaseStatus{ClusterID: "c"}
-	told, recovering := serves, serves
-	told.RequestedBackup = &v1alpha1.BackupStatus{Request: "r"}
+	reported, recovering := serves, serves
+	reported.RequestedBackup = &v1alpha1.BackupStatus{Request: "r"}
 	recovering.Recovery = &v1alpha1.RecoveryStatus{Phase: v1alpha1.RecoveryFilling}
 	hourOld := []adminapi.Backup{{Name: "a", Time: at.Add(-time.Hour)}}
 	for _, c := range []struct {
@@ -334,7 +334,7 @@ func TestWhenABackupIsDue(t *testing.T) {
 		{"one is asked for", hourOld, asked, serves, "r", 0},
 		{"and none beside it", nil, v1alpha1.Backup{Request: "r"}, serves, "r", 0},
 		{"it is there", append([]adminapi.Backup{{Request: "r", Time: at}}, hourOld...), asked, serves, "", 24 * time.Hour},
-		{"it was told of, and this member came later", hourOld, asked, told, "", 23 * time.Hour},
+		{"it was requested, and this member joined later", hourOld, asked, reported, "", 23 * time.Hour},
 		{"there is no database yet", nil, asked, v1alpha1.DatabaseStatus{}, "", never},
 		{"a recovery is under way", nil, asked, recovering, "", never},
 	} {

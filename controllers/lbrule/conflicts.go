@@ -1,0 +1,219 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lbrule
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// addressConflict returns a problem if a Service or an older rule has one of the rule's addresses and ports in the same VPC: OVN would
+// choose either of them at every change. An OvnEip belongs to one VPC: to the VPC of the oldest rule that names it.
+func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
+	for _, vip := range s.in.VIPs {
+		services, err := r.Services.At(ctx, vip)
+		if err != nil {
+			return nil, fmt.Errorf("find the Services at an address: %w", err)
+		}
+		for _, other := range services {
+			front := sharedWith(other, vip, s)
+			if front == "" {
+				continue
+			}
+			denied, err := r.Grants.Vpc(ctx, other.Namespace, s.in.Vpc)
+			if err != nil {
+				return nil, err
+			}
+			if denied == "" { // a denied Service is not served, whatever its annotations say
+				return inUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
+			}
+		}
+		others, err := r.rulesAt(ctx, vip.String())
+		if err != nil {
+			return nil, err
+		}
+		for _, other := range others {
+			if problem, err := r.olderRuleConflict(ctx, rule, other, s, vip); problem != nil || err != nil {
+				return problem, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// olderRuleConflict returns a problem if the rule conflicts with another, older rule at the same address.
+func (r *controller) olderRuleConflict(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
+	if !older(other, rule) {
+		return nil, nil
+	}
+	theirs := portsOf(other.spec)
+	if other.wrong() { // its previous ports are still applied
+		if theirs = r.portsInForce(other, vip); len(theirs) == 0 {
+			return nil, nil
+		}
+	}
+	vpc, err := r.vpcOf(ctx, other)
+	if err != nil {
+		return nil, err
+	}
+	front := common(theirs, s.in.Ports)
+	switch {
+	case vpc != s.in.Vpc && rule.kind == translate.KindRouterLBRule && other.kind == rule.kind:
+		return inUse("ovnEip: the older %s uses it for VPC %s: name another OvnEip", other, vpc), nil
+	case vpc == s.in.Vpc && front != "":
+		return inUse("%s: the older %s has %s %s: choose another address or port", fieldOf(rule), other, vip, front), nil
+	}
+	return nil, nil
+}
+
+// portsInForce returns the ports at an address in the committed load balancers of a rule.
+func (r *controller) portsInForce(rule *rule, vip netip.Addr) []translate.LBRulePort {
+	var ports []translate.LBRulePort
+	for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+		balancer := northbound.Get[nb.LoadBalancer](r.Northbound, translate.LBRuleRef(rule.kind, rule.GetName(), p))
+		if balancer == nil {
+			continue
+		}
+		for text := range balancer.Vips {
+			if front, err := netip.ParseAddrPort(text); err == nil && front.Addr() == vip {
+				ports = append(ports, translate.LBRulePort{Protocol: p, Port: front.Port()})
+			}
+		}
+	}
+	return ports
+}
+
+// fieldOf returns the name of the field that defines the addresses of a rule.
+func fieldOf(rule *rule) string {
+	if rule.kind == translate.KindRouterLBRule {
+		return "ovnEip"
+	}
+	return "vip"
+}
+
+// rulesAt returns the rules of both kinds with an address.
+func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, error) {
+	var switches kubeovnv1.SwitchLBRuleList
+	at := client.MatchingFields{indexVIP: address}
+	if err := r.Client.List(ctx, &switches, at, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list SwitchLBRules by address: %w", err)
+	}
+	var eips kubeovnv1.OvnEipList
+	if err := r.Client.List(ctx, &eips, at, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list OvnEips by address: %w", err)
+	}
+	var rules []*rule
+	for i := range switches.Items {
+		rules = append(rules, ruleOf(&switches.Items[i]))
+	}
+	for i := range eips.Items {
+		named, err := r.rulesOf(ctx, eips.Items[i].Name)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, named...)
+	}
+	return rules, nil
+}
+
+// rulesOf returns the RouterLBRules that name an OvnEip.
+func (r *Reconciler) rulesOf(ctx context.Context, eip string) ([]*rule, error) {
+	var list kubeovnv1.RouterLBRuleList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{indexEip: eip}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list RouterLBRules by OvnEip: %w", err)
+	}
+	rules := make([]*rule, 0, len(list.Items))
+	for i := range list.Items {
+		rules = append(rules, ruleOf(&list.Items[i]))
+	}
+	return rules, nil
+}
+
+// vpcOf returns the VPC of another rule.
+func (r *controller) vpcOf(ctx context.Context, rule *rule) (string, error) {
+	if router, ok := rule.Object.(*kubeovnv1.RouterLBRule); ok {
+		return vpcOfRouter(router), nil
+	}
+	other := &state{keys: map[string]bool{}}
+	var service *corev1.Service
+	if len(rule.spec.Endpoints) == 0 {
+		service = &corev1.Service{}
+		if err := r.Client.Get(ctx, serviceKey(rule), service, client.UnsafeDisableDeepCopy); err != nil {
+			service = nil // it has no Service yet
+		}
+	}
+	err := r.resolve(ctx, rule, service, other)
+	return other.in.Vpc, err
+}
+
+// sharedWith returns the first port that a Service of the rule's VPC has at the same address, in the form "80/TCP", or "" if there is none.
+func sharedWith(other *corev1.Service, vip netip.Addr, s *state) string {
+	if !slices.Contains(vipsOf(other), vip.String()) {
+		return "" // the Service of a RouterLBRule: rulesAt returns the rule itself
+	}
+	if k8s.VpcNoted(other) != s.in.Vpc {
+		return ""
+	}
+	var ports []translate.LBRulePort
+	for _, p := range other.Spec.Ports {
+		ports = append(ports, translate.LBRulePort{Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: uint16(p.Port)}) //nolint:gosec // the API server takes 1 to 65535
+	}
+	return common(ports, s.in.Ports)
+}
+
+func common(a, b []translate.LBRulePort) string {
+	for _, x := range a {
+		for _, y := range b {
+			if x.Port == y.Port && x.Protocol == y.Protocol {
+				return fmt.Sprintf("%d/%s", x.Port, x.Protocol)
+			}
+		}
+	}
+	return ""
+}
+
+// vipsOf returns the load balancer addresses of an object, in the form of indexVIP.
+func vipsOf(o client.Object) []string {
+	var texts []string
+	switch o := o.(type) {
+	case *kubeovnv1.SwitchLBRule:
+		vips, _ := validation.LBRuleVIPs(o.Spec.VIP)
+		for _, a := range vips {
+			texts = append(texts, a.String())
+		}
+		return texts
+	case *kubeovnv1.OvnEip:
+		texts = []string{o.Status.V4IP, o.Status.V6IP}
+	case *corev1.Service:
+		addresses := k8s.ServiceAddresses(o)
+		if translate.OfRouterLBRule(o) { // its external addresses belong to the rule
+			addresses = k8s.ClusterIPs(o)
+		}
+		for _, a := range addresses {
+			texts = append(texts, a.String())
+		}
+		return texts
+	}
+	var vips []string
+	for _, text := range texts {
+		if a, err := ipfamily.ParseAddr(text); err == nil {
+			vips = append(vips, a.String())
+		}
+	}
+	return vips
+}

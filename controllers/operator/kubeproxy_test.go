@@ -1,0 +1,36 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+func TestKubeProxyConflictIsReported(t *testing.T) {
+	node := func(name string, status corev1.ConditionStatus) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: v1alpha1.NodeConditionKubeProxy, Status: status, Message: "remove it"},
+		}}}
+	}
+	left, gone := node("left", corev1.ConditionTrue), node("gone", corev1.ConditionFalse)
+	for access, want := range map[v1alpha1.NodeAccess]string{
+		v1alpha1.NodeAccessKiln: "node left: remove it", v1alpha1.NodeAccessKubeProxy: "", "": "",
+	} {
+		p := &pass{cluster: &v1alpha1.OVNCluster{}, nodes: []corev1.Node{left, gone, {}}}
+		p.cluster.Spec.Services.NodeAccess = access
+		if got := strings.Join(p.kubeProxyConflicts(), "; "); got != want {
+			t.Errorf("with nodeAccess %q: %q, want %q", access, got, want)
+		}
+	}
+	if !nodeChanged().Update(event.UpdateEvent{ObjectOld: &left, ObjectNew: &gone}) {
+		t.Error("the removal of kube-proxy's rules does not enqueue the OVNCluster")
+	}
+}

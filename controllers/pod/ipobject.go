@@ -1,0 +1,240 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// labelNode is the label of an IP object for the node of its pod. It is absent while no pod has the address, and empty if the node's name
+// is too long for a label.
+const labelNode = "ovn.kubernetes.io/node-name"
+
+// podOfIP returns the pod of an IP object. It returns false for IP objects of nodes, of other networks of a pod, and without a pod.
+func podOfIP(ip *kubeovnv1.IP) (types.NamespacedName, bool) {
+	pod := types.NamespacedName{Namespace: ip.Spec.Namespace, Name: ip.Spec.PodName}
+	return pod, pod.Namespace != "" && ip.Name == translate.PodPort(pod.Namespace, pod.Name)
+}
+
+// keyOf returns the reconcile key of a port: its pod's, whether that exists or not, or else the port's name.
+func keyOf(port string) types.NamespacedName {
+	if namespace, name, ok := translate.PodOfPort(port); ok {
+		return types.NamespacedName{Namespace: namespace, Name: name}
+	}
+	return types.NamespacedName{Name: port}
+}
+
+// portOf is the inverse of keyOf.
+func portOf(key types.NamespacedName) string {
+	if key.Namespace == "" {
+		return key.Name
+	}
+	return translate.PodPort(key.Namespace, key.Name)
+}
+
+// isReservation reports whether an IP object reserves its addresses on request of a user, whether its pod exists or not.
+func isReservation(ip *kubeovnv1.IP) bool {
+	if ip == nil || ip.DeletionTimestamp != nil {
+		return false
+	}
+	if reserved, labelled := ip.Labels[kubeovnv1.LabelReserved]; labelled {
+		return reserved == kubeovnv1.ReservedAlways
+	}
+	_, recorded := ip.Labels[labelNode]
+	return !recorded
+}
+
+// ipOf returns the wanted IP object of a pod, or of the machine that it runs.
+func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.Lease) *kubeovnv1.IP {
+	ip := newIP(portOf(key), lease)
+	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = key.Namespace, key.Name, pod.Spec.NodeName
+	ip.Labels[labelNode] = labelValue(pod.Spec.NodeName)
+	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
+	if ip.Spec.PodType = podType; podType != "" {
+		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
+	}
+	return ip
+}
+
+// retainedIPOf returns the wanted IP object of a lease that no pod has. For a reservation it takes the pod from the existing IP object, if
+// any.
+func retainedIPOf(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
+	ip := newIP(port, lease)
+	if podType != "" {
+		key := keyOf(port)
+		ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = key.Namespace, key.Name, podType
+		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
+	} else if have != nil {
+		ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = have.Spec.Namespace, have.Spec.PodName, have.Spec.PodType
+	}
+	return ip
+}
+
+func newIP(port string, lease ipam.Lease) *kubeovnv1.IP {
+	ip := &kubeovnv1.IP{
+		ObjectMeta: metav1.ObjectMeta{Name: port, Labels: subnetLabels(lease.Subnet)},
+		Spec: kubeovnv1.IPSpec{
+			Subnet:     lease.Subnet,
+			IPAddress:  ipfamily.Join(lease.Addresses),
+			MACAddress: lease.MAC.String(),
+		},
+	}
+	byFamily := map[ipfamily.Family]*string{ipfamily.IPv4: &ip.Spec.V4IPAddress, ipfamily.IPv6: &ip.Spec.V6IPAddress}
+	for _, address := range lease.Addresses {
+		*byFamily[ipfamily.Of(address)] = address.String()
+	}
+	return ip
+}
+
+// subnetLabels returns the labels of a subnet; none for a name that is too long for a label.
+func subnetLabels(subnet string) map[string]string {
+	labels := make(map[string]string, 4)
+	if labelValue(subnet) != "" {
+		labels[kubeovnv1.LabelSubnet] = subnet
+		labels[subnet] = ""
+	}
+	return labels
+}
+
+// labelValue returns the name, or "" if it is too long for a label.
+func labelValue(name string) string {
+	if len(validation.IsValidLabelValue(name)) > 0 {
+		return ""
+	}
+	return name
+}
+
+// isUpToDate reports whether an IP object is up to date.
+func isUpToDate(have, want *kubeovnv1.IP) bool {
+	_, located := have.Labels[labelNode]
+	_, wanted := want.Labels[labelNode]
+	return located == wanted && hasLabels(have, want) && equality.Semantic.DeepEqual(have.Spec, specFor(have, want))
+}
+
+// hasLabels reports whether an IP object has the wanted labels. A user's value ReservedAlways counts as up to date.
+func hasLabels(have, want *kubeovnv1.IP) bool {
+	for label, value := range want.Labels {
+		got, ok := have.Labels[label]
+		if label == kubeovnv1.LabelReserved && got == kubeovnv1.ReservedAlways {
+			continue
+		}
+		if !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// changed returns have with the wanted spec and labels.
+func changed(have, want *kubeovnv1.IP) *kubeovnv1.IP {
+	next := have.DeepCopy()
+	next.Spec = specFor(have, want)
+	if next.Labels == nil {
+		next.Labels = map[string]string{}
+	}
+	if _, wanted := want.Labels[labelNode]; !wanted {
+		delete(next.Labels, labelNode)
+	}
+	maps.Copy(next.Labels, want.Labels)
+	if have.Labels[kubeovnv1.LabelReserved] == kubeovnv1.ReservedAlways {
+		next.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedAlways
+	}
+	return next
+}
+
+// specFor returns the wanted spec, with the fields of other writers taken from have, and equal addresses in the spelling of have.
+func specFor(have, want *kubeovnv1.IP) kubeovnv1.IPSpec {
+	spec, is := want.Spec, have.Spec
+	spec.ContainerID, spec.AttachSubnets, spec.AttachIPs, spec.AttachMACs = is.ContainerID, is.AttachSubnets, is.AttachIPs, is.AttachMACs
+	for _, f := range []struct {
+		have string
+		want *string
+	}{{is.IPAddress, &spec.IPAddress}, {is.V4IPAddress, &spec.V4IPAddress}, {is.V6IPAddress, &spec.V6IPAddress}} {
+		if f.have != *f.want && sameAddresses(f.have, *f.want) {
+			*f.want = f.have
+		}
+	}
+	if is.MACAddress != spec.MACAddress && strings.EqualFold(strings.ReplaceAll(is.MACAddress, "-", ":"), spec.MACAddress) {
+		spec.MACAddress = is.MACAddress
+	}
+	return spec
+}
+
+func sameAddresses(a, b string) bool {
+	x, errX := ipfamily.ParseAddrs(a)
+	y, errY := ipfamily.ParseAddrs(b)
+	if errX != nil || errY != nil || len(x) != len(y) {
+		return false
+	}
+	for _, address := range x {
+		if !slices.Contains(y, address) {
+			return false
+		}
+	}
+	return true
+}
+
+// canBecome reports whether the API server accepts the change of an IP object: fields that are set are immutable.
+func canBecome(have, want *kubeovnv1.IP) bool {
+	is, spec := have.Spec, specFor(have, want)
+	for _, f := range [][2]string{
+		{is.Subnet, spec.Subnet},
+		{is.Namespace, spec.Namespace},
+		{is.PodName, spec.PodName},
+		{is.PodType, spec.PodType},
+		{is.IPAddress, spec.IPAddress},
+		{is.V4IPAddress, spec.V4IPAddress},
+		{is.V6IPAddress, spec.V6IPAddress},
+		{is.MACAddress, spec.MACAddress},
+	} {
+		if f[0] != "" && f[0] != f[1] {
+			return false
+		}
+	}
+	return true
+}
+
+// reservedBy returns the allocation request of an IP object, or a problem of its spec.
+func reservedBy(ip *kubeovnv1.IP) (ipam.Request, *problem) {
+	request := ipam.Request{Subnet: ip.Spec.Subnet, AnyPool: true}
+	if request.Subnet == "" {
+		return request, &problem{message: "spec.subnet is empty: say which subnet to reserve addresses of"}
+	}
+	for _, list := range []string{ip.Spec.IPAddress, ip.Spec.V4IPAddress, ip.Spec.V6IPAddress} {
+		addresses, err := ipfamily.ParseAddrs(list)
+		if err != nil {
+			return request, &problem{message: err.Error()}
+		}
+		for _, address := range addresses {
+			if !slices.Contains(request.Addresses, address) {
+				request.Addresses = append(request.Addresses, address)
+			}
+		}
+	}
+	if ip.Spec.MACAddress != "" {
+		mac, err := kubeovnv1.ParseMAC(ip.Spec.MACAddress)
+		if err != nil {
+			return request, &problem{message: fmt.Sprintf("spec.macAddress: %v", err)}
+		}
+		request.MAC = mac
+	}
+	for _, address := range request.Addresses { // other families get no address; without addresses every family gets one
+		request.Families = append(request.Families, ipfamily.Of(address))
+	}
+	return request, nil
+}

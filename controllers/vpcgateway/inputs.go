@@ -1,0 +1,162 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vpcgateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/join"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// inputs is the state from which the gateway router of a VPC is computed.
+type inputs struct {
+	vpc  *kubeovnv1.Vpc
+	join join.Subnet
+	// lease is the address on the join subnet, once it is allocated.
+	lease    ipam.Lease
+	services []netip.Prefix
+	// outgoing are the CIDRs of subnets with natOutgoing, routeTables the tables that subnets use besides the main table.
+	outgoing    []netip.Prefix
+	routeTables []string
+	// routes are the static routes in the spec of the VPC.
+	routes []translate.StaticRoute
+	// conflict describes the subnet or peering of the VPC that contains an address of the link to the gateway router.
+	conflict string
+	// before is the pair of nodes in status, pair the chosen one. hops are the addresses of the active node of pair on the join subnet.
+	before, pair gateway.Pair
+	hops         []netip.Addr
+	// lost: the previous active node is down. up: the active node of pair is up.
+	lost, up bool
+}
+
+// gather reads the inputs. On error, the inputs are incomplete: they serve only to update the status.
+func (r *Reconciler) gather(ctx context.Context, vpc *kubeovnv1.Vpc) (inputs, error) {
+	in := inputs{vpc: vpc, before: pairOf(vpc), pair: pairOf(vpc)}
+	var err error
+	if in.join, err = join.Read(ctx, r.Client); err != nil {
+		return in, err
+	}
+	if in.services, err = r.ServiceCIDRs.List(ctx); err != nil {
+		return in, err
+	}
+	subnets, err := r.Networks.ValidSubnetsOf(ctx, vpc.Name)
+	if err != nil {
+		return in, err
+	}
+	slices.SortFunc(subnets, func(a, b *kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
+	for _, s := range subnets {
+		in.addSubnet(s)
+	}
+	slices.Sort(in.routeTables)
+	in.routeTables = slices.Compact(in.routeTables)
+	in.addRouter()
+	return in, r.pick(ctx, &in)
+}
+
+// addSubnet adds the CIDRs, the routing table and the conflicts of a subnet with a valid spec.
+func (in *inputs) addSubnet(s *kubeovnv1.Subnet) {
+	if s.Spec.RouteTable != "" {
+		in.routeTables = append(in.routeTables, s.Spec.RouteTable)
+	}
+	cidrs, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	if s.Spec.NATOutgoing {
+		in.outgoing = append(in.outgoing, cidrs...)
+	}
+	in.checkLink(cidrs, "subnet "+s.Name)
+}
+
+// addRouter adds the routes and peerings of the VPC's spec.
+func (in *inputs) addRouter() {
+	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
+	for _, route := range router.Routes {
+		in.routes = append(in.routes, translate.StaticRoute{Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table})
+	}
+	for _, peering := range router.Peerings {
+		in.checkLink(peering.Networks(), "the link with VPC "+peering.Remote)
+	}
+}
+
+func (in *inputs) checkLink(networks []netip.Prefix, whose string) {
+	for _, address := range translate.VpcGatewayLink() {
+		for _, network := range networks {
+			if network.Contains(address) && in.conflict == "" {
+				in.conflict = fmt.Sprintf("%s (%s) has %s, which leads from the VPC to Services: choose other addresses, or set clusterAccess to None",
+					whose, network, address)
+			}
+		}
+	}
+}
+
+// pairOf returns the pair of nodes in the status of a VPC.
+func pairOf(vpc *kubeovnv1.Vpc) gateway.Pair {
+	if t := vpc.Status.Transit; t != nil {
+		return gateway.Pair{Active: t.Node, Standby: t.Standby}
+	}
+	return gateway.Pair{}
+}
+
+// pick chooses the nodes. It reads all nodes only if a node of the previous pair has to be replaced.
+func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
+	known := map[string]*corev1.Node{}
+	for _, name := range []string{in.before.Active, in.before.Standby} {
+		node := &corev1.Node{}
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get node %s: %w", name, err)
+		}
+		if err == nil {
+			known[name] = node
+		}
+	}
+	state := func(name string) gateway.State { return r.state(known[name]) }
+	in.lost = in.before.Active != "" && state(in.before.Active) == gateway.Down
+	if !in.before.Fits(state) {
+		var list corev1.NodeList
+		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list nodes: %w", err)
+		}
+		candidates := make([]gateway.Candidate, 0, len(list.Items))
+		for i := range list.Items {
+			node := &list.Items[i]
+			known[node.Name] = node
+			candidates = append(candidates, gateway.Candidate{Name: node.Name, State: r.state(node)})
+		}
+		in.pair = gateway.Pick(in.vpc.Name, candidates, in.before)
+	}
+	if node := known[in.pair.Active]; node != nil {
+		in.hops = joinAddresses(node)
+		in.up = state(node.Name) != gateway.Down
+	}
+	return nil
+}
+
+// state returns the state of a node. A node that does not exist, or is not connected to the join subnet yet, is down.
+func (r *Reconciler) state(node *corev1.Node) gateway.State {
+	if node == nil || len(joinAddresses(node)) == 0 {
+		return gateway.Down
+	}
+	return gateway.StateOf(node, r.Leases.Of(node.Name))
+}
+
+// joinAddresses returns a node's addresses on the join subnet, or nil before they are allocated.
+func joinAddresses(node *corev1.Node) []netip.Addr {
+	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
+	if err != nil || !network.Allocated {
+		return nil
+	}
+	return network.Addresses
+}

@@ -1,0 +1,81 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package grants decides which networks the pods and Services of a namespace may use.
+package grants
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/lookup"
+)
+
+// Rules decides, from the cache, which custom VPCs, private subnets and IPPools the pods and Services of a namespace may use.
+// Each method returns an empty string if the namespace may, and otherwise a message that says why not and what to change.
+type Rules struct {
+	reader     client.Reader
+	namespaces *lookup.Namespaces
+	open       bool
+}
+
+// NewRules returns Rules that read from the cache. With open, each namespace may use every object.
+func NewRules(reader client.Reader, namespaces *lookup.Namespaces, open bool) *Rules {
+	return &Rules{reader: reader, namespaces: namespaces, open: open}
+}
+
+// Vpc decides for a VPC.
+func (r *Rules) Vpc(ctx context.Context, namespace, name string) (denied string, err error) {
+	if r.open || name == kubeovnv1.DefaultVpc || name == "" {
+		return "", nil
+	}
+	vpc := &kubeovnv1.Vpc{}
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: name}, vpc, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return "", fmt.Errorf("get VPC %s: %w", name, err)
+		}
+		return fmt.Sprintf("VPC %s does not exist", name), nil
+	}
+	if slices.Contains(vpc.Spec.Namespaces, namespace) || allows(vpc.Spec.AllowedNamespaces, namespace) {
+		return "", nil
+	}
+	return fmt.Sprintf("VPC %s does not list namespace %s: add it to namespaces or allowedNamespaces of the VPC", name, namespace), nil
+}
+
+// Subnet decides for a subnet and its VPC. A namespace may use each subnet that serves it.
+func (r *Rules) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subnet) (denied string, err error) {
+	if r.open {
+		return "", nil
+	}
+	if denied, err = r.Vpc(ctx, namespace, lookup.VpcOf(s)); denied != "" || err != nil || !s.Spec.Private || allows(s.Spec.AllowedNamespaces, namespace) {
+		return denied, err
+	}
+	ns := &corev1.Namespace{}
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: namespace}, ns, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get namespace %s: %w", namespace, err)
+	}
+	serving, err := r.namespaces.Subnets(ctx, ns)
+	if err != nil || ns.Name != "" && slices.Contains(serving, s.Name) {
+		return "", err
+	}
+	return fmt.Sprintf("subnet %s is private and does not list namespace %s: add it to namespaces or allowedNamespaces of the subnet", s.Name, namespace), nil
+}
+
+// Pool decides for an IPPool, but not for its subnet. The allocator ensures that a request for an address of the pool also names
+// the pool.
+func (r *Rules) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
+	switch {
+	case r.open, len(pool.Spec.Namespaces) == 0, slices.Contains(pool.Spec.Namespaces, namespace), allows(pool.Spec.AllowedNamespaces, namespace):
+		return ""
+	}
+	return fmt.Sprintf("IPPool %s does not list namespace %s: add it to namespaces or allowedNamespaces of the pool", pool.Name, namespace)
+}
+
+func allows(list []kubeovnv1.AllowedNamespace, namespace string) bool {
+	return slices.Contains(list, kubeovnv1.AllNamespaces) || slices.Contains(list, kubeovnv1.AllowedNamespace(namespace))
+}

@@ -1,0 +1,75 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lookup
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// serviceOfAPIServer is the API server's own Service in the namespace `default`.
+const serviceOfAPIServer = "kubernetes"
+
+// HostsIn returns the addresses in the prefixes that nodes must keep reaching through their own network. The value is the host:
+// a node or the API server.
+func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[netip.Addr]string, error) {
+	inside := func(addr netip.Addr) bool {
+		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+	}
+	found := map[netip.Addr]string{}
+	for _, key := range keysAround("", prefixes) {
+		var list corev1.NodeList
+		if err := n.reader.List(ctx, &list, client.MatchingFields{indexAddresses: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list nodes by address: %w", err)
+		}
+		for i := range list.Items {
+			for _, addr := range k8s.InternalIPs(&list.Items[i]) {
+				if inside(addr) {
+					found[addr] = "node " + list.Items[i].Name
+				}
+			}
+		}
+	}
+	var ofAPIServer discoveryv1.EndpointSliceList
+	if err := n.reader.List(ctx, &ofAPIServer, client.InNamespace(metav1.NamespaceDefault),
+		client.MatchingLabels{discoveryv1.LabelServiceName: serviceOfAPIServer}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list endpoints of the API server: %w", err)
+	}
+	for i := range ofAPIServer.Items {
+		for _, addr := range EndpointAddresses(&ofAPIServer.Items[i]) {
+			if inside(addr) {
+				found[addr] = "the API server"
+			}
+		}
+	}
+	return found, nil
+}
+
+// IsOfAPIServer reports whether an EndpointSlice has addresses of the API server.
+func IsOfAPIServer(slice client.Object) bool {
+	return slice.GetNamespace() == metav1.NamespaceDefault && slice.GetLabels()[discoveryv1.LabelServiceName] == serviceOfAPIServer
+}
+
+// EndpointAddresses returns the IP addresses in an EndpointSlice. Host names are skipped.
+func EndpointAddresses(slice *discoveryv1.EndpointSlice) []netip.Addr {
+	var addrs []netip.Addr
+	for _, endpoint := range slice.Endpoints {
+		for _, a := range endpoint.Addresses {
+			if addr, err := ipfamily.ParseAddr(a); err == nil {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	return addrs
+}

@@ -1,0 +1,224 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lookup
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// Indexes of the cache that Networks looks up.
+const (
+	// indexAddresses finds subnets and nodes by the keys of keysOf for their addresses.
+	indexAddresses = "lookup.addresses"
+	// indexVpc finds subnets by their VPC.
+	indexVpc = "lookup.vpc"
+	// indexValidVpc finds subnets by the VPC in their last valid specs.
+	indexValidVpc = "lookup.validVpc"
+	// indexPortNames finds subnets and VPCs by the port names that they need.
+	indexPortNames = "lookup.portNames"
+	// indexPeers finds VPCs by their peers in vpcPeerings.
+	indexPeers = "lookup.peers"
+	// indexDefaultSubnet finds VPCs by their defaultSubnet.
+	indexDefaultSubnet = "lookup.defaultSubnet"
+)
+
+// Networks looks up in the cache which objects use an address or a port name. The cost of a lookup depends on the number of
+// results, not on the number of subnets and nodes.
+type Networks struct {
+	reader client.Reader
+}
+
+// NewNetworks adds its indexes to the cache. Call it once per cache, before the cache starts.
+func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Networks, error) {
+	for _, index := range []struct {
+		object client.Object
+		name   string
+		keys   client.IndexerFunc
+	}{
+		{&kubeovnv1.Subnet{}, indexAddresses, subnetAddresses},
+		{&kubeovnv1.Subnet{}, indexVpc, func(o client.Object) []string { return []string{VpcOf(o.(*kubeovnv1.Subnet))} }},
+		{&kubeovnv1.Subnet{}, indexValidVpc, validVpc},
+		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
+		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
+		{&kubeovnv1.Vpc{}, indexPeers, peersOf},
+		{&kubeovnv1.Vpc{}, indexDefaultSubnet, func(o client.Object) []string { return []string{o.(*kubeovnv1.Vpc).Spec.DefaultSubnet} }},
+		{&corev1.Node{}, indexAddresses, nodeAddresses},
+	} {
+		if err := indexer.IndexField(ctx, index.object, index.name, index.keys); err != nil {
+			return nil, fmt.Errorf("index %T by %s: %w", index.object, index.name, err)
+		}
+	}
+	return &Networks{reader: reader}, nil
+}
+
+// VpcOf returns the name of the VPC that a subnet belongs to.
+func VpcOf(s *kubeovnv1.Subnet) string { return cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc) }
+
+// SubnetsOf returns the subnets of a VPC, unsorted. They belong to the cache and must not be changed.
+func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subnet, error) {
+	var list kubeovnv1.SubnetList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexVpc: vpc}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list subnets of VPC %s: %w", vpc, err)
+	}
+	return list.Items, nil
+}
+
+// ValidSubnetsOf returns the subnets whose last valid specs are of a VPC, with these specs, unsorted. They must not be changed.
+func (n *Networks) ValidSubnetsOf(ctx context.Context, vpc string) ([]*kubeovnv1.Subnet, error) {
+	var list kubeovnv1.SubnetList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexValidVpc: vpc}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list valid subnets of VPC %s: %w", vpc, err)
+	}
+	subnets := make([]*kubeovnv1.Subnet, 0, len(list.Items))
+	for i := range list.Items {
+		if valid := k8s.WithValidSpec(&list.Items[i]); valid != nil {
+			subnets = append(subnets, valid)
+		}
+	}
+	return subnets, nil
+}
+
+// SharedAmong returns the first of the addresses that is one of the vips in a subnet's spec; false if none is. Pods share these, and no object
+// gets one as its own.
+func SharedAmong(spec *kubeovnv1.SubnetSpec, addresses []netip.Addr) (netip.Addr, bool) {
+	if len(addresses) == 0 {
+		return netip.Addr{}, false
+	}
+	for _, written := range spec.Vips {
+		if vip, err := ipfamily.ParseAddr(written); err == nil && slices.Contains(addresses, vip) {
+			return vip, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func validVpc(o client.Object) []string {
+	if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
+		return []string{VpcOf(valid)}
+	}
+	return nil
+}
+
+// PeersOf returns the sorted names of the VPCs that list this one in their vpcPeerings.
+func (n *Networks) PeersOf(ctx context.Context, vpc string) ([]string, error) {
+	return n.vpcs(ctx, client.MatchingFields{indexPeers: vpc})
+}
+
+// VpcsWithDefault returns the sorted names of the VPCs whose defaultSubnet is this one.
+func (n *Networks) VpcsWithDefault(ctx context.Context, subnet string) ([]string, error) {
+	return n.vpcs(ctx, client.MatchingFields{indexDefaultSubnet: subnet})
+}
+
+func (n *Networks) vpcs(ctx context.Context, which client.MatchingFields) ([]string, error) {
+	var list kubeovnv1.VpcList
+	if err := n.reader.List(ctx, &list, which, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list VPCs: %w", err)
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func peersOf(o client.Object) []string {
+	var names []string
+	for _, p := range o.(*kubeovnv1.Vpc).Spec.VpcPeerings {
+		names = append(names, p.RemoteVpc)
+	}
+	return names
+}
+
+// Overlapping returns the subnets of a VPC that share addresses with any of the prefixes, sorted by name.
+func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip.Prefix) ([]*kubeovnv1.Subnet, error) {
+	found := map[string]*kubeovnv1.Subnet{}
+	for _, key := range keysAround(vpc, prefixes) {
+		var list kubeovnv1.SubnetList
+		if err := n.reader.List(ctx, &list, client.MatchingFields{indexAddresses: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list subnets by address: %w", err)
+		}
+		for i := range list.Items {
+			if s := &list.Items[i]; Overlaps(s, prefixes) {
+				found[s.Name] = s
+			}
+		}
+	}
+	subnets := make([]*kubeovnv1.Subnet, 0, len(found))
+	for _, s := range found {
+		subnets = append(subnets, s)
+	}
+	slices.SortFunc(subnets, func(a, b *kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
+	return subnets, nil
+}
+
+// Overlaps reports whether a subnet shares addresses with any of the prefixes.
+func Overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {
+	own, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	return slices.ContainsFunc(own, func(a netip.Prefix) bool { return slices.ContainsFunc(prefixes, a.Overlaps) })
+}
+
+func subnetAddresses(o client.Object) []string {
+	s := o.(*kubeovnv1.Subnet)
+	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	if err != nil {
+		return nil // the subnet's condition reports the error
+	}
+	return keysOf(VpcOf(s), cidrs)
+}
+
+func nodeAddresses(o client.Object) []string {
+	var hosts []netip.Prefix
+	for _, addr := range k8s.InternalIPs(o.(*corev1.Node)) {
+		hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	return keysOf("", hosts)
+}
+
+// The address space is divided into nested blocks; the prefix of a block is this many bits longer than the prefix of the
+// enclosing block. A prefix belongs to the smallest block that contains it. Prefixes that overlap with it belong to an enclosing
+// block, or to a block inside of it.
+var steps = map[ipfamily.Family]int{ipfamily.IPv4: 4, ipfamily.IPv6: 8}
+
+// keysOf returns the index keys of prefixes: "at" the block that each belongs to, and "in" that block and all enclosing ones.
+func keysOf(scope string, prefixes []netip.Prefix) []string {
+	var keys []string
+	for _, p := range prefixes {
+		keys = append(keys, blockKey("at", scope, p, smallestBlock(p)))
+		for bits := smallestBlock(p); bits >= 0; bits -= steps[ipfamily.Of(p.Addr())] {
+			keys = append(keys, blockKey("in", scope, p, bits))
+		}
+	}
+	return keys
+}
+
+// keysAround returns the keys under which all prefixes are indexed that may overlap with the given ones.
+func keysAround(scope string, prefixes []netip.Prefix) []string {
+	var keys []string
+	for _, p := range prefixes {
+		step := steps[ipfamily.Of(p.Addr())]
+		keys = append(keys, blockKey("in", scope, p, smallestBlock(p)))
+		for bits := smallestBlock(p) - step; bits >= 0; bits -= step {
+			keys = append(keys, blockKey("at", scope, p, bits))
+		}
+	}
+	return keys
+}
+
+func smallestBlock(p netip.Prefix) int { return p.Bits() - p.Bits()%steps[ipfamily.Of(p.Addr())] }
+
+func blockKey(relation, scope string, p netip.Prefix, bits int) string {
+	return relation + " " + scope + " " + netip.PrefixFrom(p.Addr(), bits).Masked().String()
+}
