@@ -37,9 +37,9 @@ func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 		if got.subnetPatches > 3*step.subnets {
 			t.Errorf("%d subnets took %d patches, want 3 of each at most", step.subnets, got.subnetPatches)
 		}
-		// Reconciliations for its creation, its defaults, its usage and its VPC.
-		if got.subnetReconciles > 5*step.subnets {
-			t.Errorf("%d subnets took %d reconciliations, want 5 of each at most", step.subnets, got.subnetReconciles)
+		// Reconciliations for its creation, its defaults, its usage and its VPC, and, on a busy machine, after conflicts.
+		if got.subnetReconciles > 8*step.subnets {
+			t.Errorf("%d subnets took %d reconciliations, want 8 of each at most", step.subnets, got.subnetReconciles)
 		}
 		// Half of the subnets have their own VPC: a router and a group of load balancers. Each subnet has a switch, two ports and a policy.
 		if want := 4*step.subnets + 2*(step.subnets/2); got.rows != want {
