@@ -88,6 +88,6 @@ func TestCleanUp(t *testing.T) {
 		t.Errorf("the plugin is left: %v", err)
 	}
 	if _, err := os.Stat(loopback); err != nil {
-		t.Errorf("what other plugins use is gone: %v", err)
+		t.Errorf("the objects of other plugins were removed: %v", err)
 	}
 }

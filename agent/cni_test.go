@@ -39,21 +39,21 @@ func TestCNI(t *testing.T) {
 	n := serving(t)
 	for name, test := range map[string]func(*testing.T, *node){
 		"ADD gives a pod its interface, addresses and routes in both families":                   addConfigures,
-		"ADD waits for the controller and says what it waits for":                                addWaits,
-		"ADD of a pod that is created again under its name waits for its own addresses":          addComparesUIDs,
+		"ADD waits for the controller and names it in the error":                                 addWaits,
+		"ADD of a pod that is created again under its name waits for its new addresses":          addComparesUIDs,
 		"ADD of a static pod, which the API knows by another UID than the kubelet":               addStatic,
 		"ADD twice gives the same result and leaves the interface alone":                         addTwice,
-		"ADD finishes what an ADD left that was cut short":                                       addAfterHalf,
-		"ADD makes the interface anew when Open vSwitch holds a port whose device is gone":       addAfterLostDevice,
+		"ADD completes an earlier ADD that was interrupted":                                      addAfterHalf,
+		"ADD creates the interface again when Open vSwitch has a port without a device":          addAfterLostDevice,
 		"ADD of a pod's next container takes the logical port over, and the old DEL is harmless": addReplaces,
 		"ADD and DEL at once for twenty pods":                                                    addInParallel,
 		"containers whose IDs share twelve characters do not collide":                            addSimilarIDs,
 		"an ADD whose runtime gave up makes room for the next":                                   addAbandoned,
 		"a pod's routes annotation is followed, and a bad one explained":                         addRoutes,
-		"ADD in a namespace that is gone is refused as such":                                     addWithoutNamespace,
+		"ADD in a deleted namespace names the namespace in its error":                            addWithoutNamespace,
 		"DEL succeeds twice, before ADD, and without a namespace":                                delAlways,
-		"CHECK notices what is missing":                                                          checkNotices,
-		"GC removes what the runtime no longer knows, and nothing of other networks":             gcRemoves,
+		"CHECK reports missing parts":                                                            checkNotices,
+		"GC removes attachments unknown to the runtime, and nothing of other networks":           gcRemoves,
 		"results come in the version that the runtime asks for":                                  versions,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, n.in(t)) })
@@ -237,7 +237,7 @@ func addAfterHalf(t *testing.T, n *node) {
 		return netlink.AddrDel(link, &addresses[0])
 	})
 	if err := c.check(); err == nil {
-		t.Fatal("CHECK did not see that the address is gone")
+		t.Fatal("CHECK did not report the missing address")
 	}
 	c.mustAdd()
 	must(t, c.check())
@@ -412,7 +412,7 @@ func checkNotices(t *testing.T, n *node) {
 		c.mustAdd()
 	}
 	n.detach(host)
-	n.eventually("CHECK notices that the port is gone", func() bool { return c.check() != nil })
+	n.eventually("CHECK reports the missing port", func() bool { return c.check() != nil })
 	c.mustDel()
 }
 

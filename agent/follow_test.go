@@ -193,7 +193,7 @@ func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 	must(t, n.server.Signal(syscall.SIGCONT))
 	must(t, <-added)
 	t.Cleanup(c.mustDel)
-	c.hasMoved("the pod has what was written last", grown, grownGWs)
+	c.hasMoved("the pod has the state of the last write", grown, grownGWs)
 	n.eventually("the pod has the MTU that tunnels leave now", func() bool { return c.mtus() == fmt.Sprint(podMTU-60, podMTU-60, podMTU-60) })
 }
 

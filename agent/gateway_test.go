@@ -148,13 +148,13 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 		}
 	})
 
-	t.Run("what the agent lost, and what changed meanwhile, is made so after a restart", func(t *testing.T) {
+	t.Run("a restart restores lost state and applies the changes since", func(t *testing.T) {
 		n := n.in(t)
 		n.agent.Kill()
 		n.change("ovn-default", func(s *v1.SubnetSpec) { s.GatewayNode = nodeName + ":172.30.0.10" })
 		n.startAgent()
 		n.waitReady()
-		n.eventually("the old addresses are gone", func() bool { return claimed("eth0") == "172.30.0.10" })
+		n.eventually("the old addresses are removed", func() bool { return claimed("eth0") == "172.30.0.10" })
 		link, err := netlink.LinkByName("eth0")
 		must(t, err)
 		address, err := netlink.ParseAddr("172.30.0.10/32")
@@ -319,7 +319,7 @@ func TestExternalGateway(t *testing.T) {
 	n.waitReady()
 	n.eventually("nothing of it is left", func() bool { return ownState() == "" })
 	if list, err := netlinksafe.RuleListFiltered(netlink.FAMILY_V4, foreign, netlink.RT_FILTER_TABLE); err != nil || len(list) != 1 {
-		t.Errorf("a rule that is not the agent's is gone: %v, %v", list, err)
+		t.Errorf("a rule of another owner was removed: %v, %v", list, err)
 	}
 	const unreachable = "203.0.113.9" // in no network of the node
 	n.change("ovn-default", func(s *v1.SubnetSpec) { s.ExternalEgressGateway = unreachable })

@@ -58,9 +58,9 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	n.startAgent()
 	n.eventually("the agent lives without Open vSwitch", func() bool { return n.health("/healthz") == http.StatusOK })
 	n.startDatabase()
-	n.eventually("it says what it waits for", func() bool { return n.health("/readyz") == http.StatusInternalServerError })
+	n.eventually("the message names the missing prerequisite", func() bool { return n.health("/readyz") == http.StatusInternalServerError })
 	if n.health(version.Path) != http.StatusOK {
-		t.Error("it does not tell its version")
+		t.Error("no version in the answer")
 	}
 	if n.conflist() != nil {
 		t.Fatal("the conflist is installed before the node has an address")
@@ -144,7 +144,7 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 		n.rests()
 		more.Finalizers = nil // no controller removes them here
 		must(t, errors.Join(n.api.Update(t.Context(), more), n.api.Delete(t.Context(), more)))
-		n.eventually("the CIDR is in the table no more", func() bool { return !strings.Contains(ruleset(t), cidr) })
+		n.eventually("the CIDR is no longer in the table", func() bool { return !strings.Contains(ruleset(t), cidr) })
 
 		const address = "192.0.2.77"
 		object := &corev1.Node{}
@@ -163,7 +163,7 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 		wantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112")
 		n.waitReady()
 	})
-	t.Run("the agent goes on after ovsdb-server restarts", func(t *testing.T) {
+	t.Run("the agent continues after ovsdb-server restarts", func(t *testing.T) {
 		n := n.in(t)
 		n.server.Kill()
 		n.eventually("STATUS notices", func() bool { return n.health("/readyz") != http.StatusOK })
@@ -211,7 +211,7 @@ func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
 	n.eventually("the rest of the node follows", func() bool {
 		return strings.Contains(ruleset(t), "10.19.0.0/16") && strings.Contains(ruleset(t), "10.21.0.0/16")
 	})
-	n.eventually("the node's condition says what is in the way", func() bool {
+	n.eventually("the node's condition names the conflict", func() bool {
 		c := n.networkUnavailable()
 		return c != nil && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "a route of someone else to 10.19.0.0/16")
 	})
@@ -220,7 +220,7 @@ func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
 	}
 	must(t, netlink.RouteDel(foreign))
 	wantRoutes(n, true, "10.19.0.0/16")
-	n.eventually("nothing is in the way any more", func() bool { return !strings.Contains(n.networkUnavailable().Message, "10.19.0.0/16") })
+	n.eventually("the conflict is resolved", func() bool { return !strings.Contains(n.networkUnavailable().Message, "10.19.0.0/16") })
 }
 
 func TestSourceNATAndPaths(t *testing.T) {
@@ -418,7 +418,7 @@ func TestAgentRestarts(t *testing.T) {
 		must(t, os.Remove(filepath.Join(n.options.CNIConfDir, host.ConfigName)))
 		n.startAgent()
 		n.waitReady()
-		n.eventually("the port of the container that is gone is removed", func() bool {
+		n.eventually("the port of the ended container is removed", func() bool {
 			for _, iface := range n.interfaces() {
 				if iface.ExternalIDs["container_id"] == c.id {
 					return false
@@ -445,7 +445,7 @@ func TestAgentRestarts(t *testing.T) {
 		}
 		name, _ := kept.port()
 		if there, err := sandbox.HasLink(name); !there || err != nil {
-			t.Errorf("the pod's device is gone (%v)", err)
+			t.Errorf("the pod's device is missing (%v)", err)
 		}
 	})
 }

@@ -168,7 +168,7 @@ func TestANodeWithoutIPv6SaysThatItIsMissing(t *testing.T) {
 	}
 	pod.mustDel()
 	n.allocate()
-	n.eventually("the node says what is missing", func() bool { return strings.Contains(n.readyz(), missing) })
+	n.eventually("the node's condition names IPv6", func() bool { return strings.Contains(n.readyz(), missing) })
 }
 
 // readyz returns the reason why the agent is not ready.

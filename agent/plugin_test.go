@@ -16,7 +16,7 @@ func TestThePluginIsSmall(t *testing.T) {
 	program, err := os.Stat(filepath.Join(plugins, "kube-ovn"))
 	must(t, err)
 	if program.Size() > maxPlugin {
-		t.Errorf("kube-ovn has %d bytes, more than %d; find what was imported with go tool nm -size -sort size", program.Size(), maxPlugin)
+		t.Errorf("kube-ovn has %d bytes, more than %d; find the new imports with go tool nm -size -sort size", program.Size(), maxPlugin)
 	}
 	t.Logf("kube-ovn has %d bytes", program.Size())
 }

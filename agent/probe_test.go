@@ -197,7 +197,7 @@ func TestTheNodeProbesPodsOfCustomVPCs(t *testing.T) {
 			t.Errorf("the pod sees %s, want %s", from, sources[i])
 		}
 		if _, err := net.DialTimeout("tcp", netip.AddrPortFrom(podIP, deadPort).String(), patience); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("a port of %s that nobody listens on: %v", podIP, err)
+			t.Errorf("a port of %s without a listener: %v", podIP, err)
 		}
 		if got := device(t, podIP, otherPort); got != "ovn0" {
 			t.Errorf("a port of %s that is not probed is reached by %s", podIP, got)

@@ -48,7 +48,7 @@ func TestRemovedMeansGone(t *testing.T) {
 				}
 			}
 			if err := sandbox.Remove(i.HostName); err != nil {
-				t.Errorf("remove what is gone: %v", err)
+				t.Errorf("removal of a missing interface: %v", err)
 			}
 		})
 	}
@@ -80,7 +80,7 @@ func TestCreateSaysWhatIsInTheWay(t *testing.T) {
 		}
 	}
 	if intact, err := i.Intact(); !intact || err != nil {
-		t.Errorf("what was there is no longer: %v", err)
+		t.Errorf("the earlier interface is missing: %v", err)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 	wantRoutes(n, true, "10.21.0.0/16", "10.16.0.0/16", "fd00:10:16::/112")
 	wantRoutes(n, false, "192.0.2.0/24", "203.0.113.0/24", "198.51.100.0/24")
 	for text, there := range map[string]bool{"10.16.0.0/16": true, "192.0.2.0/24": false, "203.0.113.0/24": false, "198.51.100.0/24": false} {
-		n.eventually("nftables is without what is wrong", func() bool { return strings.Contains(ruleset(t), text) == there })
+		n.eventually("nftables has no invalid entries", func() bool { return strings.Contains(ruleset(t), text) == there })
 	}
 
 	n.judge(unseen, nil)

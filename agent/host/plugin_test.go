@@ -67,7 +67,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("leftovers: %v", entries)
 	}
 	if entries, _ := os.ReadDir(conf); len(entries) != 1 {
-		t.Errorf("leftovers beside the conflist: %v", entries)
+		t.Errorf("leftover files next to the conflist: %v", entries)
 	}
 	p := Plugin{Source: source, BinDir: filepath.Join(bin, "nowhere"), ConfDir: conf}
 	if err := os.Remove(filepath.Join(conf, ConfigName)); err != nil {

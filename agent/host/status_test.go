@@ -33,7 +33,7 @@ func TestConditionFollowsTheNetwork(t *testing.T) {
 		{"it is away for long", away, time.Minute + conditionGrace, false, corev1.ConditionTrue},
 		{"it fails otherwise", errors.New("x"), 2 * time.Minute, true, corev1.ConditionTrue},
 		{"it is back", nil, 3 * time.Minute, true, corev1.ConditionFalse},
-		{"it goes away again", away, 4 * time.Minute, true, ""},
+		{"the problem ends", away, 4 * time.Minute, true, ""},
 	} {
 		changed, down := r.status.set(step.err, start.Add(step.after))
 		got := r.condition(node, step.err, nil, down)

@@ -148,7 +148,7 @@ func TestRequestsThatComeTogetherShareATransaction(t *testing.T) {
 		t.Errorf("%d transactions made ports %v", sent, names)
 	}
 	if _, sent = b.together(t, requests[1:]...); sent != 0 {
-		t.Errorf("%d transactions for what was there", sent)
+		t.Errorf("%d transactions for an unchanged state", sent)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestHealthChecksEndWithTheirService(t *testing.T) {
 			return err.Error()
 		}
 		if got := healthOf(s); got != 0 {
-			return fmt.Sprintf("the health check of a Service that is gone is %d", got)
+			return fmt.Sprintf("the health check of a deleted Service answers %d", got)
 		}
 		return ""
 	})

@@ -80,7 +80,7 @@ func (w *world) heldConnection(p *pod) func() {
 		w.Helper()
 		_ = connection.SetDeadline(time.Time{}) // removes the previous deadline
 		if _, err := connection.Write([]byte("still")); err != nil {
-			w.Fatalf("the connection is gone: %v", err)
+			w.Fatalf("the connection was deleted: %v", err)
 		}
 		if text, err := talk(connection, "tcp", patience); err != nil || text != "still" {
 			w.Fatalf("the connection answers %q, %v", text, err)

@@ -118,7 +118,7 @@ func agrees(t *testing.T, w *writer) {
 		slices.Sort(got)
 		slices.Sort(elements)
 		if diff := cmp.Diff(elements, got); diff != "" {
-			t.Errorf("%s differs from what is wanted (-):\n%s", object, diff)
+			t.Errorf("%s differs from the desired state (-):\n%s", object, diff)
 		}
 	}
 }

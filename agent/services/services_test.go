@@ -111,7 +111,7 @@ func (w *world) expect(from ns.NetNS, network string, to netip.AddrPort, clientA
 		for range 20 {
 			a := w.ask(from, network, to, shortly)
 			if a.err != nil || a.client != clientAddress.String() {
-				return fmt.Sprintf("%s %s: %s, want %v who see %s", network, to, a, servers, clientAddress)
+				return fmt.Sprintf("%s %s: %s, want %v with the client address %s", network, to, a, servers, clientAddress)
 			}
 			seen[a.server] = true
 		}
@@ -328,7 +328,7 @@ func TestAffinity(t *testing.T) {
 		w.eventually(func() string {
 			second = w.ask(w.far, "tcp", front, shortly)
 			if second.err != nil || second.server == first.server {
-				return fmt.Sprintf("%s: %s, but %s is gone", front, second, first.server)
+				return fmt.Sprintf("%s: %s, but %s was deleted", front, second, first.server)
 			}
 			return ""
 		})

@@ -50,7 +50,7 @@ func TestTrimmedPodsKeepWhatTheNetworkIsAbout(t *testing.T) {
 		t.Errorf("the pod is %+v", got)
 	}
 	if got.ManagedFields != nil || got.Spec.Containers != nil {
-		t.Errorf("the pod has what nobody reads: %+v", got)
+		t.Errorf("the cached pod has fields without a reader: %+v", got)
 	}
 	if a, b := reflect.ValueOf(got.Labels), reflect.ValueOf(trimmed[1].Labels); a.UnsafePointer() != b.UnsafePointer() {
 		t.Error("two pods with the same labels have two copies of them")

@@ -15,7 +15,7 @@ func TestMemoryIsGivenBackAfterWorkOnly(t *testing.T) {
 		{"a start", []uint64{start, start, 1 << 20, 1 << 20}, 1},
 		{"a start of nothing much", []uint64{8 << 20, 1 << 20, 1 << 20}, 0},
 		{"a start and two bursts", []uint64{start, 0, burst, burst, 1 << 20, 0, burst, 1 << 20}, 3},
-		{"work that goes on", []uint64{burst, burst, burst, burst}, 0},
+		{"continued work", []uint64{burst, burst, burst, burst}, 0},
 		{"a pod now and then, for a minute", append([]uint64{start, 0}, repeat(restBytes, 12)...), 1},
 		{"a pod now and then, for three minutes", append([]uint64{start, 0}, repeat(restBytes, 36)...), 3},
 	} {

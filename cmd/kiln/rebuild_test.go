@@ -94,7 +94,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	await(t, written("two"))
 	if diff := cmp.Diff(before, content(fresh)); diff != "" {
-		t.Errorf("the database is not what it was (-), but (+):\n%s", diff)
+		t.Errorf("the database differs from the earlier one (-), it is now (+):\n%s", diff)
 	}
 }
 

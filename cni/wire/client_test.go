@@ -112,7 +112,7 @@ func TestUnavailable(t *testing.T) {
 	listener.SetUnlinkOnClose(false)
 	listener.Close()
 	if err := NewClient(filepath.Join(dir, "s")).Del(t.Context(), Request{}); !Unavailable(err) {
-		t.Errorf("a socket that nobody listens on: %v", err)
+		t.Errorf("a socket without a listener: %v", err)
 	}
 	slow := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

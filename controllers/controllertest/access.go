@@ -56,7 +56,7 @@ func granted(ctx context.Context, account *rest.Config) error {
 		} {
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right}}
 			if err := c.Create(ctx, review); err != nil {
-				return fmt.Errorf("ask what the controller may do: %w", err)
+				return fmt.Errorf("review the rights of the controller: %w", err)
 			}
 			known = known && review.Status.Allowed
 		}
@@ -64,5 +64,5 @@ func granted(ctx context.Context, account *rest.Config) error {
 			return nil
 		}
 	}
-	return errors.New("the API server does not learn what the controller may do")
+	return errors.New("the API server does not load the rights of the controller")
 }

@@ -32,7 +32,7 @@ func (w *World) Says(o client.Object, condition string, status metav1.ConditionS
 	var c *metav1.Condition
 	w.Eventually(func() string {
 		if !w.Get(o) {
-			return fmt.Sprintf("%T %s is gone", o, o.GetName())
+			return fmt.Sprintf("%T %s was deleted", o, o.GetName())
 		}
 		c = apimeta.FindStatusCondition(conditionsOf(o), condition)
 		if c == nil || c.Status != status || c.ObservedGeneration != o.GetGeneration() ||

@@ -66,7 +66,7 @@ func TestARuleIsServedAndChecked(t *testing.T) {
 	w.owns("web:other")
 	w.Eventually(func() string {
 		if w.Get(rule); apimeta.FindStatusCondition(rule.Status.Conditions, kubeovnv1.ConditionEndpointsChecked) != nil {
-			return "a rule whose checks are turned off tells of them"
+			return "a rule with disabled checks still reports them"
 		}
 		return ""
 	})
@@ -360,7 +360,7 @@ func TestWrongRules(t *testing.T) {
 		}), "the name http is there twice"},
 		"unnamed": {newRule("unnamed", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) {
 			s.Ports = append(s.Ports, kubeovnv1.LBRulePort{Name: "tcp-82", Port: 81}, kubeovnv1.LBRulePort{Port: 82})
-		}), "the name tcp-82 is there twice, or is that of a port without a name"},
+		}), "the name tcp-82 is used twice, or belongs to a port without a name"},
 		"stolen": {newRule("stolen", "172.30.0.3"), "Service default/slr-stolen"},
 		"service": {newRule("service", cluster.Spec.ClusterIP, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 443 }),
 			"Service default/kubernetes has " + cluster.Spec.ClusterIP + " 443/TCP"},

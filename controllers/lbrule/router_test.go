@@ -187,7 +187,7 @@ func TestEndpointsOfRouterLBRulesArePublished(t *testing.T) {
 	w.Change(rule, func() { rule.Spec.VPC = "tenant" })
 	w.Eventually(func() string {
 		if w.Get(s); s.Spec.ClusterIP != corev1.ClusterIPNone || len(s.Spec.ExternalIPs) > 0 {
-			return fmt.Sprintf("nodes serve what is of another VPC: %+v", s.Spec)
+			return fmt.Sprintf("nodes serve endpoints of another VPC: %+v", s.Spec)
 		}
 		return ""
 	})

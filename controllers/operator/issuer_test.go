@@ -113,7 +113,7 @@ func (s *scenario) issued(t *testing.T) {
 	leaf := s.leaf(t, render.Northbound.Secret)
 	g.Expect(leaf.Equal(certificate)).To(BeFalse())
 	g.Expect(leaf.CheckSignatureFrom(s.leaf(t, authoritySecretPrefix+authorityNorthbound))).To(Succeed())
-	g.Expect(s.trusted(t)).To(HaveLen(6), "those that have old certificates are still trusted")
+	g.Expect(s.trusted(t)).To(HaveLen(6), "holders of old certificates are still trusted")
 	s.expectAnchors(t, c)
 }
 

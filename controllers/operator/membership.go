@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,7 +63,8 @@ const (
 // memberStep is one step of a membership.
 type memberStep struct {
 	action memberAction
-	// members to record, node of a member, server to remove (its Raft address).
+	// members to record, node of a member, server to remove (its Raft address, or the first digits of its ID if another server has that
+	// address).
 	members []v1alpha1.DatabaseMember
 	node    string
 	server  string
@@ -123,7 +125,8 @@ func (m membership) adopt(report adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// unrecordedMembers handles members that the database lists and the record does not: it records or kicks them.
+// unrecordedMembers handles members that the database lists and the record does not: it records or kicks them. A member that lost its data
+// before its first report joined again under the same address, and the database lists both.
 func (m membership) unrecordedMembers(leader adminapi.Status) memberStep {
 	if s := m.adopt(leader); s.action != actionNone {
 		return s
@@ -131,10 +134,23 @@ func (m membership) unrecordedMembers(leader adminapi.Status) memberStep {
 	for _, server := range leader.Members {
 		address, err := memberAddress(server.Address)
 		if err == nil && !m.recorded(address) {
-			return m.kick(leader, server.Address, fmt.Sprintf("the unrecorded member at %s", address))
+			return m.kick(leader, server, fmt.Sprintf("the unrecorded member at %s", address))
+		}
+		if err == nil && m.superseded(leader, server, address) {
+			return m.kick(leader, server, fmt.Sprintf("the former member %s at %s", server.ServerID, address))
 		}
 	}
 	return memberStep{}
+}
+
+// superseded reports whether the database also lists the recorded member at the server's address.
+func (m membership) superseded(leader adminapi.Status, server adminapi.Member, address netip.Addr) bool {
+	at := slices.IndexFunc(m.status.Members, func(d v1alpha1.DatabaseMember) bool { return addressOf(d) == address })
+	if at < 0 || m.status.Members[at].ServerID == "" {
+		return false
+	}
+	recorded := func(s adminapi.Member) bool { return strings.HasPrefix(m.status.Members[at].ServerID, s.ServerID) }
+	return !recorded(server) && slices.ContainsFunc(leader.Members, func(s adminapi.Member) bool { return s.Address == server.Address && recorded(s) })
 }
 
 // whyMoved says why the recorded address of a member is not its node's.
@@ -150,10 +166,10 @@ func (m membership) whyMoved(node string) string {
 // replaceLost handles recorded members whose node is deleted or has another address, or whose data is lost.
 func (m membership) replaceLost(leader adminapi.Status) memberStep {
 	for i, member := range m.status.Members {
-		server := m.listed(leader, member)
+		server, listed := m.listed(leader, member)
 		gone := m.nodes[addressOf(member)] != member.Node
 		switch {
-		case gone && server != "":
+		case gone && listed:
 			return m.kick(leader, server, fmt.Sprintf("the member of node %s, which %s,", member.Node, m.whyMoved(member.Node)))
 		case gone && m.canForget(leader, member):
 			return m.forget(i)
@@ -169,7 +185,7 @@ func (m membership) replaceLost(leader adminapi.Status) memberStep {
 				action: actionRecord, members: members,
 				message: fmt.Sprintf("node %s takes the place of node %s, which %s", m.free.Name, member.Node, m.whyMoved(member.Node)),
 			}
-		case m.reports[member.Node].NeedsRejoin && server != "":
+		case m.reports[member.Node].NeedsRejoin && listed:
 			return m.kick(leader, server, fmt.Sprintf("the member of node %s, whose data is lost,", member.Node))
 		case m.reports[member.Node].NeedsRejoin && m.canForget(leader, member):
 			return m.forget(i) // it has left
@@ -189,7 +205,7 @@ func (m membership) joining(leader adminapi.Status) memberStep {
 		if member.ServerID != "" {
 			continue
 		}
-		if len(m.status.Members) > m.want && m.listed(leader, member) == "" {
+		if _, listed := m.listed(leader, member); len(m.status.Members) > m.want && !listed {
 			if m.canForget(leader, member) {
 				return m.forget(i)
 			}
@@ -207,7 +223,7 @@ func (m membership) joining(leader adminapi.Status) memberStep {
 // data of the cluster. The server is first removed from the cluster, if the leader lists it already.
 func (m membership) elsewhere(leader adminapi.Status, i int) memberStep {
 	member := m.status.Members[i]
-	if server := m.listed(leader, member); server != "" {
+	if server, listed := m.listed(leader, member); listed {
 		return m.kick(leader, server, fmt.Sprintf("the member of node %s, which does not answer and has not joined,", member.Node))
 	}
 	if m.free == nil {
@@ -232,8 +248,8 @@ func (m membership) shrink(leader adminapi.Status) memberStep {
 		return memberStep{message: "there is a member too many, and the last pod has no node yet"}
 	}
 	member := m.status.Members[at]
-	server := m.listed(leader, member)
-	if server == "" {
+	server, listed := m.listed(leader, member)
+	if !listed {
 		return m.forget(at)
 	}
 	if m.silent[member.Node] { // it would not get the request
@@ -251,7 +267,7 @@ func (m membership) grow(leader adminapi.Status) memberStep {
 		return memberStep{}
 	}
 	for _, server := range leader.Members {
-		if !m.serves(server.Address) {
+		if !m.serves(server) {
 			return memberStep{message: fmt.Sprintf("a member joins once all others serve; that at %s does not", server.Address)}
 		}
 	}
@@ -266,35 +282,39 @@ func (m membership) grow(leader adminapi.Status) memberStep {
 }
 
 // kick removes a server through the leader, if the others keep their quorum without it. A leader is not removed.
-func (m membership) kick(leader adminapi.Status, server, who string) memberStep {
-	if server == leader.Address {
+func (m membership) kick(leader adminapi.Status, server adminapi.Member, who string) memberStep {
+	if server.Address == leader.Address && strings.HasPrefix(leader.ServerID, server.ServerID) {
 		return memberStep{message: who + " leads, and stays until another one does"}
 	}
 	if !m.keepsQuorum(leader, server) {
 		return memberStep{message: who + " stays until enough of the others serve"}
 	}
-	return memberStep{action: actionKick, server: server, message: who + " is taken out of the cluster"}
+	name := server.Address
+	if slices.ContainsFunc(leader.Members, func(s adminapi.Member) bool { return s.Address == name && s != server }) {
+		name = server.ServerID
+	}
+	return memberStep{action: actionKick, server: name, message: who + " is taken out of the cluster"}
 }
 
 // keepsQuorum reports whether more than half of the other members serve.
-func (m membership) keepsQuorum(leader adminapi.Status, without string) bool {
+func (m membership) keepsQuorum(leader adminapi.Status, without adminapi.Member) bool {
 	rest, serving := 0, 0
 	for _, server := range leader.Members {
-		if server.Address == without {
+		if server == without {
 			continue
 		}
 		rest++
-		if m.serves(server.Address) {
+		if m.serves(server) {
 			serving++
 		}
 	}
 	return 2*serving > rest
 }
 
-// serves reports whether the member at this Raft address is connected, by its own report.
-func (m membership) serves(raft string) bool {
+// serves reports whether a listed member is connected, by its own report.
+func (m membership) serves(server adminapi.Member) bool {
 	for _, report := range m.reports {
-		if report.Address == raft && report.Connected {
+		if report.Address == server.Address && strings.HasPrefix(report.ServerID, server.ServerID) && report.Connected {
 			return true
 		}
 	}
@@ -319,7 +339,7 @@ func (m membership) canForget(leader adminapi.Status, member v1alpha1.DatabaseMe
 	}
 	serving := 0
 	for _, server := range leader.Members {
-		if m.serves(server.Address) {
+		if m.serves(server) {
 			serving++
 		}
 	}
@@ -336,14 +356,16 @@ func (m membership) forget(i int) memberStep {
 	}
 }
 
-// listed returns the Raft address under which the leader lists a recorded member, or an empty string.
-func (m membership) listed(leader adminapi.Status, member v1alpha1.DatabaseMember) string {
-	for _, server := range leader.Members {
-		if address, err := memberAddress(server.Address); err == nil && address == addressOf(member) {
-			return server.Address
-		}
+// listed returns the leader's entry of a recorded member, if there is one.
+func (m membership) listed(leader adminapi.Status, member v1alpha1.DatabaseMember) (server adminapi.Member, found bool) {
+	at := slices.IndexFunc(leader.Members, func(s adminapi.Member) bool {
+		address, err := memberAddress(s.Address)
+		return err == nil && address == addressOf(member)
+	})
+	if at < 0 {
+		return adminapi.Member{}, false
 	}
-	return ""
+	return leader.Members[at], true
 }
 
 func (m membership) recorded(address netip.Addr) bool {

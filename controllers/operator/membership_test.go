@@ -93,7 +93,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"a member more", 1, 3, 3, nil, actionRecord, "joins on node n2", "n1 n2", false},
 		{"one at a time", 2, 3, 3, func(m *membership) { m.status.Members[1].ServerID = "" }, actionNone, "n2 joins", "", false},
 		{"whose place another node takes when its own falls silent before it has joined", 2, 3, 3, silentJoiner, actionRecord, "n3 takes the place of node n2, which does not answer", "n1 n3", false},
-		{"once what it had begun is undone", 3, 4, 3, func(m *membership) {
+		{"after the interrupted change is undone", 3, 4, 3, func(m *membership) {
 			m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
 			delete(m.reports, "n2")
 		}, actionKick, "n2, which does not answer and has not joined", "", false},
@@ -104,7 +104,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		}, actionNone, "", "", false},
 		{"none while another does not serve", 3, 5, 5, func(m *membership) { delete(m.reports, "n3") }, actionNone, "once all others serve", "", false},
 		{"no node for it", 2, 2, 3, nil, actionNone, "label a node", "", true},
-		{"a member less: that of the last pod", 5, 5, 3, nil, actionLeave, "n5 leaves", "", false},
+		{"one member less: the member of the last pod", 5, 5, 3, nil, actionLeave, "n5 leaves", "", false},
 		{"it is taken out when its node does not answer", 5, 5, 3, func(m *membership) {
 			m.silent = map[string]bool{"n5": true}
 			delete(m.reports, "n5")
@@ -112,7 +112,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"which may lead", 3, 3, 1, func(m *membership) { m.last = "n1" }, actionLeave, "n1 leaves", "", false},
 		{"it stays while the others are too few", 3, 3, 1, func(m *membership) { delete(m.reports, "n2") }, actionNone, "stays until", "", false},
 		{"once it has left it is forgotten", 3, 3, 1, func(m *membership) { unlist(m, 3) }, actionRecord, "n3 no longer holds a member", "n1 n2", false},
-		{"a node that is gone: its member is kicked", 3, 4, 3, func(m *membership) { lose(m, 2) }, actionKick, "node n2, which was deleted,", "", false},
+		{"a deleted node: its member is kicked", 3, 4, 3, func(m *membership) { lose(m, 2) }, actionKick, "node n2, which was deleted,", "", false},
 		{"not if that would be too many", 3, 4, 3, func(m *membership) { lose(m, 2); delete(m.reports, "n3") }, actionNone, "stays until", "", false},
 		{"and its place given to another", 3, 4, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionRecord, "n4 takes the place", "n1 n4 n3", false},
 		{"if there is one", 3, 3, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionNone, "no other node", "", true},
@@ -127,7 +127,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 			m.reports["n3"] = adminapi.Status{NeedsRejoin: true}
 			unlist(m, 3)
 		}, actionRecord, "n3 joins again", "n1 n2 n3", false},
-		{"what is not recorded is kicked", 3, 3, 3, func(m *membership) {
+		{"an unrecorded member is kicked", 3, 3, 3, func(m *membership) {
 			m.status.Members = m.status.Members[:2]
 			m.want = 2
 		}, actionKick, "unrecorded", "", false},
@@ -137,7 +137,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 			m.reports = map[string]adminapi.Status{"n1": {ClusterID: "c", Members: m.reports["n1"].Members}}
 		}, actionRecord, "taken up", "n1 n2", false},
 		{"a leader is not kicked", 3, 4, 3, func(m *membership) { delete(m.nodes, netip.MustParseAddr("192.0.2.1")) }, actionNone, "leads", "", false},
-		{"who has not joined and is too many is forgotten", 5, 5, 3, func(m *membership) {
+		{"a surplus member that has not joined is forgotten", 5, 5, 3, func(m *membership) {
 			unlist(m, 2)
 			m.status.Members[1].ServerID = ""
 		}, actionRecord, "n2 no longer holds a member", "n1 n3 n4 n5", false},
@@ -347,4 +347,22 @@ func TestMembershipsConverge(t *testing.T) {
 				l.m.status.Members, up, l.pods, l.nodes, strings.Join(said, "\n"))
 		}
 	})
+}
+
+// A member that lost its data before its first report joined again: the database lists two servers at its address.
+func TestAFormerMemberAtAnAddressIsKickedByItsID(t *testing.T) {
+	for _, at := range []int{1, 2} { // 1 leads
+		m := clusterOf(3, 3, 3)
+		for node, report := range m.reports {
+			report.Members = append([]adminapi.Member{{ServerID: "old1", Address: raftAddress(at)}}, report.Members...)
+			m.reports[node] = report
+		}
+		if s := m.next(); s.action != actionKick || s.server != "old1" {
+			t.Errorf("at the address of member %d: %+v, want a kick of old1", at, s)
+		}
+		m.status.Members[at-1].ServerID = "" // its report is missing: either of them may be the present one
+		if s := m.next(); s.action == actionKick {
+			t.Errorf("at the address of member %d: %+v, want no kick", at, s)
+		}
+	}
 }

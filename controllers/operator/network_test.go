@@ -41,7 +41,7 @@ func TestNetworksAreResolvedOrRefusedWithAdvice(t *testing.T) {
 			join:    []string{"100.65.0.0/16"},
 		},
 		{
-			name:    "what is no CIDR is named with an example",
+			name:    "an invalid CIDR is named with an example",
 			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0"}, ServiceCIDRs: services},
 			problem: `network.podCIDRs: "10.16.0.0" is not a CIDR: write it like`,
 		},
@@ -139,7 +139,7 @@ func TestTheFirstDatabaseGoesToTheOldestUsableNode(t *testing.T) {
 		t.Errorf("chose %v; want a", chosen)
 	}
 	if chosen := p.chooseNode([]v1alpha1.DatabaseMember{{Node: "a"}}); chosen == nil || chosen.Name != "b" {
-		t.Errorf("beside a member on a it chose %v; want b", chosen)
+		t.Errorf("next to a member on a it chose %v; want b", chosen)
 	}
 	p.cluster.Spec.Central.NodeSelector = map[string]string{"infra": "true"}
 	if chosen := p.chooseNode(nil); chosen != nil {

@@ -34,7 +34,7 @@ func (s *scenario) nodeAddresses(t *testing.T) {
 	s.settledOn(t, s.cluster(t).Spec.Image)
 	w.forget()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 2 })
-	g.Eventually(w.history).Should(Equal(forward[:4]), "what concerns the other nodes goes on")
+	g.Eventually(w.history).Should(Equal(forward[:4]), "the other nodes are not affected")
 	s.settledOn(t, s.cluster(t).Spec.Image)
 	s.stable(t)
 	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("True NodeAddresses"))
@@ -206,7 +206,7 @@ func TestNoTwoMembersHaveOneAddress(t *testing.T) {
 		t.Errorf("a second member at its address goes to %s", m.free.Name)
 	}
 	if at := m.nodes[netip.MustParseAddr("192.0.2.1")]; at != "a" {
-		t.Errorf("the member on a counts as that of %s", at)
+		t.Errorf("the member on a counts as the member of %s", at)
 	}
 	if step := m.next(); step.action != actionNone || !step.stuck {
 		t.Errorf("the next step: %+v", step)

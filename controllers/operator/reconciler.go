@@ -79,7 +79,6 @@ var phases = []struct {
 	{"keep what objects allow", (*Reconciler).keepTenancy},
 	{"place the databases", (*Reconciler).placeDatabases},
 	{"plan replacements", (*Reconciler).planUpgrade},
-	{"pull the image on nodes", (*Reconciler).pullImage},
 	{"issue certificates", (*Reconciler).issueCertificates},
 	{"grant access", (*Reconciler).grantAccess},
 	{"apply admission policies", (*Reconciler).protect},
@@ -90,6 +89,7 @@ var phases = []struct {
 	{"run Open vSwitch on nodes", (*Reconciler).runOpenVSwitch},
 	{"run the controller", (*Reconciler).runController},
 	{"run the agents", (*Reconciler).runAgents},
+	{"pull the image on nodes", (*Reconciler).pullImage},
 	{"replace pods on nodes", (*Reconciler).replacePods},
 	{"prune", (*Reconciler).prune},
 	{"order authorities", (*Reconciler).orderAuthorities}, // last, because no other phase depends on cert-manager

@@ -63,7 +63,7 @@ func TestOneInstallation(t *testing.T) {
 		{"what someone changed is changed back", (*scenario).driftRestored},
 		{"admission policies that someone deleted or changed are restored", (*scenario).policiesRestored},
 		{"an admission policy that cannot be applied takes none of the others away", (*scenario).onePolicyForbidden},
-		{"what someone else made stays and what is no longer wanted goes", (*scenario).pruned},
+		{"objects of others stay and unwanted ones are deleted", (*scenario).pruned},
 		{"authorities outlive a lost label", (*scenario).authoritiesStay},
 		{"why a container failed is shown", (*scenario).failureShown},
 		{"pods report the versions that they run", (*scenario).versionsReported},
@@ -74,7 +74,7 @@ func TestOneInstallation(t *testing.T) {
 		{"in mode Paused nothing is replaced", (*scenario).paused},
 		{"a network that cannot be changes nothing and says what to change", (*scenario).invalidNetwork},
 		{"an invalid address of a node affects only that node, and is reported", (*scenario).nodeAddresses},
-		{"a member that the operator does not reach holds up nothing that goes on without it", (*scenario).memberCutOff},
+		{"an unreachable member blocks nothing that does not need it", (*scenario).memberCutOff},
 		{"a node that falls silent before its member has joined gives its place and its pod to another", (*scenario).joinerSilent},
 		{"a requested backup is reported once it exists", (*scenario).backedUp},
 		{"what happened so far is in the metrics", (*scenario).measured},
@@ -88,14 +88,14 @@ func TestOneInstallation(t *testing.T) {
 		{"with an issuer an operator that restarts writes nothing", (*scenario).restarted},
 		{"one that is renewed takes over in the same steps", (*scenario).renewed},
 		{"a webhook of cert-manager's that is down holds up nothing else", (*scenario).webhookDown},
-		{"those of another issuer do as well", (*scenario).ofAnotherIssuer},
+		{"certificates of another issuer do as well", (*scenario).ofAnotherIssuer},
 		{"CAs that are not renewed are reported before they expire", (*scenario).notRenewed},
 		{"with cert-manager gone everything stays", (*scenario).certManagerGone},
 		{"no secret is in the log while an issuer issues", (*scenario).secretsKept},
 		{"an issuer that is given up leaves nothing behind", (*scenario).givenUp},
-		{"authorities whose Secrets are deleted are made anew, and nobody trusts the old ones", (*scenario).lost},
-		{"after years without an operator all certificates are made anew by themselves", (*scenario).away},
-		{"what a database waits for is tried again while the other has lost its quorum", (*scenario).eachTriedAgain},
+		{"authorities whose Secrets are deleted are created again, and no component trusts the old ones", (*scenario).lost},
+		{"after years without an operator all certificates are issued again", (*scenario).away},
+		{"a waiting database is retried while the other has lost its quorum", (*scenario).eachTriedAgain},
 		{"the loss of a quorum is reported, and a recovery runs once", (*scenario).recovered},
 		{"a member with a full disk is reported", (*scenario).fullDisk},
 		{"a member of another cluster is never recorded", (*scenario).foreignMember},
@@ -467,7 +467,7 @@ func (s *scenario) invalidNetwork(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(Equal(
 		"True InvalidNetwork: network.joinCIDRs 192.0.2.0/24 holds 192.0.2.1, the address of node control-plane-1: " +
 			"choose a CIDR that no node is in"))
-	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"), "what runs goes on")
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"), "running workloads continue")
 	after := s.stable(t)
 	delete(before, "OVNCluster")
 	delete(after, "OVNCluster")

@@ -141,7 +141,7 @@ func (m membership) leaderLeads() bool {
 	leader := m.reports[m.status.Leader]
 	serving := 0
 	for _, server := range leader.Members {
-		if m.serves(server.Address) {
+		if m.serves(server) {
 			serving++
 		}
 	}

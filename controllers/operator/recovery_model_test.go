@@ -324,7 +324,7 @@ func (d *disaster) pass(crashes bool) memberStep {
 			address = m.reports[step.node].Address
 		}
 		cluster := m.status.ClusterID
-		at := slices.IndexFunc(d.raft[cluster], func(v voter) bool { return raftAddress(v.node) == address })
+		at := slices.IndexFunc(d.raft[cluster], func(v voter) bool { return raftAddress(v.node) == address || v.server == address })
 		if at >= 0 {
 			d.raft["left"] = append(d.raft["left"], d.raft[cluster][at])
 			d.raft[cluster] = slices.Delete(slices.Clone(d.raft[cluster]), at, at+1)

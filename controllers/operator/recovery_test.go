@@ -64,7 +64,7 @@ func TestTheStepOfARecovery(t *testing.T) {
 			give(m, "n5", func(r *adminapi.Status) { r.LastIndex = 7 })
 			ask(m, v1alpha1.RecoverMember, "n2")
 		}, v1alpha1.RecoveryCreating, "n2", "", "n2 re-creates", false},
-		{"nobody has the data", 3, func(m *membership) {
+		{"no member has the data", 3, func(m *membership) {
 			lose(m, "n1", "n2", "n3")
 			ask(m, v1alpha1.RecoverMember, "")
 		}, "", "", "", "no member", true},
@@ -102,11 +102,11 @@ func TestTheStepOfARecovery(t *testing.T) {
 			m.status.Leader = leader
 			ask(m, v1alpha1.RecoverMember, "")
 		}, "", "", "", "waits", false},
-		{"unless it is to be replaced in any case", 3, func(m *membership) {
+		{"unless it is replaced in any case", 3, func(m *membership) {
 			ask(m, v1alpha1.RecoverRebuild, "n3")
 			m.recovery.always = true
 		}, v1alpha1.RecoveryCreating, "n3", "", "n3 re-creates", false},
-		{"who may yet come is waited for", 3, func(m *membership) {
+		{"a member that may still join is waited for", 3, func(m *membership) {
 			lose(m, "n2")
 			delete(m.reports, "n3")
 			ask(m, v1alpha1.RecoverMember, "")

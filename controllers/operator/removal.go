@@ -44,7 +44,7 @@ var removalPhases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
 }{
-	{"stop the controller and the agents", stopping(render.ControllerName, render.AgentName)},
+	{"stop the controller and the agents", stopping(render.ControllerName, render.AgentName, render.ImageName)},
 	{"stop northd and Open vSwitch", stopping(render.NorthdName, render.OpenVSwitch, render.BackupsName)},
 	{"stop the databases", stopping(render.NorthboundName, render.SouthboundName)},
 	{"clean the nodes", (*Reconciler).cleanNodes},

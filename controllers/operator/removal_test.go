@@ -34,7 +34,7 @@ func (s *scenario) end(t *testing.T, component string) {
 	g.Eventually(func() bool {
 		g.Expect(s.admin.List(t.Context(), &pods, client.InNamespace(testNamespace), ofComponent)).To(Succeed())
 		return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil })
-	}).Should(BeTrue(), "nobody deletes the pods of %s", component)
+	}).Should(BeTrue(), "the pods of %s are not deleted", component)
 	for i := range pods.Items {
 		g.Expect(s.admin.Delete(t.Context(), &pods.Items[i], client.GracePeriodSeconds(0))).To(Succeed())
 	}
@@ -162,7 +162,7 @@ func (s *scenario) dataDeleted(t *testing.T) {
 	s.setReady(t, s.addPod(t, "clean-before", render.CleanUpName, node, "192.0.2.1", before), true)
 	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("1 of 2 nodes are clean"))
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.DeletionPolicy = v1alpha1.DeletionDelete })
-	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("0 of 2 nodes are clean"), "what is to be deleted now is there")
+	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("0 of 2 nodes are clean"), "the objects to delete exist")
 	g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.Pod{}, "clean-before"), client.GracePeriodSeconds(0))).To(Succeed())
 	g.Expect(s.exists(t, &cleanUp, render.CleanUpName)()).To(Succeed())
 	g.Expect(cleanUp.Spec.Template.Spec.Containers[0].Args).To(ContainElement("--data-dir=/etc/origin/ovn"))

@@ -60,7 +60,7 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 	for i := range p.nodes {
 		if n := &p.nodes[i]; answers(n) && !slices.Contains(p.config.HeldNodes, n.Name) {
 			u.nodes = append(u.nodes, upgradeNode{
-				holdsImage: holds[n.Name], pulled: puller[n.Name].pulled, pullTrouble: puller[n.Name].trouble,
+				holdsImage: holds[n.Name], pulled: puller[n.Name].pulled, refused: puller[n.Name].refused, pullTrouble: puller[n.Name].trouble,
 				name: n.Name, canary: len(spec.CanaryNodeSelector) > 0 && canaries.Matches(labels.Set(n.Labels)),
 				openVSwitch: onNodes[render.OpenVSwitch][n.Name], cni: onNodes[render.AgentName][n.Name],
 			})
@@ -79,12 +79,12 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 
 // pull is the result of ImageName's pod on a node.
 type pull struct {
-	pulled  bool
-	trouble string
+	pulled, refused bool
+	trouble         string
 }
 
-// observePuller returns the results of ImageName's pods for the current image, by node. A pod that cannot be scheduled counts as pulled:
-// the pull must not block the node, and the replaced pod makes room for the new one.
+// observePuller returns the results of ImageName's pods for the current image, by node. A pull may take long, so only a container's state
+// is a trouble.
 func (r *Reconciler) observePuller(p *pass) map[string]pull {
 	template := render.Template(render.ImageObjects(p.config)[0]).Annotations[render.TemplateAnnotation]
 	out := map[string]pull{}
@@ -93,16 +93,21 @@ func (r *Reconciler) observePuller(p *pass) map[string]pull {
 			continue
 		}
 		scheduled := condition(pod, corev1.PodScheduled)
-		if started(pod) || scheduled != nil && scheduled.Status == corev1.ConditionFalse {
-			out[madeFor(pod)] = pull{pulled: true}
-		} else {
-			out[madeFor(pod)] = pull{trouble: p.trouble(render.ImageName, pod)}
+		result := pull{
+			pulled:  started(pod),
+			refused: pod.Status.Phase == corev1.PodFailed || scheduled != nil && scheduled.Status == corev1.ConditionFalse,
 		}
+		for _, c := range pod.Status.ContainerStatuses {
+			if why := containerTrouble(c); why != "" && !result.pulled && !result.refused {
+				result.trouble = fmt.Sprintf("node %s: %s", madeFor(pod), why)
+			}
+		}
+		out[madeFor(pod)] = result
 	}
 	return out
 }
 
-// started reports whether a container of the pod has started once, so that the node has its image.
+// started reports whether a container of the pod was created, so that the node has its image.
 func started(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.ImageID != "" })
 }

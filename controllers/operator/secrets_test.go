@@ -55,7 +55,7 @@ func (s *scenario) expired(t *testing.T) {
 		g.Eventually(func() bool { return s.leaf(t, c.secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.secret)
 		after := s.leaf(t, c.secret)
 		g.Expect(after.Equal(before[c.secret])).To(BeFalse())
-		g.Expect(after.AuthorityKeyId).To(Equal(before[c.secret].AuthorityKeyId), "whoever trusted it still does")
+		g.Expect(after.AuthorityKeyId).To(Equal(before[c.secret].AuthorityKeyId), "its earlier clients still trust it")
 	}
 	g.Expect(s.leaf(t, authoritySecretPrefix+authorityNorthbound).Equal(authority)).To(BeTrue())
 }
@@ -92,7 +92,7 @@ func (s *scenario) away(t *testing.T) {
 	for db, m := range s.members {
 		asked := m.count()
 		s.poke(t, db)
-		g.Eventually(m.count).Should(BeNumerically(">", asked), "nobody has asked the member of %s, which takes no client but of its new trust", db)
+		g.Eventually(m.count).Should(BeNumerically(">", asked), "no client with the new trust has asked the member of %s", db)
 	}
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))

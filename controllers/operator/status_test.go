@@ -44,7 +44,7 @@ func TestConditionsFollowFromThePass(t *testing.T) {
 		{"a requested backup is pending", summary{components: []component{whole, pending}}, [3]string{
 			"True ComponentsServe", "True WaitingForComponents", "False NoTrouble",
 		}},
-		{"a node joins what is available", summary{components: []component{whole, partly}, wasAvailable: true}, [3]string{
+		{"a node joins an available network", summary{components: []component{whole, partly}, wasAvailable: true}, [3]string{
 			"True ComponentsServe", "True WaitingForComponents", "False NoTrouble",
 		}},
 		{"a component is lost", summary{components: []component{whole, down}, wasAvailable: true}, [3]string{
@@ -260,7 +260,7 @@ func TestWhatMembersReportIsRecorded(t *testing.T) {
 			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "", "follower")}},
 		},
 		{
-			name:    "who is no member is not recorded",
+			name:    "an outsider is not recorded",
 			before:  v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
 			reports: map[string]adminapi.Status{"b": report("one", "s2", "follower", 1)},
 			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},

@@ -30,15 +30,18 @@ type upgradeNode struct {
 	name             string
 	canary           bool
 	openVSwitch, cni upgradePod
-	// holdsImage is set if a container of one of these pods has started from the image. pulled is set if a container of ImageName's pod has,
-	// or if that pod has no place on the node. pullTrouble is why the image cannot be pulled.
-	holdsImage, pulled bool
-	pullTrouble        string
+	// holdsImage is set if a container of one of these pods has started from the image, pulled if a container of ImageName's pod has.
+	// refused is set if the node or the scheduler refuses that pod. pullTrouble is why the image cannot be pulled.
+	holdsImage, pulled, refused bool
+	pullTrouble                 string
 }
 
 // hasImage reports whether a new pod can start without a pull. While a pod of Open vSwitch is missing, the node forwards only known flows,
 // or nothing.
 func (n upgradeNode) hasImage() bool { return n.holdsImage || n.pulled }
+
+// due reports whether a pod of the node has to be replaced.
+func (n upgradeNode) due(back bool) bool { return due(back)(n.openVSwitch) || due(back)(n.cni) }
 
 // upgradePod is one pod. The zero value is a missing pod.
 type upgradePod struct {
@@ -285,12 +288,8 @@ func (n upgradeNode) next(back bool) upgradePod {
 // serve come first, then nodes whose replacement has begun. While canaries are not done, only they are candidates.
 func (u upgrade) planNodes(p *upgradePlan) {
 	var fresh []upgradePod
-	updated, down, begun, pulling := 0, 0, 0, 0
+	updated, down, begun := 0, 0, 0
 	for _, n := range u.nodes {
-		if !n.done(p.back) && !n.hasImage() {
-			pulling++
-			fresh = append(fresh, upgradePod{current: true, trouble: n.pullTrouble})
-		}
 		if n.waits() {
 			begun++
 		}
@@ -319,10 +318,7 @@ func (u upgrade) planNodes(p *upgradePlan) {
 	case u.hold(p):
 		return
 	}
-	p.pull = slices.ContainsFunc(u.nodes, func(n upgradeNode) bool { return !n.done(p.back) && !n.holdsImage })
-	if pulling > 0 {
-		p.message += fmt.Sprintf("; nodes that pull the image: %d", pulling)
-	}
+	candidates = u.pulls(p, candidates)
 	stopped := p.note(fresh...)
 	for _, n := range byUrgency(candidates) {
 		pod := n.next(p.back)
@@ -345,6 +341,43 @@ func (u upgrade) planNodes(p *upgradePlan) {
 		}
 		p.replace = append(p.replace, pod.name)
 	}
+	if len(p.replace) == 0 && begun == 0 && !stopped {
+		p.noteFailedPulls(candidates)
+	}
+}
+
+// pulls makes the candidates pull the image that lack it. It returns them, with pulled set on nodes that refuse to pull: they are replaced
+// without it, once another node has shown that the image can be pulled.
+func (u upgrade) pulls(p *upgradePlan, candidates []upgradeNode) []upgradeNode {
+	candidates = slices.Clone(candidates)
+	proven := slices.ContainsFunc(u.nodes, upgradeNode.hasImage) ||
+		!slices.ContainsFunc(candidates, func(n upgradeNode) bool { return n.due(p.back) && !n.refused })
+	var waiting []string
+	for i := range candidates {
+		n := &candidates[i]
+		if !n.due(p.back) {
+			continue
+		}
+		p.pull = p.pull || !n.holdsImage
+		if n.pulled = n.pulled || n.refused && proven; !n.hasImage() {
+			waiting = append(waiting, n.name)
+		}
+	}
+	if len(waiting) > 0 {
+		p.message += "; pulling the image on " + strings.Join(few(waiting), ", ")
+	}
+	return candidates
+}
+
+// noteFailedPulls stops the plan if only nodes are left that cannot pull the image, until a person acts.
+func (p *upgradePlan) noteFailedPulls(candidates []upgradeNode) {
+	var failed []upgradePod
+	for _, n := range candidates {
+		if n.due(p.back) && !n.hasImage() {
+			failed = append(failed, upgradePod{current: true, trouble: n.pullTrouble})
+		}
+	}
+	p.note(failed...)
 }
 
 // candidates returns the canary nodes while one of them is not done, or if the mode requires a canary and there is none.

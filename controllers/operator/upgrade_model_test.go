@@ -30,6 +30,7 @@ type modelNode struct {
 	silent, canary   bool
 	openVSwitch, cni *modelPod
 	images           map[string]bool
+	full             bool // it refuses more pods
 }
 
 // modelSet is a StatefulSet, which does not replace pods by itself, or a Deployment, which does unless it is paused.
@@ -129,8 +130,9 @@ func (m *upgradeModel) observe() upgrade {
 		seen := upgradeNode{name: n.name, canary: n.canary, openVSwitch: m.see(n.openVSwitch), cni: m.see(n.cni)}
 		has := func(p *modelPod) bool { return p != nil && p.image == m.wanted && n.images[p.image] }
 		seen.holdsImage = has(n.openVSwitch) || has(n.cni)
-		seen.pulled = m.pulls == m.wanted && n.images[m.wanted]
-		if m.pulls == m.wanted && m.noPull && !seen.pulled {
+		seen.pulled = m.pulls == m.wanted && n.images[m.wanted] && !n.full
+		seen.refused = m.pulls == m.wanted && n.full
+		if m.pulls == m.wanted && m.noPull && !seen.pulled && !seen.refused {
 			seen.pullTrouble = "the registry does not answer"
 		}
 		if n.cni != nil && seen.openVSwitch.trouble != "" {
@@ -282,7 +284,7 @@ func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
 		pod = of.openVSwitch
 		m.olderThanNorthd(of)
 	}
-	if !m.bad[pod.image] && !of.images[m.wanted] {
+	if !m.bad[pod.image] && !of.images[m.wanted] && !of.full {
 		m.fail("node %s is without the pod %s while it pulls image %s", of.name, name, m.wanted)
 	}
 	if pod.image == m.wanted {
@@ -309,7 +311,7 @@ func (m *upgradeModel) world() {
 		if n.silent {
 			continue
 		}
-		if m.pulls != "" && !m.noPull && m.random.IntN(3) == 0 {
+		if m.pulls != "" && !m.noPull && !n.full && m.random.IntN(3) == 0 {
 			n.images[m.pulls] = true
 		}
 		for _, pod := range []**modelPod{&n.openVSwitch, &n.cni} {
@@ -414,6 +416,9 @@ func (m *upgradeModel) disturb() {
 		}
 	case 9:
 		m.noPull = !m.noPull
+	case 11:
+		n := m.nodes[m.random.IntN(len(m.nodes))]
+		n.full = !n.full
 	case 10: // a kubelet deletes the images that no container uses
 		n := m.nodes[m.random.IntN(len(m.nodes))]
 		maps.DeleteFunc(n.images, func(image string, _ bool) bool {

@@ -58,6 +58,12 @@ func starting(p upgradePod) upgradePod {
 	return p
 }
 
+func lackImage(u *upgrade) {
+	for i := range u.nodes {
+		u.nodes[i].holdsImage = false
+	}
+}
+
 func TestWhatMayBeReplaced(t *testing.T) {
 	newNodes := func(u *upgrade) { u.nodes = everything(newPod).nodes }
 	for _, c := range []struct {
@@ -77,23 +83,46 @@ func TestWhatMayBeReplaced(t *testing.T) {
 		}},
 		{name: "a node begins with Open vSwitch", from: oldPod, stage: "Nodes", replace: "ovs-n1", about: "0 of 3 nodes updated"},
 		{name: "once it has the image", from: oldPod, change: func(u *upgrade) {
-			for i := range u.nodes {
-				u.nodes[i].holdsImage = false
-			}
+			lackImage(u)
 			u.nodes[1].pulled = true
-		}, stage: "Nodes", replace: "ovs-n2", about: "0 of 3 nodes updated; nodes that pull the image: 2", pulls: true},
-		{name: "an image that a node cannot pull stops the upgrade before it begins", from: oldPod, change: func(u *upgrade) {
-			for i := range u.nodes {
-				u.nodes[i].holdsImage, u.nodes[i].pulled = false, true
-			}
-			u.nodes[2].pulled, u.nodes[2].pullTrouble = false, "node n3: ErrImagePull"
+		}, stage: "Nodes", replace: "ovs-n2", about: "0 of 3 nodes updated; pulling the image on n1, n3", pulls: true},
+		{name: "an image that no node can pull stops the upgrade before it begins", from: oldPod, change: func(u *upgrade) {
+			lackImage(u)
+			u.nodes[2].pullTrouble = "node n3: ErrImagePull"
 		}, stage: "Nodes", about: "stopped: node n3: ErrImagePull; fix it", stuck: true, pulls: true},
-		{name: "but not the replacement of a pod that does not run", from: oldPod, change: func(u *upgrade) {
+		{name: "also on a node that refuses to pull", from: oldPod, change: func(u *upgrade) {
+			lackImage(u)
+			u.nodes[0].refused = true
+			u.nodes[2].pullTrouble = "node n3: ErrImagePull"
+		}, stage: "Nodes", about: "stopped: node n3: ErrImagePull; fix it", stuck: true, pulls: true},
+		{name: "which is replaced without it once another node has pulled it", from: oldPod, change: func(u *upgrade) {
+			lackImage(u)
+			u.maxUnavailable = 3
+			u.nodes[0].refused, u.nodes[1].pulled = true, true
+		}, stage: "Nodes", replace: "ovs-n1 ovs-n2", about: "pulling the image on n3", pulls: true},
+		{name: "or if all nodes refuse", from: oldPod, change: func(u *upgrade) {
+			lackImage(u)
 			for i := range u.nodes {
-				u.nodes[i].holdsImage, u.nodes[i].pullTrouble = false, "ErrImagePull"
+				u.nodes[i].refused = true
 			}
+		}, stage: "Nodes", replace: "ovs-n1", pulls: true},
+		{name: "a node that cannot pull does not stop others", from: oldPod, change: func(u *upgrade) {
+			lackImage(u)
+			u.nodes[0].pullTrouble, u.nodes[2].pulled = "node n1: ErrImagePull", true
+		}, stage: "Nodes", replace: "ovs-n3", about: "pulling the image on n1, n2", pulls: true},
+		{name: "nor a pod that does not run", from: oldPod, change: func(u *upgrade) {
+			lackImage(u)
 			u.nodes[2].openVSwitch = failing(u.nodes[2].openVSwitch)
-		}, stage: "Nodes", replace: "ovs-n3", about: "ErrImagePull", stuck: true, pulls: true},
+		}, stage: "Nodes", replace: "ovs-n3", pulls: true},
+		{name: "only canaries pull for canaries", from: oldPod, change: func(u *upgrade) {
+			lackImage(u)
+			u.nodes[2].canary, u.nodes[2].holdsImage = true, true
+			u.nodes[0].pullTrouble = "node n1: ErrImagePull"
+		}, stage: "Nodes", replace: "ovs-n3"},
+		{name: "a node that starts its first pods pulls nothing in advance", from: newPod, change: func(u *upgrade) {
+			u.nodes[1] = upgradeNode{name: "n2"}
+			u.set(render.ControllerName, func(s *upgradeSet) { s.unfinished = true })
+		}, stage: "Nodes"},
 		{name: "a paused upgrade pulls nothing", from: oldPod, change: func(u *upgrade) {
 			u.mode = v1alpha1.UpgradePaused
 			u.nodes[0].holdsImage = false
@@ -191,18 +220,18 @@ func TestWhatMayBeReplaced(t *testing.T) {
 			u.set(render.ControllerName, func(s *upgradeSet) { s.unfinished = true })
 		}, stage: "Controller", release: render.ControllerName},
 		{name: "backwards the controller is first", from: laterPod, stage: "Controller", release: render.ControllerName},
-		{name: "even if what follows does not serve", from: newPod, change: func(u *upgrade) {
+		{name: "even if later stages do not serve", from: newPod, change: func(u *upgrade) {
 			u.sets[render.NorthboundName] = everything(laterPod).sets[render.NorthboundName]
 			u.set(render.ControllerName, func(s *upgradeSet) { s.pods[0] = failing(s.pods[0]) })
 		}, stage: "Databases", release: render.NorthboundName},
 		{name: "nodes last, and there the agent before Open vSwitch", from: newPod, change: func(u *upgrade) {
 			u.nodes = everything(laterPod).nodes
 		}, stage: "Nodes", replace: "cni-n1"},
-		{name: "mode Canary does not hold what goes back", from: newPod, change: func(u *upgrade) {
+		{name: "mode Canary does not hold a rollback", from: newPod, change: func(u *upgrade) {
 			u.mode = v1alpha1.UpgradeCanary
 			u.nodes = everything(laterPod).nodes
 		}, stage: "Nodes", replace: "cni-n1"},
-		{name: "what is too new goes back before what is too old goes forward", from: oldPod, change: func(u *upgrade) {
+		{name: "too new pods roll back before too old ones are upgraded", from: oldPod, change: func(u *upgrade) {
 			u.nodes[2].openVSwitch = laterPod("ovs-n3")
 		}, stage: "Nodes", replace: "ovs-n3"},
 		{name: "a member on a node that does not answer is not waited for on the way back", from: newPod, change: func(u *upgrade) {

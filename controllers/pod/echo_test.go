@@ -203,7 +203,7 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 		allocator.Release("a.shop")
 		pass()
 		pass()
-		c.expect(t, "a pod that is gone", 2, 1, 1)
+		c.expect(t, "a deleted pod", 2, 1, 1)
 
 		c.cached = nil
 		pass()

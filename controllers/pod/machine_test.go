@@ -147,8 +147,8 @@ func TestAMachineKeepsItsAddress(t *testing.T) {
 
 func TestAMachineThatIsGoneLeavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w world, definition, vm *unstructured.Unstructured){
-		"its own end":      func(w world, _, vm *unstructured.Unstructured) { w.Must(w.Client.Delete(w.Context(), vm)) },
-		"that of its kind": func(w world, definition, _ *unstructured.Unstructured) { w.undefine(w.Context(), definition) },
+		"its own end":         func(w world, _, vm *unstructured.Unstructured) { w.Must(w.Client.Delete(w.Context(), vm)) },
+		"the end of its kind": func(w world, definition, _ *unstructured.Unstructured) { w.undefine(w.Context(), definition) },
 	} {
 		for _, running := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, controller running %v", name, running), func(t *testing.T) {

@@ -195,7 +195,7 @@ func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
 		cached *corev1.Pod
 		want   string
 	}{
-		{"a cache from before the patch", podAt("u1", "99", map[string]string{"k": "old"}), "written"},
+		{"a cache without the patch", podAt("u1", "99", map[string]string{"k": "old"}), "written"},
 		{"a successor of the same name", podAt("u2", "98", map[string]string{"k": "other"}), "other"},
 		{"a cache with the patch", podAt("u1", "100", map[string]string{"k": "written"}), "written"},
 		{"a cache that someone wrote to after the patch", podAt("u1", "101", map[string]string{"k": "damaged"}), "damaged"},
@@ -209,7 +209,7 @@ func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
 	}
 	l.forget(key("a"))
 	if uid := l.holder(key("a")); uid != "" {
-		t.Errorf("a pod that is gone still holds the lease: %s", uid)
+		t.Errorf("a deleted pod still holds the lease: %s", uid)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestOnPodNetwork(t *testing.T) {
 	}{
 		"a pod on a node":             {func(*corev1.Pod) {}, true},
 		"a running pod":               {func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, true},
-		"a pod of which nobody knows": {func(p *corev1.Pod) { p.Status.Phase = corev1.PodUnknown }, true},
+		"an unknown pod":              {func(p *corev1.Pod) { p.Status.Phase = corev1.PodUnknown }, true},
 		"a pod without a node":        {func(p *corev1.Pod) { p.Spec.NodeName = "" }, false},
 		"a pod on the host's network": {func(p *corev1.Pod) { p.Spec.HostNetwork = true }, false},
 		"a pod that has succeeded":    {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},

@@ -251,7 +251,7 @@ func TestAPodWithANodesPortNameIsRefused(t *testing.T) {
 	w.Delete(p)
 	w.pod("b", "after") // reconciled after the deletion
 	if _, held := process.Allocator.Lookup("node-a.b"); !held {
-		t.Error("the node's lease is gone with the pod")
+		t.Error("the node's lease was released with the pod")
 	}
 }
 

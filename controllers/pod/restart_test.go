@@ -100,7 +100,7 @@ func TestARestartLeavesSettledPodsAlone(t *testing.T) {
 type broken struct{ client.Reader }
 
 func (broken) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("the API server was asked for what the cache has")
+	return errors.New("the API server was asked for cached objects")
 }
 
 // The process is a standby until its restoration succeeds.

@@ -95,7 +95,7 @@ func TestPoliciesShareTheirSets(t *testing.T) {
 	w.Delete(first)
 	w.Eventually(func() string {
 		if n := w.rows("ACL"); n != 3+5 {
-			return fmt.Sprintf("%d ACLs: want those of the second policy, and what passes always: two for each of DHCP and hairpins, one for health checks", n)
+			return fmt.Sprintf("%d ACLs: want the second policy's, and the permanent ones: two for each of DHCP and hairpins, one for health checks", n)
 		}
 		return ""
 	})
@@ -131,7 +131,7 @@ func TestPoliciesAfterARestart(t *testing.T) {
 	marker := w.pod("default", "marker", "app=none")
 	w.expect(kept, want)
 	if n := second.Transactions(); n != 1 {
-		t.Errorf("%d transactions after a restart, want that of the new pod", n)
+		t.Errorf("%d transactions after a restart, want only the new pod's", n)
 	}
 	w.Delete(marker)
 	second.Stop()
@@ -218,7 +218,7 @@ ingress:
 	w.expect(np, want("["+v4(friend)+"]", "["+v6(friend)+"]"))
 	isolation := w.acls("Isolation//pods")
 	if got := isolation["node/n1/ip4"]; got != `allow-related outport == [web.default] && ip4.src == {100.64.0.2, 192.0.2.1} && is_chassis_resident("node-n1")` {
-		t.Errorf("what the pod's node may send: %s", got)
+		t.Errorf("traffic from the pod's node: %s", got)
 	}
 	w.Change(friends, func() { friends.Labels["team"] = "b" })
 	w.expect(np, want("[]", "[]"))

@@ -215,7 +215,7 @@ func TestSecurityGroupsAfterARestart(t *testing.T) {
 	w.expectOf("SecurityGroup//web", wantOfWeb(web, "["+v6(client)+"]"))
 	w.closedIn(orphan, "3")
 	if n := second.Transactions(); n != 1 {
-		t.Errorf("%d transactions after a restart, want that of the new pod", n)
+		t.Errorf("%d transactions after a restart, want only the new pod's", n)
 	}
 	w.Delete(marker)
 	second.Stop()

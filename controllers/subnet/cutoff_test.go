@@ -37,7 +37,7 @@ func TestAPodThatComesDuringTheCheckIsNotCutOff(t *testing.T) {
 		}
 		switch {
 		case problem == nil && want != "":
-			t.Errorf("%s with gateway %s is in force, want %q", cidrs, gateway, want)
+			t.Errorf("%s with gateway %s is effective, want %q", cidrs, gateway, want)
 		case problem != nil && (want == "" || problem.Reason != validation.ReasonAddressesInUse || !strings.Contains(problem.Message, want)):
 			t.Errorf("%s with gateway %s: %s, want %q", cidrs, gateway, problem.Message, want)
 		}

@@ -111,7 +111,7 @@ func TestWhatIsWrongOfAFeatureChangesNothing(t *testing.T) {
 		n.rules("tcp.dst == 22")
 		n.rows("DHCP_Options", "cidr", "10.20.0.0/24", "fd00:20::/64")
 		if got := n.subnet("shop").Status; got.DHCPV4OptionsUUID == "" {
-			t.Error("the status forgot what is in force")
+			t.Error("the status lost the effective features")
 		}
 		n.change(s, func() { s.Spec = *right.DeepCopy() })
 	}

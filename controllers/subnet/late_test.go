@@ -47,7 +47,7 @@ func TestWhatTheCacheHasNotGotYetStays(t *testing.T) {
 	n.rows("Logical_Switch", "name", "join", "ovn-default", "s-late")
 	n.Eventually(func() string {
 		if _, held := n.process.Allocator.Lookup("node-n-gone"); held {
-			return "the node that is gone has an address"
+			return "the deleted node has an address"
 		}
 		return ""
 	})

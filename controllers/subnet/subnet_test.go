@@ -314,6 +314,6 @@ func TestWhatWasDeletedMeanwhileGoes(t *testing.T) {
 	n.rows("Logical_Switch", "name", "join", "ovn-default")
 	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster")
 	if _, held := n.process.Allocator.Lookup("node-n1"); held {
-		t.Error("a node that is gone holds an address")
+		t.Error("a deleted node holds an address")
 	}
 }

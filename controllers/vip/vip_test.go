@@ -115,7 +115,7 @@ func TestAConflictIsToldAndEndsByItself(t *testing.T) {
 			w.Create(ip)
 			w.Eventually(func() string {
 				if w.Get(ip); ip.Spec.IPAddress == "" {
-					return "the IP object is not in force"
+					return "the IP object is not effective"
 				}
 				return ""
 			})
@@ -149,7 +149,7 @@ func TestAPodHasTheAddressesOfAVipForItsOwn(t *testing.T) {
 	w.Gone(v)
 	lease, held := process.Allocator.Lookup("vip/v")
 	if held {
-		t.Errorf("the Vip that is gone holds %v", lease)
+		t.Errorf("the deleted Vip holds %v", lease)
 	}
 	w.pod("next", "ip_address", "10.16.0.9") // the address is free
 }

@@ -49,9 +49,9 @@ type conformance struct {
 
 func main() {
 	c := conformance{report: progress.New(os.Stdout)}
-	all := flag.Bool("all", false, "run all tests of [sig-network] that make sense in the lab, not only those of conformance")
-	build := flag.Bool("build", false, "build the tests into the lab's cache, and do no more")
-	flag.StringVar(&c.focus, "focus", "", "regular expression of the tests to run, instead of those of conformance or all")
+	all := flag.Bool("all", false, "run all tests of [sig-network] that make sense in the lab, not only the conformance tests")
+	build := flag.Bool("build", false, "only build the tests into the lab's cache")
+	flag.StringVar(&c.focus, "focus", "", "regular expression of the tests to run, instead of the conformance tests or all")
 	flag.StringVar(&c.skip, "skip", "", "regular expression of tests not to run")
 	flag.StringVar(&c.families, "families", cluster.Dual, "families of pods: dual, ipv4 or ipv6")
 	flag.StringVar(&c.output, "output", "_output/conformance", "directory for the log, junit.xml, report.json and summary.md")

@@ -53,7 +53,7 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context()) },
 	}
-	cmd.Flags().StringVar(&b.output, "output", "_output/kiln.tar", "file to write; programs are built beside it")
+	cmd.Flags().StringVar(&b.output, "output", "_output/kiln.tar", "file to write; programs are built in its directory")
 	cmd.Flags().StringVar(&b.tag, "tag", "kiln.local/kiln:dev", "name of the image")
 	return cmd
 }

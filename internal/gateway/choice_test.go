@@ -32,22 +32,22 @@ func TestChoose(t *testing.T) {
 		candidates, current string
 		one, all            string
 	}{
-		"nobody":                                {"", "", "", ""},
-		"the first in order":                    {"b:s a:s", "", "b", "b a"},
-		"the first in order comes back":         {"a:s b:s", "b", "a", "a b"},
-		"the first is down":                     {"a:d b:s c:s", "a", "b", "b c"},
-		"the first is cordoned":                 {"a:c b:s", "a", "b", "b"},
-		"all are cordoned":                      {"a:c b:c", "a", "a", "a b"},
-		"the only one left is cordoned":         {"a:d b:c", "a", "b", "b"},
-		"nothing is known after a restart":      {"a:u b:u", "b", "b", "b"},
-		"nothing is known of a new gateway":     {"a:u b:u", "", "a", "a b"},
-		"the unproven does not take over":       {"a:u b:s", "b", "b", "b"},
-		"the unproven that carries it stays":    {"a:u b:s", "a", "a", "a b"},
-		"the unproven is better than the dead":  {"a:d b:u", "a", "b", "b"},
-		"the last hop stays":                    {"a:d b:d", "a", "a", "a"},
-		"the last hops stay":                    {"a:d b:d c:d", "a b", "a", "a b"},
-		"nobody served ever":                    {"a:d b:d", "", "", ""},
-		"who is no candidate any more does not": {"b:d", "a", "", ""},
+		"nobody":                               {"", "", "", ""},
+		"the first in order":                   {"b:s a:s", "", "b", "b a"},
+		"the first in order comes back":        {"a:s b:s", "b", "a", "a b"},
+		"the first is down":                    {"a:d b:s c:s", "a", "b", "b c"},
+		"the first is cordoned":                {"a:c b:s", "a", "b", "b"},
+		"all are cordoned":                     {"a:c b:c", "a", "a", "a b"},
+		"the only one left is cordoned":        {"a:d b:c", "a", "b", "b"},
+		"nothing is known after a restart":     {"a:u b:u", "b", "b", "b"},
+		"nothing is known of a new gateway":    {"a:u b:u", "", "a", "a b"},
+		"the unproven does not take over":      {"a:u b:s", "b", "b", "b"},
+		"the unproven that carries it stays":   {"a:u b:s", "a", "a", "a b"},
+		"the unproven is better than the dead": {"a:d b:u", "a", "b", "b"},
+		"the last hop stays":                   {"a:d b:d", "a", "a", "a"},
+		"the last hops stay":                   {"a:d b:d c:d", "a b", "a", "a b"},
+		"nobody served ever":                   {"a:d b:d", "", "", ""},
+		"a former candidate does not":          {"b:d", "a", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, current := candidates(t, c.candidates), strings.Fields(c.current)
@@ -76,7 +76,7 @@ func TestStateOf(t *testing.T) {
 	}{
 		"ready, and its agent renews":           {node(same), Alive, Serving},
 		"ready, of an agent without Leases":     {node(same), NoLease, Serving},
-		"ready, and not heard of yet":           {node(same), Unknown, Unproven},
+		"ready, without a Lease yet":            {node(same), Unknown, Unproven},
 		"ready, and its data path is dead":      {node(same), Stopped, Down},
 		"not registered":                        {&corev1.Node{}, NoLease, Down},
 		"cordoned":                              {node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), Unknown, Cordoned},

@@ -138,7 +138,7 @@ func TestANodeThatNeverBeginsToRenewStops(t *testing.T) {
 	}
 	c.renewals["late"] = true
 	if stopped := c.pass(15 * time.Second); !slices.Equal(stopped, []string{"dead"}) {
-		t.Errorf("%v stopped, want the one that was never heard of", stopped)
+		t.Errorf("%v stopped, want the one without any renewal", stopped)
 	}
 	c.want("dead", Stopped)
 	c.want("late", Alive)

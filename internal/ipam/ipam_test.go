@@ -76,7 +76,7 @@ func TestEveryAddressIsGivenOnceInOrder(t *testing.T) {
 			want: "10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5 10.0.0.6"},
 		{name: "excluded ranges are passed over, also overlapping and outside ones", cidrs: "10.0.0.0/29", gateways: "10.0.0.6",
 			exclude: []string{"10.0.0.2..10.0.0.3", "10.0.0.3", "10.0.1.1..10.0.1.9", "9.255.255.255..10.0.0.1"}, want: "10.0.0.4 10.0.0.5"},
-		{name: "a /30 has one address beside its gateway", cidrs: "10.0.0.0/30", gateways: "10.0.0.1", want: "10.0.0.2"},
+		{name: "a /30 has one address besides its gateway", cidrs: "10.0.0.0/30", gateways: "10.0.0.1", want: "10.0.0.2"},
 		{name: "a /31 has two addresses", cidrs: "10.0.0.0/31", want: "10.0.0.0 10.0.0.1"},
 		{name: "a /32 has one", cidrs: "10.0.0.5/32", want: "10.0.0.5"},
 		{name: "a /32 that is the gateway has none", cidrs: "10.0.0.5/32", gateways: "10.0.0.5"},
@@ -182,7 +182,7 @@ func TestRefusals(t *testing.T) {
 	var taken *TakenError
 	allocate(t, a, "x", "10.0.0.9")
 	if _, err := a.Allocate("p", static("10.0.0.9")); !errors.As(err, &taken) || taken.By != "x" {
-		t.Errorf("the error must say who holds the address: %v", err)
+		t.Errorf("the error must name the address's holder: %v", err)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestAllocateIsIdempotentUntilTheRequestChanges(t *testing.T) {
 	}{
 		{"the first request", static(), "10.0.0.2,fd00::2", 1},
 		{"the same again", static(), "10.0.0.2,fd00::2", 0},
-		{"what it holds, asked for by name", static("fd00::2"), "10.0.0.2,fd00::2", 0},
+		{"its own addresses, requested by name", static("fd00::2"), "10.0.0.2,fd00::2", 0},
 		{"an excluded address by name", static("10.0.0.200"), "10.0.0.200,fd00::3", 1},
 		{"one family", v6, "fd00::4", 1},
 		{"a MAC address", withMAC, "fd00::4", 1},
@@ -324,7 +324,7 @@ func TestRestoreTakesAddressesAsTheyAre(t *testing.T) {
 		t.Errorf("got %v, want no such subnet", err)
 	}
 	if got := allocate(t, a, "new"); got != "10.0.0.100" {
-		t.Errorf("got %s: fresh addresses begin after the highest one from before the start", got)
+		t.Errorf("got %s: fresh addresses begin after the highest restored one", got)
 	}
 }
 

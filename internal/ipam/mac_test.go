@@ -29,7 +29,7 @@ func TestAMACThatFollowsFromAnAddressIsTakenWhileItsPortHasIt(t *testing.T) {
 	}
 	a.Release("first")
 	if err := ask("second"); err != nil {
-		t.Errorf("asking for a MAC address that nobody has any more: %v", err)
+		t.Errorf("a request for a released MAC address: %v", err)
 	}
 	allocate(t, a, "first", "10.0.0.5")
 	if got, _ := a.Lookup("first"); got.MAC.String() == lease.MAC.String() {

@@ -278,7 +278,7 @@ func TestAddressesAreFoundAmongManyToAvoid(t *testing.T) {
 		avoid, come int
 	}{
 		{"once the cursor has been everywhere", "10.0.0.0/22", 2 * maxAvoided, 2000},
-		{"beyond those that are remembered", "10.0.0.0/16", keepReleased + 2*maxAvoided, 100},
+		{"beyond the remembered ones", "10.0.0.0/16", keepReleased + 2*maxAvoided, 100},
 		{"once many have been released", "10.0.0.0/16", 2 * maxAvoided, 2 * keepReleased},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

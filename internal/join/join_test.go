@@ -40,10 +40,10 @@ func TestANodeTakesNoPodsAddress(t *testing.T) {
 
 	allocator.Release(port)
 	if lease, err := leases.Lease(node, port, subnet); err != nil || lease.Subnet != kubeovnv1.JoinSubnet {
-		t.Errorf("once the pod is gone: %v, %v", lease, err)
+		t.Errorf("after the pod's deletion: %v, %v", lease, err)
 	}
 	leases.Release(node, port)
 	if _, held := allocator.Lookup(port); held {
-		t.Error("the node is gone and holds an address")
+		t.Error("the deleted node holds an address")
 	}
 }

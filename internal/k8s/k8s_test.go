@@ -101,7 +101,7 @@ func TestAStatusGoesBackThoughTheCacheIsBehind(t *testing.T) {
 	must(tell(cached, metav1.ConditionTrue)) // changes nothing
 	must(tell(cached, metav1.ConditionFalse))
 	if err := tell(cached, metav1.ConditionTrue); !apierrors.IsConflict(err) {
-		t.Errorf("with what was there before in the cache: %v", err)
+		t.Errorf("with the earlier state in the cache: %v", err)
 	}
 	must(tell(read(), metav1.ConditionTrue))
 	if s := read(); !k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionReady, 0) {

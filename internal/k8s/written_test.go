@@ -25,7 +25,7 @@ func TestNobodyWaitsForEverForAWriteThatIsNoMore(t *testing.T) {
 	}
 	now = now.Add(believedFor)
 	if v.newerThan(object("900")) {
-		t.Error("what was written is still waited for")
+		t.Error("the written state is still waited for")
 	}
 	v.add(object("901"))
 	if !v.newerThan(object("900")) {

@@ -79,7 +79,7 @@ func TestSubnetsOf(t *testing.T) {
 			},
 			want: []string{"z", "b", "c"},
 		},
-		"the default subnet of the VPC comes first among those that serve": {
+		"the default subnet of the VPC is the first of the serving ones": {
 			subnets: []*kubeovnv1.Subnet{subnet("a", names("shop"), age(9)), subnet("b", names("shop"))},
 			vpc:     vpc("ovn-cluster", "b"), want: []string{"b", "a"},
 		},
@@ -87,7 +87,7 @@ func TestSubnetsOf(t *testing.T) {
 			subnets: []*kubeovnv1.Subnet{subnet("a", names("shop"))},
 			vpc:     vpc("tenant", "tenant-a"), listed: true, want: []string{"tenant-a", "a"},
 		},
-		"the default subnet of the default VPC is not added to those that serve": {
+		"the default subnet of the default VPC is not added to the serving ones": {
 			subnets: []*kubeovnv1.Subnet{subnet("a", names("shop"))},
 			vpc:     vpc("ovn-cluster", "main"), want: []string{"a"},
 		},

@@ -531,15 +531,15 @@ func TestRowsThatMakeNoSenseAreRefused(t *testing.T) {
 	e.apply(subnet("s"), subnetRows("s"))
 	onSwitch := new(desired.SwitchPorts(switchRef("s")))
 	for name, rows := range map[string][]desired.Row{
-		"two rows of one key":          append(subnetRows("x"), subnetRows("y")...),
-		"a port without a parent":      {{Key: "k", Model: &nb.LogicalSwitchPort{Name: "p"}}},
-		"a switch with a parent":       {{Key: "k", Model: &nb.LogicalSwitch{}, Parent: onSwitch}},
-		"a policy on a switch's ports": {{Key: "k", Model: &nb.LogicalRouterPolicy{}, Parent: onSwitch}},
-		"a row nobody can own":         {{Key: "k", Model: &nb.NBGlobal{}}},
-		"no model":                     {{Key: "k"}},
-		"a nil model":                  {{Key: "k", Model: (*nb.LogicalSwitch)(nil)}},
-		"a member of a parent's set":   {{Key: "k", Model: &nb.LogicalSwitchPort{}, Parent: onSwitch, Members: []desired.Set{*onSwitch}}},
-		"a switch in a port group":     {{Key: "k", Model: &nb.LogicalSwitch{}, Members: []desired.Set{desired.GroupPorts(groupRef("n"))}}},
+		"two rows of one key":            append(subnetRows("x"), subnetRows("y")...),
+		"a port without a parent":        {{Key: "k", Model: &nb.LogicalSwitchPort{Name: "p"}}},
+		"a switch with a parent":         {{Key: "k", Model: &nb.LogicalSwitch{}, Parent: onSwitch}},
+		"a policy on a switch's ports":   {{Key: "k", Model: &nb.LogicalRouterPolicy{}, Parent: onSwitch}},
+		"a row without a possible owner": {{Key: "k", Model: &nb.NBGlobal{}}},
+		"no model":                       {{Key: "k"}},
+		"a nil model":                    {{Key: "k", Model: (*nb.LogicalSwitch)(nil)}},
+		"a member of a parent's set":     {{Key: "k", Model: &nb.LogicalSwitchPort{}, Parent: onSwitch, Members: []desired.Set{*onSwitch}}},
+		"a switch in a port group":       {{Key: "k", Model: &nb.LogicalSwitch{}, Members: []desired.Set{desired.GroupPorts(groupRef("n"))}}},
 		"an element in a set of ports": {{
 			Key: "k", Model: &nb.LogicalSwitch{}, Elements: []desired.Element{{Of: desired.GroupPorts(groupRef("n")), Value: "x"}},
 		}},

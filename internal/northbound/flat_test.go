@@ -30,7 +30,7 @@ func TestTheCostOfAPodDoesNotGrow(t *testing.T) {
 	e.fill(1000, 20000)
 	many := e.costs(20000)
 	for _, what := range []string{"created", "applied again", "deleted"} {
-		t.Logf("a pod is %s with %d allocations beside 1,000, %d beside 20,000", what, few[what], many[what])
+		t.Logf("a pod is %s with %d allocations among 1,000, %d among 20,000", what, few[what], many[what])
 		if many[what] > few[what]+few[what]/10 {
 			t.Errorf("the cost of a pod that is %s grows with the pods there are", what)
 		}

@@ -56,7 +56,7 @@ func TestNorthdServesAndChecksRules(t *testing.T) {
 	const mac = "eth.src == 02:01:00:00:00:02"
 	who := northd.Trace("s1", `inport == "client.ns" && `+mac+` && eth.dst == ff:ff:ff:ff:ff:ff && arp.op == 1 && arp.spa == 10.16.0.2 && arp.tpa == 10.16.0.100`)
 	if !strings.Contains(who, "arp.op = 2") || !strings.Contains(who, `output("client.ns")`) || strings.Contains(who, `output("backend.ns")`) {
-		t.Errorf("who has the address:\n%s", who)
+		t.Errorf("ARP responder of the address:\n%s", who)
 	}
 	for _, c := range []struct{ addresses, port, want string }{
 		{"ip4.src == 10.16.0.2 && ip4.dst == 10.16.0.100", "80", `output("backend.ns")`},
@@ -119,7 +119,7 @@ func TestOnlyCheckedRulesCostNorthdFullComputations(t *testing.T) {
 		before := northd.Recomputes("northd")
 		rule(name, "10.16.0.11", checked)
 		if full := northd.Recomputes("northd") != before; full != checked {
-			t.Errorf("a change of a rule that is checked: %v; northd computes everything anew: %v", checked, full)
+			t.Errorf("a change of a rule with checks: %v; northd recomputes everything: %v", checked, full)
 		}
 		e.apply(translate.LBRuleOwner(translate.KindSwitchLBRule, name), nil)
 		northd.Await("the end of it", func(sb *nbtest.Server) bool { return len(sb.Rows("Load_Balancer")) == 1 })

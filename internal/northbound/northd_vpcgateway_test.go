@@ -57,7 +57,7 @@ func TestVpcGateway(t *testing.T) {
 			for subnet, dst := range map[string]netip.Addr{"open": open, "shut": shut} {
 				out := w.trace("join", "node-n1", name+"_gateway-join", dns, dst, "udp.src == 53", "est,rpl")
 				if !strings.Contains(out, `output("`+name+"-"+subnet+`.ns")`) {
-					t.Errorf("what comes back to %s of VPC %s does not arrive:\n%s", dst, name, out)
+					t.Errorf("replies to %s of VPC %s do not arrive:\n%s", dst, name, out)
 				}
 			}
 			echo := map[bool]string{true: "icmp4.type == 8 && icmp4.code == 0", false: "icmp6.type == 128 && icmp6.code == 0"}[open.Is4()]

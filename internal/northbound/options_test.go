@@ -13,9 +13,9 @@ import (
 
 func TestLeadersSetOptionsThatNobodyHasSet(t *testing.T) {
 	for name, test := range map[string]struct{ there, want map[string]string }{
-		"in a new database":            {want: map[string]string{"northd-backoff-interval-ms": "300"}},
-		"beside those of others":       {there: map[string]string{"a": "b"}, want: map[string]string{"a": "b", "northd-backoff-interval-ms": "300"}},
-		"but not over a value of some": {there: map[string]string{"northd-backoff-interval-ms": "0"}, want: map[string]string{"northd-backoff-interval-ms": "0"}},
+		"in a new database":             {want: map[string]string{"northd-backoff-interval-ms": "300"}},
+		"next to other owners' options": {there: map[string]string{"a": "b"}, want: map[string]string{"a": "b", "northd-backoff-interval-ms": "300"}},
+		"but not over a value of some":  {there: map[string]string{"northd-backoff-interval-ms": "0"}, want: map[string]string{"northd-backoff-interval-ms": "0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := nbtest.Start(t)

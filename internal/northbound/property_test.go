@@ -110,7 +110,7 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 		sent := proxy.Transactions()
 		settle()
 		if again := proxy.Transactions() - sent; again != 0 {
-			t.Errorf("seed %d: %d transactions for what was there", seed, again)
+			t.Errorf("seed %d: %d transactions for an unchanged state", seed, again)
 		}
 		got := outcome(server)
 		e.stop()

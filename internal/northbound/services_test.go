@@ -47,14 +47,14 @@ func TestOneEndpointAmongManyServices(t *testing.T) {
 		northd.Await("the change", func(sb *nbtest.Server) bool { return balances(sb, services+1, endpoints[999], false) })
 		for _, node := range costly {
 			if n := northd.Recomputes(node); n != before[node] {
-				t.Errorf("beside %d Services northd computed its %s in full", services, node)
+				t.Errorf("among %d Services northd computed its %s in full", services, node)
 			}
 		}
 		if services == 0 {
 			alone = operations
 		}
 		if operations != alone || operations > 3 {
-			t.Errorf("%v operations beside %d Services, %v alone", operations, services, alone)
+			t.Errorf("%v operations among %d Services, %v alone", operations, services, alone)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestAnAuthorityThatNobodyAdvancedForLong(t *testing.T) {
 			back := at.Add(time.Duration(away) * month)
 			advance(t, a, back)
 			if end := a.current.certificate.NotAfter; !back.Before(end) {
-				t.Fatalf("left after %d months, back after %d more: who signs has expired at %s", left, away, end)
+				t.Fatalf("left after %d months, back after %d more: the signer expired at %s", left, away, end)
 			}
 			signer := a.current.certificate
 			advance(t, a, back)

@@ -123,16 +123,16 @@ func TestOVSDBTellsIssuedAuthoritiesApart(t *testing.T) {
 
 	anchored := serve(t, role, role.Bundle())
 	if !anchored.answers(t, client, nil) || !anchored.answers(t, client, chain) {
-		t.Error("who trusts the anchor refuses the role's own certificates")
+		t.Error("trust in the anchor does not include the role's certificates")
 	}
 	if anchored.answers(t, stranger, nil) || anchored.answers(t, stranger, otherChain) {
-		t.Error("who trusts the anchor takes certificates of another role")
+		t.Error("trust in the anchor includes certificates of another role")
 	}
 	if serve(t, role, certificate).answers(t, client, chain) {
-		t.Error("the issuer's certificate is enough: there is no need of an anchor any more")
+		t.Error("the issuer's certificate suffices: the anchor is not needed")
 	}
 	if !serve(t, role, encodeCertificate(organisation.root.certificate.Raw)).answers(t, stranger, otherChain) {
-		t.Error("who trusts the issuer's root tells roles apart: there is no need of an anchor any more")
+		t.Error("trust in the issuer's root distinguishes roles: the anchor is not needed")
 	}
 	speaksTo(t, anchored, client)
 }

@@ -255,7 +255,7 @@ func TestDamagedAuthoritiesAreRefused(t *testing.T) {
 				t.Fatal("it was taken")
 			}
 			if strings.Contains(err.Error(), "BEGIN") {
-				t.Errorf("the error shows what the Secret holds: %v", err)
+				t.Errorf("the error contains the Secret's content: %v", err)
 			}
 		})
 	}

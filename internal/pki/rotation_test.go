@@ -175,7 +175,7 @@ func TestASuccessorThatDoesNotSignYetGivesWay(t *testing.T) {
 	advance(Rotation{ByIssuer: true, Issued: two}, start.Add(settle/2))
 	advance(Rotation{ByIssuer: true, Issued: two}, start.Add(settle))
 	if _, issued := a.Signing(); issued {
-		t.Error("the second signs before everyone has heard of it")
+		t.Error("the second signs before all components trust it")
 	}
 	advance(Rotation{}, start.Add(settle))
 	if a.next != nil {
@@ -262,7 +262,7 @@ func TestIssuedAuthoritiesThatCannotBeUsedAreRefused(t *testing.T) {
 		"expired":              {changed(func(c *x509.Certificate) { c.NotBefore = start.AddDate(-1, 0, 0); c.NotAfter = start }), "expired"},
 		"empty":                {KeyPair{}, "no certificate"},
 		"the key of another":   {KeyPair{Certificate: changed(func(*x509.Certificate) {}).Certificate, Key: foreign.Key}, "does not match the certificate"},
-		"not what it says":     {KeyPair{Certificate: foreign.Key, Key: foreign.Key}, "a PRIVATE KEY where a certificate should be"},
+		"not a certificate":    {KeyPair{Certificate: foreign.Key, Key: foreign.Key}, "a PRIVATE KEY where a certificate should be"},
 		"an encoding of PKCS1": {KeyPair{Certificate: foreign.Certificate, Key: []byte("-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n")}, "PKCS #8"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -162,7 +162,7 @@ func walk(t *testing.T, random *rand.Rand) {
 			compareParts(t, x, m, s)
 		}
 		if grouped != m.grouped() {
-			t.Fatalf("step %d, %s: those who listen believe that pods name groups: %v", step, what, grouped)
+			t.Fatalf("step %d, %s: according to the notifications pods name groups: %v", step, what, grouped)
 		}
 		if got, want := len(sets), len(m.inUse()); got != want {
 			t.Fatalf("step %d, %s: %d sets are known, %d used", step, what, got, want)

@@ -61,7 +61,7 @@ func (d Reserver) Restore(ctx context.Context, w Request) {
 		restore = d.Allocator.RestoreShared
 	}
 	if err := restore(w.Holder, ipam.Lease{Subnet: w.Subnet, Addresses: addresses, MAC: mac}); err != nil {
-		log.FromContext(ctx).Error(err, "cannot keep the addresses of "+w.What+" from before the start", "holder", w.Holder)
+		log.FromContext(ctx).Error(err, "cannot keep the addresses of "+w.What+" from an earlier process", "holder", w.Holder)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestProcessSaysHowItEnded(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if err := process.Stop(); err != nil {
-		t.Errorf("stopping what has ended: %v", err)
+		t.Errorf("stopping an ended process: %v", err)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestKeeperStartsAgain(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := k.Call(t.Context(), "version"); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("calling what is not running: %v", err)
+		t.Errorf("calling a stopped process: %v", err)
 	}
 }
 

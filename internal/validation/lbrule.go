@@ -47,7 +47,7 @@ func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
 	for i := range b.Ports {
 		name := LBRulePortName(&b.Ports[i])
 		if names[name] {
-			return problem(ReasonFieldInvalid, "ports: the name %s is there twice, or is that of a port without a name: give each port its own", name)
+			return problem(ReasonFieldInvalid, "ports: the name %s is used twice, or belongs to a port without a name: give each port its own", name)
 		}
 		names[name] = true
 	}

@@ -48,7 +48,7 @@ func TestSubnet(t *testing.T) {
 		{name: "an attachment network of another CNI may have none", spec: kubeovnv1.SubnetSpec{Provider: "macvlan.default"}},
 
 		{name: "gateway nodes with addresses", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", GatewayNode: "a:192.0.2.1, a:2001:db8::1, b"}, gateways: "10.16.0.1"},
-		{name: "rules of what is translated", spec: natRule("nat", "10.16.1.0/24,10.16.0.5", "192.0.2.0/24,2001:db8::/32"), gateways: "10.16.0.1"},
+		{name: "rules of translated addresses", spec: natRule("nat", "10.16.1.0/24,10.16.0.5", "192.0.2.0/24,2001:db8::/32"), gateways: "10.16.0.1"},
 		{name: "an external gateway", spec: external("192.0.2.1", 1000, 1000, false), gateways: "10.16.0.1"},
 		{name: "gateway nodes that cannot be read", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", GatewayNode: "a:b"}, reason: ReasonFieldInvalid, message: "gatewayNode: egress address of node a"},
 		{name: "another action", spec: natRule("drop", "", ""), reason: ReasonFieldInvalid, message: "must be nat or forward"},
@@ -172,20 +172,20 @@ func TestIgnoredPodAnnotations(t *testing.T) {
 		key, value string
 		ignored    bool
 	}{
-		"a feature that is not built":             {"ovn.kubernetes.io/eip", "192.0.2.1", true},
-		"groups of another network":               {"net1.shop.ovn.kubernetes.io/security_groups", "a,b", true},
-		"a request for another network":           {"net1.shop.kubernetes.io/logical_switch", "s1", true},
-		"a request for the first network":         {"ovn.kubernetes.io/logical_switch", "s1", false},
-		"a value that asks for what is so anyway": {"ovn.kubernetes.io/mirror", "false", false},
-		"one that does not":                       {"ovn.kubernetes.io/mirror", "true", true},
-		"another kind of interface":               {"ovn.kubernetes.io/pod_nic_type", "dpdk-port", true},
-		"the kind that there is":                  {"ovn.kubernetes.io/pod_nic_type", "veth-pair", false},
-		"an empty value":                          {"ovn.kubernetes.io/vip", " ", false},
-		"a result of Kube-OVN's controller":       {"ovn.kubernetes.io/vlan_id", "5", false},
-		"an annotation of Kubernetes":             {"cni.projectcalico.kubernetes.io/mirror-pod", "x", false},
-		"a name in a domain that is no provider":  {"node.kubernetes.io/limit", "x", false},
-		"a name in a domain of somebody else":     {"example.com/vip", "x", false},
-		"an annotation without a domain":          {"vip", "x", false},
+		"a feature that is not built":            {"ovn.kubernetes.io/eip", "192.0.2.1", true},
+		"groups of another network":              {"net1.shop.ovn.kubernetes.io/security_groups", "a,b", true},
+		"a request for another network":          {"net1.shop.kubernetes.io/logical_switch", "s1", true},
+		"a request for the first network":        {"ovn.kubernetes.io/logical_switch", "s1", false},
+		"a value that requests the default":      {"ovn.kubernetes.io/mirror", "false", false},
+		"one that does not":                      {"ovn.kubernetes.io/mirror", "true", true},
+		"another kind of interface":              {"ovn.kubernetes.io/pod_nic_type", "dpdk-port", true},
+		"the kind that there is":                 {"ovn.kubernetes.io/pod_nic_type", "veth-pair", false},
+		"an empty value":                         {"ovn.kubernetes.io/vip", " ", false},
+		"a result of Kube-OVN's controller":      {"ovn.kubernetes.io/vlan_id", "5", false},
+		"an annotation of Kubernetes":            {"cni.projectcalico.kubernetes.io/mirror-pod", "x", false},
+		"a name in a domain that is no provider": {"node.kubernetes.io/limit", "x", false},
+		"a name in another owner's domain":       {"example.com/vip", "x", false},
+		"an annotation without a domain":         {"vip", "x", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := IgnoredPodAnnotations(map[string]string{c.key: c.value})

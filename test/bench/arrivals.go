@@ -60,7 +60,7 @@ func (a *arrivals) await(ctx context.Context, done func(since map[string]time.Ti
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			return fmt.Errorf("follow what comes: %w", err)
+			return fmt.Errorf("follow arrivals: %w", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -99,7 +99,7 @@ func (b *bench) takeover(ctx context.Context) error {
 	b.add(scenario, "Lease taken to the first new pod, median", "s", medianOf(served).Seconds())
 	b.add(scenario, "Lease taken to the first new pod, longest", "s", slices.Max(served).Seconds())
 	b.addRequests(scenario, "API lists per takeover", lists, b.options.restarts)
-	b.addRequests(scenario, "API writes per takeover, those of a pod included", writes, b.options.restarts)
+	b.addRequests(scenario, "API writes per takeover, including the pod's", writes, b.options.restarts)
 	return b.addMemory(ctx, scenario)
 }
 

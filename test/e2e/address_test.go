@@ -130,7 +130,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		expectReach(ctx, asker, till)
 	}, SpecTimeout(4*time.Minute))
 
-	It("that were asked for or reserved are what a pod gets, again and again", func(ctx SpecContext) {
+	It("that were requested or reserved stay with a pod, again and again", func(ctx SpecContext) {
 		applySample(ctx, "pod_static_address.yaml")
 		applySample(ctx, "ip_reserved.yaml")
 		DeferCleanup(func(ctx SpecContext) {

@@ -119,7 +119,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	It("has no right to what decides about the network, whoever it says it is", func(ctx SpecContext) {
+	It("has no right to the objects that configure the network, as any user that it may impersonate", func(ctx SpecContext) {
 		attempts := forbidden(ctx, config, cluster.PodAddrs(others.to)[0])
 		AddReportEntry("requests that were refused", len(attempts))
 		for what, attempt := range attempts {
@@ -128,7 +128,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("stops no write to the northbound database by what it writes on pods", func(ctx SpecContext) {
+	It("stops no write to the northbound database by annotations of pods", func(ctx SpecContext) {
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "shared-by-tenants"}, Spec: kubeovnv1.SubnetSpec{
 			CIDRBlock: "10.81.0.0/24", Vips: []string{"10.81.0.100"},
 		}}
@@ -217,7 +217,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		removePods(ctx, attackerNamespace)
 	}, SpecTimeout(3*time.Minute))
 
-	It("floods the API server with pods and Services, and delays nobody", func(ctx SpecContext) {
+	It("floods the API server with pods and Services, and delays no other tenant", func(ctx SpecContext) {
 		pods, services := 500, 150
 		if os.Getenv("ATTACKS") == "all" {
 			pods, services = 5000, 2000

@@ -286,7 +286,7 @@ func faults() []fault {
 			fault{did: db.workload + ", leader's file replaced by an old copy", writes: 5500 * ms, healed: 19 * sec, inject: oldCopy(db)},
 			fault{did: db.workload + ", leader's disk full for 20 s", lasts: 20 * sec, writes: 5500 * ms, healed: 91 * sec, inject: fullDisk(db, leader)},
 			fault{did: db.workload + ", a follower's disk full for 20 s", lasts: 20 * sec, writes: sec, healed: 39 * sec, inject: fullDisk(db, follower)},
-			fault{did: db.workload + ", a follower's file ends before what it says is committed", writes: sec, healed: 9 * sec, inject: damage(db, follower, commitBeyond(db))},
+			fault{did: db.workload + ", a follower's file ends before its commit index", writes: sec, healed: 9 * sec, inject: damage(db, follower, commitBeyond(db))},
 		)
 	}
 	// The leading controller may run on this node.

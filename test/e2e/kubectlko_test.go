@@ -47,14 +47,14 @@ var _ = Describe("kubectl ko", func() {
 		Expect(err).To(MatchError(ContainSubstring("exit code 1")))
 	}, SpecTimeout(2*time.Minute))
 
-	It("tells how databases are", func(ctx SpecContext) {
+	It("reports the state of databases", func(ctx SpecContext) {
 		for _, db := range []string{"nb", "sb"} {
 			Expect(says(ctx, db, "status")).To(MatchRegexp(`(?s)leader: +\S+\n.*leader`))
 			Expect(says(ctx, db, "dbstatus")).To(ContainSubstring("ok"))
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("makes backups, and the northbound database anew from one, while no packet is lost", Label(disruptive, mayRestart), func(ctx SpecContext) {
+	It("makes backups, and rebuilds the northbound database from one without a lost packet", Label(disruptive, mayRestart), func(ctx SpecContext) {
 		DeferCleanup(func(ctx SpecContext) {
 			Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed())
 			deleteNamespace(ctx, koNamespace)

@@ -45,7 +45,7 @@ var _ = Describe("cluster-wide policies", func() {
 		expectReach(ctx, neighbour, web)
 		readyPolicy(ctx, policy)
 
-		By("letting the tenant's own policy judge what is passed to it")
+		By("letting the tenant's own policy decide about passed traffic")
 		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "e2e-tenant", Name: "own"}}
 		Expect(yaml.UnmarshalStrict([]byte(`{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: stranger}}}]}]}`), &np.Spec)).To(Succeed())
 		Expect(suite.Objects.Create(ctx, np)).To(Succeed())
@@ -91,7 +91,7 @@ var _ = Describe("cluster-wide policies", func() {
 			readyPolicy(ctx, policy)
 		}
 
-		By("letting the tenant's own policy judge what is passed to it, before the baseline")
+		By("letting the tenant's own policy decide about passed traffic, before the baseline")
 		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "e2e-tenant-a", Name: "own"}}
 		Expect(yaml.UnmarshalStrict([]byte(`{podSelector: {}, ingress: [{from: [{namespaceSelector: {}}], ports: [{port: 8081}]}]}`), &np.Spec)).To(Succeed())
 		Expect(suite.Objects.Create(ctx, np)).To(Succeed())

@@ -128,7 +128,7 @@ var _ = Describe("network policies", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) { m = newMatrix(ctx) }, NodeTimeout(3*time.Minute))
 
 	for _, c := range policyCases {
-		It("let through what they say: "+c.name, func(ctx SpecContext) {
+		It("allow as specified: "+c.name, func(ctx SpecContext) {
 			policies := m.apply(ctx, c.policies)
 			Eventually(func() []string { return m.differences(ctx, policies) }).WithContext(ctx).WithTimeout(time.Minute).Should(BeEmpty())
 			for _, p := range m.pods {
@@ -155,7 +155,7 @@ var _ = Describe("network policies", Ordered, func() {
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("close open connections that a change no longer allows, in both directions, and log what they drop", func(ctx SpecContext) {
+	It("close open connections that a change no longer allows, in both directions, and log dropped packets", func(ctx SpecContext) {
 		begun := time.Now()
 		closing := []struct {
 			direction string

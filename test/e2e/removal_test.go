@@ -48,7 +48,7 @@ func nodeStates(ctx context.Context) map[string]string {
 var _ = Describe("removal", Label(disruptive, mayRestart), Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
 		if bare == nil {
-			Skip("Kiln was there before the suite began: nobody knows what the nodes were like without it")
+			Skip("Kiln was installed before the suite began: the nodes' state without it is unknown")
 		}
 		makeNamespace(ctx, removalNamespace)
 		for i, node := range suite.Workers {

@@ -83,7 +83,7 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(3*time.Minute))
 
-	It("serve the pods of a custom VPC, which reach those of the default one as well", func(ctx SpecContext) {
+	It("serve the pods of a custom VPC, which reach the default VPC as well", func(ctx SpecContext) {
 		eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
 		rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
 		theirs := overlapping(ctx, true, rule, eip)

@@ -102,7 +102,7 @@ var _ = Describe("security groups", Ordered, func() {
 		}
 	}, NodeTimeout(3*time.Minute))
 
-	It("let through what the sample says", func(ctx SpecContext) {
+	It("allow the traffic of the sample", func(ctx SpecContext) {
 		By("tier 1, behind a group of tier 0 that passes")
 		connects(ctx, stranger, web, tcp, 8080, true)
 		connects(ctx, stranger, web, udp, 8081, false)
@@ -158,7 +158,7 @@ var _ = Describe("security groups", Ordered, func() {
 		watching(ctx)
 	}, SpecTimeout(3*time.Minute))
 
-	It("close what names one that is gone, and open it when it is back", func(ctx SpecContext) {
+	It("close pods that name a deleted group, and open them when it is back", func(ctx SpecContext) {
 		connects(ctx, stranger, web, tcp, 8080, true)
 		deleteObjects(ctx, groupObjects("shop-web")...)
 		connects(ctx, stranger, web, tcp, 8080, false)

@@ -59,7 +59,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("refuse what has no endpoints, and what is no port of them", func(ctx SpecContext) {
+	It("refuse connections without endpoints, and to unknown ports", func(ctx SpecContext) {
 		s := serviceOf(ctx, "none", func(s *corev1.ServiceSpec) {
 			s.Type, s.Selector = corev1.ServiceTypeNodePort, map[string]string{"app": "nobody"}
 		})
@@ -104,7 +104,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("leave an address that two ask for to the older one, and tell the other", func(ctx SpecContext) {
+	It("leave a contested address to the older one, and notify the other", func(ctx SpecContext) {
 		asking := func(name, server string) *corev1.Service {
 			return serviceOf(ctx, name, func(s *corev1.ServiceSpec) {
 				s.Selector, s.ExternalIPs = map[string]string{"name": server}, []string{"192.0.2.81", "2001:db8::81"}
@@ -129,7 +129,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		reached("far")
 	}, SpecTimeout(3*time.Minute))
 
-	It("tell load balancers which nodes have endpoints", func(ctx SpecContext) {
+	It("show load balancers which nodes have endpoints", func(ctx SpecContext) {
 		s := serviceOf(ctx, "checked", func(s *corev1.ServiceSpec) {
 			s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
 			s.Selector = map[string]string{"name": "near"}
@@ -208,7 +208,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	It("do not leave clients of UDP with an endpoint that is gone", func(ctx SpecContext) {
+	It("do not leave clients of UDP with a removed endpoint", func(ctx SpecContext) {
 		serverOf(ctx, "leaves", suite.Workers[1], "udp")
 		s := serviceOf(ctx, "udp", func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"app": "udp"} })
 		for _, from := range []origin{fromPod(near), fromNode(suite.Workers[0])} {

@@ -44,7 +44,7 @@ var _ = Describe("subnets", func() {
 		expectReach(ctx, stranger, one)
 	}, SpecTimeout(6*time.Minute))
 
-	It("has a subnet's own rules in force, and keeps them when a wrong one is written", func(ctx SpecContext) {
+	It("enforces a subnet's own rules, and keeps them when a wrong one is written", func(ctx SpecContext) {
 		useSample(ctx, "subnet_acls.yaml", "frontends")
 		web, neighbour := serve(ctx, "frontends", "web", 0), serve(ctx, "frontends", "neighbour", 1)
 		stranger := serve(ctx, "e2e-strangers", "stranger", 1)

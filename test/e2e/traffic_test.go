@@ -43,7 +43,7 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 		Expect(pods.failures).To(BeEmpty(), "pods that did not start")
 		Expect(len(pods.starts)).To(BeNumerically(">=", nodes))
 		for _, f := range seen {
-			long := (flows{f}).gapsOver(aRestart)
+			long := (flows{f}).gapsOver(max(aRestart, 5*pace(f.protocol))) // a single lost packet is no restart
 			Expect(len(long)).To(BeNumerically("<=", gaps), "gaps: %v", long)
 		}
 		Expect(seen.gapsLongerThan(bound(longestRestart))).To(BeEmpty())

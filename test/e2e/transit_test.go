@@ -123,7 +123,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("have Services of their own, which nobody else is led to", func(ctx SpecContext) {
+	It("have Services of their own, which no other VPC reaches", func(ctx SpecContext) {
 		applyVpcs(ctx, "vpc_services.yaml")
 		dualService(ctx, "shop", suite.Workers[1])
 		shop, err := suite.Cluster.CoreV1().Pods(transitNamespace).Get(ctx, "shop", metav1.GetOptions{})

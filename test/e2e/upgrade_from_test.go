@@ -171,7 +171,7 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 		removePods(ctx, keptNamespace, "strict")
 	}, SpecTimeout(time.Minute))
 
-	It("goes back to the image of before, and forward again", func(ctx SpecContext) {
+	It("rolls back to the previous image, and forward again", func(ctx SpecContext) {
 		traffic := startTraffic(ctx, p)
 		wantImage(ctx, fromImage, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, fromImage)

@@ -102,7 +102,7 @@ func pace(protocol string) time.Duration {
 	if protocol == icmp {
 		usual = 10 * time.Millisecond
 	}
-	return usual * time.Duration(max(1, calibration.slowdown))
+	return time.Duration(float64(usual) * max(1, calibration.slowdown))
 }
 
 // watched is one flow: ping, or requests on one TCP connection or one UDP socket.

@@ -66,7 +66,7 @@ func TestEveryColumnIsCompared(t *testing.T) {
 	for table, schema := range nb.Schema().Tables {
 		for column := range schema.Columns {
 			if diff := differs(of(table, column, "one"), of(table, column, "other")); !strings.Contains(diff, column) {
-				t.Errorf("a difference in %s.%s is told by %q", table, column, diff)
+				t.Errorf("a difference in %s.%s is reported by %q", table, column, diff)
 			}
 		}
 	}
@@ -178,12 +178,12 @@ func (w *world) sameAsFresh(limit time.Duration) {
 			return "the fresh controller is busy: " + busy
 		}
 		if diff := differs(dumpOf(fresh), have); diff != "" {
-			return "the database (+) and what a fresh controller writes into an empty one (-) differ:\n" + diff + w.podsIn(diff)
+			return "the database (+) and a fresh controller's result in an empty one (-) differ:\n" + diff + w.podsIn(diff)
 		}
 		return ""
 	})
 	w.kill()
 	w.serve(w.database)
 	w.start()
-	w.Logf("%d rows are those that a fresh controller writes", have.rows())
+	w.Logf("%d rows are the same as a fresh controller's", have.rows())
 }

@@ -69,7 +69,7 @@ func TestSoak(t *testing.T) {
 	})
 	if diff := differs(empty, s.settle(limit)); diff != "" {
 		s.keepLog()
-		t.Errorf("everything is deleted, and the database is not what it was before (-), but (+):\n%s", diff)
+		t.Errorf("everything is deleted, and the database differs from the first state (-), it is now (+):\n%s", diff)
 	}
 }
 

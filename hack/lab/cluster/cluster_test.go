@@ -94,7 +94,7 @@ func TestAuthoritiesOutliveTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(first.cluster.Certificate, second.cluster.Certificate) || !slices.Equal(first.accounts.Key, second.accounts.Key) {
-		t.Error("loaded authorities are not those that were made")
+		t.Error("loaded authorities differ from the created ones")
 	}
 }
 

@@ -29,7 +29,7 @@ func TestTheHostsNamespaceIsFoundWhenTheMainThreadWasLeftInAnother(t *testing.T)
 		giveUpTheMainThread(t)
 	}
 	if left := mainThreads(); left == want {
-		t.Fatalf("the main thread is in %s, that of this test", left)
+		t.Fatalf("the main thread is in %s, the namespace of this test", left)
 	}
 	h, err := netnsHandle("")
 	if err != nil {

@@ -66,7 +66,7 @@ func (d Dir) spec() (s spec, err error) {
 		err = json.Unmarshal(raw, &s)
 	}
 	if err != nil {
-		return s, fmt.Errorf("read what the guest has to know: %w", err)
+		return s, fmt.Errorf("read the guest's configuration: %w", err)
 	}
 	return s, nil
 }

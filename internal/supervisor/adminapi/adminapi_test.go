@@ -102,7 +102,7 @@ func TestEndpoint(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := c.do(t.Context(), http.MethodPost, "/later", nil); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("what the member does not know: %v", err)
+		t.Errorf("an unknown request: %v", err)
 	}
 	if err := c.Convert(t.Context()); err != nil {
 		t.Error(err)
@@ -114,7 +114,7 @@ func TestEndpoint(t *testing.T) {
 		t.Error(diff)
 	}
 	if err := c.Kick(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "server is missing") {
-		t.Errorf("kick of nobody: %v", err)
+		t.Errorf("kick without a member: %v", err)
 	}
 	if err := c.Compact(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot store a snapshot") {
 		t.Errorf("the member's message is lost: %v", err)

@@ -64,7 +64,7 @@ func createDatabase(ctx context.Context, o Options) error {
 func removeIfThere(paths ...string) error {
 	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove what a former process left: %w", err)
+			return fmt.Errorf("remove leftovers of an earlier process: %w", err)
 		}
 	}
 	return nil

@@ -137,7 +137,7 @@ func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
 	}
 	try(t, syscall.Kill(controller, syscall.SIGCONT))
 	supervisortest.Eventually(t, "a reaches b again", reaches)
-	supervisortest.Eventually(t, "ovs-vswitchd does not wait any more", func() error {
+	supervisortest.Eventually(t, "ovs-vswitchd no longer waits", func() error {
 		if restoreWaits(t, o) {
 			return errors.New("it waits")
 		}

@@ -38,7 +38,7 @@ func reach(t *testing.T, from netns.NsHandle, address string, ports []int) []int
 			open = append(open, port)
 			try(t, conn.Close())
 		case !errors.Is(err, syscall.ECONNREFUSED):
-			t.Errorf("port %d of %s: %v: it is to be refused, not dropped", port, address, err)
+			t.Errorf("port %d of %s: %v: want a refusal, not a drop", port, address, err)
 		}
 	}
 	return open
@@ -71,7 +71,7 @@ func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
 		v4, v6 []int
 	}{
 		{
-			name: "a stranger reaches what is for every node", node: "node-1",
+			name: "an outsider reaches a port for nodes", node: "node-1",
 			status: v1alpha1.OVNClusterStatus{Northbound: members("192.0.2.1"), Southbound: members("192.0.2.1"), Clients: []string{"192.0.2.1"}},
 			v4:     []int{6642, 6651}, v6: []int{6642, 6651},
 		},

@@ -36,7 +36,7 @@ func TestApplyMovesAddressesAndRoutes(t *testing.T) {
 	try(t, apply(plan, eth1, bridge))
 	try(t, checkMoved(t))
 
-	t.Run("again, nothing is to be done, and doing it again does no harm", func(t *testing.T) {
+	t.Run("a repetition changes nothing", func(t *testing.T) {
 		again := planMoves("eth1", plan.memory, must(observe(eth1, bridge)))
 		if len(again.addAddresses)+len(again.addRoutes)+len(again.clearAddresses)+len(again.clearRoutes) > 0 {
 			t.Errorf("plan: %v", flat(again))

@@ -65,7 +65,7 @@ func TestPlanMoves(t *testing.T) {
 			},
 		},
 		{
-			name:     "interrupted in the middle, it goes on and forgets nothing",
+			name:     "after an interruption it continues and loses nothing",
 			memory:   memory{Uplink: "eth1", Addresses: both},
 			observed: observed{uplinkAddresses: both[1:], bridgeAddresses: both[:1]},
 			want: moves{
@@ -99,7 +99,7 @@ func TestPlanMoves(t *testing.T) {
 			},
 		},
 		{
-			name:     "an address added to the uplink joins those in use",
+			name:     "an address added to the uplink joins the used ones",
 			memory:   memory{Uplink: "eth1", Addresses: both},
 			observed: observed{uplinkAddresses: prefixes("192.0.2.9/24"), bridgeAddresses: both},
 			want: moves{
@@ -114,7 +114,7 @@ func TestPlanMoves(t *testing.T) {
 			want:     moves{memory: memory{Uplink: "eth1", Addresses: both}},
 		},
 		{
-			name:     "a bridge that somebody else made is adopted with what it has",
+			name:     "a bridge of another owner is adopted with its addresses",
 			observed: observed{bridgeAddresses: both, bridgeRoutes: []route{via("default", "192.0.2.254")}},
 			want:     moves{memory: memory{Uplink: "eth1", Addresses: both, Routes: []route{via("default", "192.0.2.254")}}},
 		},

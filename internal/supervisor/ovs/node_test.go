@@ -193,7 +193,7 @@ func TestUserspaceNode(t *testing.T) {
 	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	healthy(t, o.HealthAddress)
 
-	t.Run("daemons tell their versions", func(t *testing.T) {
+	t.Run("daemons report their versions", func(t *testing.T) {
 		for address, runs := range map[string]version.Programs{
 			"127.0.0.1:6661":  {OpenVSwitch: "3.5"},
 			"127.0.0.1:6662":  {OpenVSwitch: "3.5"},
@@ -264,7 +264,7 @@ func TestUserspaceNode(t *testing.T) {
 		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 		healthy(t, o.HealthAddress)
 	})
-	t.Run("after the uplink got another name, while nobody else knew its addresses", func(t *testing.T) {
+	t.Run("after the uplink got another name, while no other interface had its addresses", func(t *testing.T) {
 		for _, name := range []string{"eth9", "eth1"} {
 			try(t, stop())
 			former := must(netlink.LinkByName(o.TunnelInterface))

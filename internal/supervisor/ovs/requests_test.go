@@ -25,7 +25,7 @@ import (
 func TestRequestsDoNotFloodTheAPIServer(t *testing.T) {
 	for name, until := range map[string]time.Duration{
 		"a certificate that is not valid yet on this node":        3 * time.Hour,
-		"a certificate that is not valid any more on this node":   -time.Hour,
+		"a certificate that is no longer valid on this node":      -time.Hour,
 		"a certificate most of whose lifetime is over, but valid": 30 * time.Minute,
 	} {
 		t.Run(name, func(t *testing.T) {

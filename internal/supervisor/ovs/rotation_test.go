@@ -112,7 +112,7 @@ func TestRotationKeepsConnections(t *testing.T) {
 		return nil
 	})
 	mountAnew(t, c.tls, next, time.Now().Add(-time.Minute), next.PEM)
-	supervisortest.Eventually(t, "an expired certificate convinces nobody", func() error {
+	supervisortest.Eventually(t, "an expired certificate is refused", func() error {
 		_, _, err := dial(next)
 		if !errors.As(err, new(x509.CertificateInvalidError)) && !errors.As(err, new(*tls.CertificateVerificationError)) {
 			return fmt.Errorf("got %w", err)
@@ -121,6 +121,6 @@ func TestRotationKeepsConnections(t *testing.T) {
 	})
 	serves(next, mountAnew(t, c.tls, next, later, next.PEM))
 	if err := ask(old); err != nil {
-		t.Errorf("the connection of before was lost: %v", err)
+		t.Errorf("the earlier connection was lost: %v", err)
 	}
 }

@@ -61,36 +61,41 @@ func (m *member) versions(ctx context.Context) (version.Programs, error) {
 	return version.Programs{Kiln: version.Kiln, OpenVSwitch: version.OfDaemon(answer)}, err
 }
 
-// Kick implements adminapi.Database. It resolves the server's address itself: if a member is alone in the cluster, ovsdb-server
+// Kick implements adminapi.Database. It looks for the server itself: if a member is alone in the cluster, ovsdb-server
 // 3.5 takes an unknown name for the member's and leaves.
 func (m *member) Kick(ctx context.Context, server string) error {
 	status, err := m.Status(ctx)
 	if err != nil {
 		return err
 	}
-	address, err := toKick(status, server)
+	name, err := toKick(status, server)
 	if err != nil {
 		return err
 	}
-	_, err = m.call(ctx, "cluster/kick", m.options.Database.Name, address)
+	_, err = m.call(ctx, "cluster/kick", m.options.Database.Name, name)
 	return err
 }
 
-// toKick returns the address of the other member that server identifies.
+// toKick returns a name of the other member that server identifies, as cluster/kick takes it (ovsdb-server(1)): the address, or the first
+// digits of the ID if another member has the same address.
 func toKick(status adminapi.Status, server string) (string, error) {
-	var found []string
+	var found []adminapi.Member
+	at := map[string]int{}
 	for _, member := range status.Members {
+		at[member.Address]++
 		if server == member.Address || len(server) >= 4 && server[:4] == member.ServerID {
-			found = append(found, member.Address)
+			found = append(found, member)
 		}
 	}
 	switch {
 	case len(found) != 1:
 		return "", fmt.Errorf("%d members are %q", len(found), server)
-	case found[0] == status.Address:
+	case found[0].Address == status.Address && strings.HasPrefix(status.ServerID, found[0].ServerID):
 		return "", fmt.Errorf("%q is this member itself: let it leave", server)
+	case at[found[0].Address] > 1:
+		return found[0].ServerID, nil
 	}
-	return found[0], nil
+	return found[0].Address, nil
 }
 
 // Leave implements adminapi.Database.

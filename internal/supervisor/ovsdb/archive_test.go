@@ -97,7 +97,7 @@ func TestArchive(t *testing.T) {
 	}
 	lost.insert(t, "b")
 
-	t.Run("who may not read gets nothing, and nobody anything else", func(t *testing.T) {
+	t.Run("a client without the right to read gets nothing, and no client other files", func(t *testing.T) {
 		tr.must(os.WriteFile(filepath.Join(directory, "secret"), []byte("secret"), 0o600))
 		var got bytes.Buffer
 		if err := tr.reader(supervisortest.NewAuthority(t, "strangers")).Backup(t.Context(), made.Name, &got); err == nil || got.Len() > 0 {

@@ -161,7 +161,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("got %v, want a refused certificate", err)
 		}
 	})
-	t.Run("nobody is kicked but another member", func(t *testing.T) {
+	t.Run("only another member can be kicked", func(t *testing.T) {
 		for _, server := range []string{"zzzz", one.ServerID, "ssl:192.0.2.1:6644", one.Address} {
 			if err := tr.admin(first, tr.callers).Kick(t.Context(), server); err == nil {
 				t.Errorf("%s was kicked", server)
@@ -222,7 +222,7 @@ func TestCluster(t *testing.T) {
 			tr.start(third, recorded)
 		}
 	})
-	t.Run("a member that is gone can be kicked", func(t *testing.T) {
+	t.Run("a lost member can be kicked", func(t *testing.T) {
 		third.stop()
 		fourth := tr.add("cp-4", "127.0.0.7")
 		tr.start(fourth, recorded)
@@ -260,7 +260,7 @@ func TestLostDataJoinsAnew(t *testing.T) {
 		damage(newFiles(other.options))
 		tr.start(other, status)
 		admin := tr.admin(other, tr.callers)
-		supervisortest.Eventually(t, "it says that it has to join anew", func() error {
+		supervisortest.Eventually(t, "the message says that it has to join again", func() error {
 			said, err := admin.Status(t.Context())
 			if err == nil && (!said.NeedsRejoin || said.Waiting == "") {
 				err = fmt.Errorf("it says %+v", said)

@@ -147,7 +147,7 @@ func TestRecovery(t *testing.T) {
 	})
 	first.insert(t, "b")
 
-	t.Run("one that is asked for is made once, whoever restarts", func(t *testing.T) {
+	t.Run("a requested one is made once, also after restarts", func(t *testing.T) {
 		names := func() string {
 			said, err := tr.admin(third, tr.callers).Status(t.Context())
 			tr.must(err)
@@ -332,7 +332,7 @@ func TestWhenABackupIsDue(t *testing.T) {
 		{"the last one is an hour old", hourOld, daily, serves, "", 23 * time.Hour},
 		{"the clock was set back", []adminapi.Backup{{Time: at.Add(1000 * time.Hour)}}, daily, serves, "", 24 * time.Hour},
 		{"one is asked for", hourOld, asked, serves, "r", 0},
-		{"and none beside it", nil, v1alpha1.Backup{Request: "r"}, serves, "r", 0},
+		{"and no other one", nil, v1alpha1.Backup{Request: "r"}, serves, "r", 0},
 		{"it is there", append([]adminapi.Backup{{Request: "r", Time: at}}, hourOld...), asked, serves, "", 24 * time.Hour},
 		{"it was requested, and this member joined later", hourOld, asked, reported, "", 23 * time.Hour},
 		{"there is no database yet", nil, asked, v1alpha1.DatabaseStatus{}, "", never},
@@ -365,7 +365,7 @@ func TestBackups(t *testing.T) {
 		t.Fatalf("there are %+v", all)
 	}
 	newest := filepath.Join(f.backups(), all[0].Name)
-	t.Run("what is damaged is not taken", func(t *testing.T) {
+	t.Run("a damaged file is not used", func(t *testing.T) {
 		info, err := os.Stat(newest)
 		tr.must(err)
 		content, err := os.ReadFile(newest)
@@ -388,7 +388,7 @@ func TestBackups(t *testing.T) {
 			t.Errorf("it holds %v", rows)
 		}
 	})
-	t.Run("what was asked for stays while it is", func(t *testing.T) {
+	t.Run("a requested backup stays while the request does", func(t *testing.T) {
 		for n, p := range []plannedBackup{{request: "r", pinned: "r"}, {pinned: "r"}, {pinned: "r"}, {pinned: "s"}} {
 			p.at, p.keep = at.Add(time.Duration(4+n)*time.Hour), 1
 			_, err := f.backUpFrom(t.Context(), server, p)
@@ -405,7 +405,7 @@ func TestBackups(t *testing.T) {
 			}
 		}
 	})
-	t.Run("what a crash left is taken away", func(t *testing.T) {
+	t.Run("leftovers of a crash are removed", func(t *testing.T) {
 		left := filepath.Join(f.backups(), "ovnsb_db-20261121T090000Z.db.new")
 		tr.must(os.WriteFile(left, nil, 0o600))
 		_, err := f.backUpFrom(t.Context(), server, plannedBackup{at: at.Add(9 * time.Hour), keep: 2})

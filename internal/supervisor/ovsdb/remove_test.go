@@ -37,7 +37,7 @@ func TestRemoveDataLeavesFilesOfOthers(t *testing.T) {
 	}
 	for _, name := range others {
 		if _, err := os.Stat(filepath.Join(directory, name)); err != nil {
-			t.Errorf("%s, which is not a database's, is gone: %v", name, err)
+			t.Errorf("%s, which is no database's, was removed: %v", name, err)
 		}
 	}
 }

@@ -182,7 +182,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if !errors.As(err, &wrong) || !strings.HasPrefix(text[wrong.Offset:], wrong.Text) {
-			t.Errorf("%q: %v points beside it", text, err)
+			t.Errorf("%q: %v does not point at it", text, err)
 		}
 	})
 }

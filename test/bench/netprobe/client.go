@@ -41,7 +41,7 @@ func dial(address string, mode byte) (*net.TCPConn, error) {
 		return nil, errors.New("not a TCP connection")
 	}
 	if _, err := tcp.Write([]byte{mode}); err != nil {
-		return nil, fmt.Errorf("select what the server does: %w", err)
+		return nil, fmt.Errorf("select the server's mode: %w", err)
 	}
 	return tcp, nil
 }

@@ -75,7 +75,7 @@ func TestDecide(t *testing.T) {
 			want:   Plan{Step: Join, ClusterID: "c", Remotes: []netip.Addr{netip.MustParseAddr("2001:db8::3")}},
 		},
 		{
-			name:   "the only member's file is gone: never create a second cluster",
+			name:   "the only member's file is missing: never create a second cluster",
 			status: v1alpha1.DatabaseStatus{ClusterID: "c", BootstrapNode: node, Members: members[:1]},
 			reason: "put the file back",
 		},
@@ -92,13 +92,13 @@ func TestDecide(t *testing.T) {
 			want:   Plan{Step: Start},
 		},
 		{
-			name:   "no member is to be here: wait",
+			name:   "no member belongs here: wait",
 			file:   file("c"),
 			status: v1alpha1.DatabaseStatus{ClusterID: "c", Members: members[1:]},
 			reason: "is to hold no member",
 		},
 		{
-			name:   "a file that has not finished joining: start, it goes on",
+			name:   "a file that has not finished joining: start, it continues",
 			file:   file(""),
 			status: recorded("", nil),
 			want:   Plan{Step: Start},
@@ -110,7 +110,7 @@ func TestDecide(t *testing.T) {
 			want:   Plan{Step: Start},
 		},
 		{
-			name:   "a file from before, while another node is to create the cluster: wait, it may turn out to be foreign",
+			name:   "an old file, while another node creates the cluster: wait, it may be foreign",
 			file:   file("old"),
 			status: v1alpha1.DatabaseStatus{BootstrapNode: "cp-2"},
 			reason: "is here already",
@@ -157,7 +157,7 @@ func TestDecide(t *testing.T) {
 			reason: "no database file is here",
 		},
 		{
-			name:   "this node makes the database anew from its file",
+			name:   "this node rebuilds the database from its file",
 			file:   file("c"),
 			status: recovering(node, v1alpha1.RecoverMember),
 			want:   Plan{Step: Recover, Since: now.Time, Source: v1alpha1.RecoverMember, Backup: "b"},
@@ -169,7 +169,7 @@ func TestDecide(t *testing.T) {
 			want:   Plan{Step: Start},
 		},
 		{
-			name:   "what it made cannot be read: make it again",
+			name:   "its result cannot be read: make it again",
 			file:   &File{Since: now.Time, Unusable: errors.New("syntax error")},
 			status: recovering(node, v1alpha1.RecoverBackup),
 			want:   Plan{Step: Recover, Since: now.Time, Source: v1alpha1.RecoverBackup, Backup: "b"},
@@ -212,12 +212,12 @@ func TestDecide(t *testing.T) {
 			err:    "give node cp-1 its former address, or move the file away",
 		},
 		{
-			name:   "but from nothing it can be made so",
+			name:   "but it can be made from nothing",
 			status: recovering(node, v1alpha1.RecoverRebuild),
 			want:   Plan{Step: Recover, Since: now.Time, Source: v1alpha1.RecoverRebuild, Backup: "b"},
 		},
 		{
-			name:   "another node makes the database anew: wait, whatever is here",
+			name:   "another node rebuilds the database: wait, whatever is here",
 			file:   file("c"),
 			status: recovering("cp-2", v1alpha1.RecoverMember),
 			reason: "node cp-2 re-creates",
