@@ -357,7 +357,7 @@ func TestWrongRules(t *testing.T) {
 		"no-ports": {newRule("no-ports", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports = nil }), "ports is empty"},
 		"names": {newRule("names", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) {
 			s.Ports = append(s.Ports, kubeovnv1.LBRulePort{Name: "http", Port: 81})
-		}), "the name http is there twice"},
+		}), "the name http is used twice"},
 		"unnamed": {newRule("unnamed", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) {
 			s.Ports = append(s.Ports, kubeovnv1.LBRulePort{Name: "tcp-82", Port: 81}, kubeovnv1.LBRulePort{Port: 82})
 		}), "the name tcp-82 is used twice, or belongs to a port without a name"},
