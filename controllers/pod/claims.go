@@ -32,34 +32,40 @@ type claimRules struct {
 	grants *grants.Rules
 }
 
-// allow reports whether a pod of a namespace may keep a lease. It may if the namespace may use the subnet and the pools that contain the
-// addresses, and none of them is one of the subnet's vips, or if the IP object of the port has the same addresses. Tenants cannot write IP
-// objects, so these prove the lease of a running pod whose namespace is no longer listed.
-func (c *claimRules) allow(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error) {
+// deny returns why a pod of a namespace may not keep a lease, or "". It may if the namespace may use the subnet and the pools that contain
+// the addresses, and none of them is one of the subnet's vips, or if the IP object of the port has the same addresses. Tenants cannot write
+// IP objects, so these prove the lease of a running pod whose namespace is no longer listed.
+func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipam.Lease) (string, error) {
 	if c == nil {
-		return true, nil
+		return "", nil
 	}
 	s := &kubeovnv1.Subnet{}
 	if err := c.reader.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
+			return "", fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
 		}
-		return true, nil // the allocator has no such subnet either
+		return "", nil // the allocator has no such subnet either
 	}
 	denied, err := c.grants.Subnet(ctx, namespace, s)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	if denied == "" {
 		if denied, err = c.deniedByPool(ctx, namespace, s, lease.Addresses); err != nil {
-			return false, err
+			return "", err
 		}
 	}
 	spec := cmp.Or(k8s.ValidSpec(s), &s.Spec)
-	if _, shared := lookup.SharedAmong(spec, lease.Addresses); denied == "" && !shared {
-		return true, nil
+	if vip, shared := lookup.SharedAmong(spec, lease.Addresses); denied == "" && shared {
+		denied = fmt.Sprintf("%s is one of the vips of subnet %s", vip, s.Name)
 	}
-	return c.matchesIPObject(ctx, port, lease)
+	if denied == "" {
+		return "", nil
+	}
+	if proven, err := c.matchesIPObject(ctx, port, lease); proven || err != nil {
+		return "", err
+	}
+	return denied, nil
 }
 
 // deniedByPool returns why a namespace may not use the pools of a subnet that contain any of the addresses, or "".
@@ -125,12 +131,12 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 	claimants := map[place]int{}
 	for c := range claims {
 		namespace, _, _ := translate.PodOfPort(c.port)
-		allowed, err := rules.allow(ctx, namespace, c.port, c.lease)
+		denied, err := rules.deny(ctx, namespace, c.port, c.lease)
 		if err != nil {
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
 		}
-		if !allowed {
-			s.log.Info("A lease is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port)
+		if denied != "" {
+			s.log.Info("A lease is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port, "reason", denied)
 			continue
 		}
 		all = append(all, c)

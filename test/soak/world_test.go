@@ -145,6 +145,7 @@ func (w *world) start() {
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	w.controller = daemontest.Start(w, "the controller", w.log, command)
 	w.controller.Tolerate(leadLost)
+	w.started++
 }
 
 // leadLost is the message of a controller that ends because it could not renew its Lease in time, as on an overloaded machine. In a
