@@ -69,6 +69,10 @@ const (
 // LabelSubnet is the label of an IP with the name of its subnet. Users of Kube-OVN select IPs by it.
 const LabelSubnet = "ovn.kubernetes.io/subnet"
 
+// LabelNode is the label of an IP with the name of its pod's or its own node. It is absent while no pod has the addresses, and empty if the
+// node's name is too long for a label. Users of Kube-OVN select IPs by it.
+const LabelNode = "ovn.kubernetes.io/node-name"
+
 // NodePortName returns the name of a node's logical switch port and of its IP object.
 func NodePortName(node string) string { return "node-" + node }
 

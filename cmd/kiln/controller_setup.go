@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
@@ -104,7 +105,7 @@ func (p *controllerProcess) restored(in controllerInputs, engine *northbound.Eng
 	p.pods = &pod.Reconciler{
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: in.namespaces, Pools: in.pools, Vips: in.vips, Grants: in.grants, Networks: in.networks,
 		Sets: in.sets, SecurePorts: p.options.portSecurity == kubeovnv1.PortSecurityEnforced, Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP,
-		Workers: podWorkers, IPWritePace: pod.DefaultIPWritePace,
+		Workers: podWorkers, IPWritePace: ipobject.DefaultPace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: in.vips, Recorder: recorder, Gate: p.gate}
 	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}

@@ -22,9 +22,6 @@ import (
 // results are the keys of the annotations that annotate writes.
 var results = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnNode, kubeovnv1.RoleResult))
 
-// labelNode is a label of IP objects that users of Kube-OVN select by.
-const labelNode = "ovn.kubernetes.io/node-name"
-
 // annotate writes the port's settings to the node's annotations, for the agent, in one patch.
 func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet join.Subnet, lease ipam.Lease) error {
 	network := kubeovnv1.PodNetwork{
@@ -57,7 +54,7 @@ func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam
 		kubeovnv1.AnnotationStatusAddresses.Key(): ipfamily.Join(k8s.StatusIPs(node)),
 	}
 	if len(validation.IsValidLabelValue(node.Name)) == 0 {
-		ip.Labels[labelNode] = node.Name
+		ip.Labels[kubeovnv1.LabelNode] = node.Name
 	}
 	return join.Record(ctx, r.Client, ip)
 }

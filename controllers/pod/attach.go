@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -78,16 +79,16 @@ func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.A
 // lease returns the pod's lease. It first frees the lease of a previous pod of the same name, unless the pod inherits it.
 func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, error) {
 	key := r.portKey(pod)
-	port := portOf(key)
+	port := leases.PortOf(key)
 	if err := r.yieldToNode(ctx, key); err != nil {
 		return ipam.Lease{}, err
 	}
 	lease, held := r.Allocator.Lookup(port)
 	switch {
 	case held && r.owns(pod):
-		_, early := r.retained.podType(key) // at the start, the cache did not have the pod yet
+		_, early := r.retained.PodType(key) // at the start, the cache did not have the pod yet
 		if early {
-			r.retained.forget(key)
+			r.retained.Forget(key)
 		}
 		if early || r.machineOf(pod) != "" && r.vpcPods.moved(port, pod.Spec.NodeName) {
 			r.settle(ctx, pod, lease)
@@ -122,9 +123,6 @@ func (r *Reconciler) releasePredecessor(ctx context.Context, pod *corev1.Pod, er
 	}
 	return err
 }
-
-// ofNode reports whether a lease belongs to a node: the join subnet has no pods.
-func ofNode(lease ipam.Lease) bool { return lease.Subnet == kubeovnv1.JoinSubnet }
 
 // owns reports whether the lease under the pod's name was allocated for this pod, by UID.
 func (r *Reconciler) owns(pod *corev1.Pod) bool {
@@ -173,15 +171,14 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 // allocationRequests returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
 // requests of requestsOf.
 func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, port string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
-	ip, err := r.ipObjects.find(ctx, port)
+	ip, err := r.ipObjects.Find(ctx, port)
 	if err != nil {
 		return nil, err
 	}
-	if isReservation(ip) {
-		want, p := reservedBy(ip)
-		if p != nil {
-			p.message = fmt.Sprintf("IP %s: %s", ip.Name, p.message)
-			return nil, p
+	if leases.IsReservation(ip) {
+		want, err := leases.RequestOf(ip)
+		if err != nil {
+			return nil, &problem{message: fmt.Sprintf("IP %s: %v", ip.Name, err)}
 		}
 		return []ipam.Request{want}, nil
 	}
@@ -190,7 +187,7 @@ func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, po
 
 // got records that a lease belongs to the pod, and warns the pod's user.
 func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
-	r.retained.forget(r.portKey(pod))
+	r.retained.Forget(r.portKey(pod))
 	r.podWrites.hold(pod)
 	r.latencies.reached(pod.UID, stageAddress)
 	r.warnOfIgnored(pod)

@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -111,7 +112,7 @@ func (c *claimRules) retained(ctx context.Context) ([]kubeovnv1.IP, error) {
 		return nil, nil
 	}
 	var ips kubeovnv1.IPList
-	if err := c.live.List(ctx, &ips, thatRetain()); err != nil {
+	if err := c.live.List(ctx, &ips, leases.ThatRetain()); err != nil {
 		return nil, fmt.Errorf("list IPs that keep addresses: %w", err)
 	}
 	return ips.Items, nil
@@ -204,7 +205,7 @@ func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place
 		return nil, err
 	}
 	for i := range ips {
-		if request, p := reservedBy(&ips[i]); p == nil && ips[i].DeletionTimestamp == nil {
+		if request, err := leases.RequestOf(&ips[i]); err == nil && ips[i].DeletionTimestamp == nil {
 			add(ips[i].Name, request.Subnet, request.Addresses)
 		}
 	}

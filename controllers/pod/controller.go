@@ -17,10 +17,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -53,20 +55,19 @@ type Reconciler struct {
 	// Workers is the number of concurrent reconciles of pods.
 	Workers int
 	// IPWritePace is the pace at which IP objects are written; the zero value writes them at once.
-	IPWritePace IPWritePace
+	IPWritePace ipobject.Pace
 
 	podWrites   podWrites
 	vpcPods     vpcPods
 	latencies   latencies
 	pending     pendingPods
-	retained    retainedLeases
+	retained    leases.Retained
 	machines    machines
 	missing     sync.Map // groups in the last warning of a pod, by its UID
 	unshared    sync.Map // addresses of port_vips in the last warning of a pod, by its UID
 	invalid     sync.Map // requests in the last warning of a pod, by its UID
 	cacheMisses sync.Map // keys of ports that existed at the start and whose pods were missing in the cache
-	ipQueue     writeQueue
-	ipObjects   *ipObjectWriter
+	ipObjects   ipobject.Writer
 	pods        metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
 	patching    chan struct{}   // holds one value for each patch in flight
 }
@@ -132,9 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
-	if !r.ipObjects.hasCurrentObject(ctx, a) {
-		r.ipQueue.put(req.NamespacedName)
-	}
+	r.ipObjects.Update(ctx, a.pod, a.key, a.lease)
 	return ctrl.Result{}, nil
 }
 
@@ -167,14 +166,14 @@ func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName) er
 	if err := r.removePort(ctx, key); err != nil {
 		return err
 	}
-	r.retained.forget(key)
-	port := portOf(key)
-	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
+	r.retained.Forget(key)
+	port := leases.PortOf(key)
+	if lease, ok := r.Allocator.Lookup(port); ok && !leases.OfNode(lease) {
 		r.Allocator.Release(port)
-	} else if ip, err := r.ipObjects.find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
+	} else if ip, err := r.ipObjects.Find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
 		return err
 	}
-	r.ipQueue.Add(ctrl.Request{NamespacedName: key})
+	r.ipObjects.Check(key)
 	return nil
 }
 

@@ -4,26 +4,19 @@
 package pod
 
 import (
-	"context"
 	"maps"
 	"net/netip"
 	"slices"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/podset"
 )
 
@@ -113,102 +106,4 @@ func TestPodsWithoutANetworkComeFirst(t *testing.T) {
 	if want := []string{"new1", "new2", "old1", "old2", "old3"}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
-}
-
-// staleClient has a cache that never shows written IP objects, and counts the writes.
-type staleClient struct {
-	client.Client
-	pod            *corev1.Pod
-	cached         *kubeovnv1.IP
-	posts, patches int
-	deletes        int
-}
-
-func (c *staleClient) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	switch o := o.(type) {
-	case *corev1.Pod:
-		c.pod.DeepCopyInto(o)
-		return nil
-	case *kubeovnv1.IP:
-		if c.cached != nil {
-			c.cached.DeepCopyInto(o)
-			return nil
-		}
-	}
-	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
-}
-
-func (c *staleClient) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
-	c.posts++
-	o.SetUID("ip1")
-	o.SetResourceVersion("100")
-	return nil
-}
-
-func (c *staleClient) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
-	c.patches++
-	o.SetResourceVersion("101")
-	return nil
-}
-
-func (c *staleClient) Delete(context.Context, client.Object, ...client.DeleteOption) error {
-	c.deletes++
-	return nil
-}
-
-func (c *staleClient) expect(t *testing.T, when string, posts, patches, deletes int) {
-	t.Helper()
-	if c.posts != posts || c.patches != patches || c.deletes != deletes {
-		t.Errorf("%s: %d POST, %d PATCH, %d DELETE", when, c.posts, c.patches, c.deletes)
-	}
-}
-
-func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		allocator := ipam.New()
-		cidrs := []netip.Prefix{netip.MustParsePrefix("10.16.0.0/24")}
-		if err := allocator.SetSubnet("s1", ipam.Subnet{CIDRs: cidrs}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := allocator.Allocate("a.shop", ipam.Request{Subnet: "s1"}); err != nil {
-			t.Fatal(err)
-		}
-		c := &staleClient{pod: podAt("u1", "5", nil)}
-		c.pod.Spec.NodeName = "n1"
-		pods := &Reconciler{Client: c}
-		w := &ipObjectWriter{
-			client: c, allocator: allocator, retained: &retainedLeases{}, podAt: pods.podAt, typeOf: pods.podTypeOf, done: func(types.NamespacedName) {},
-		}
-		pass := func() time.Duration {
-			result, err := w.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("a")})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return result.RequeueAfter
-		}
-		pass()
-		again := pass()
-		c.expect(t, "a second pass", 1, 0, 0)
-
-		time.Sleep(again)
-		pass()
-		c.expect(t, "after the time that a cache can lag", 2, 0, 0)
-
-		c.pod.Spec.NodeName = "n2"
-		pass()
-		pass()
-		c.expect(t, "a pod of the same name elsewhere", 2, 1, 0)
-
-		c.cached = &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "a.shop", UID: "ip1", ResourceVersion: "100"}}
-		allocator.Release("a.shop")
-		pass()
-		pass()
-		c.expect(t, "a deleted pod", 2, 1, 1)
-
-		c.cached = nil
-		pass()
-		if len(w.writes.ips) != 0 {
-			t.Errorf("kept for good: %v", w.writes.ips)
-		}
-	})
 }

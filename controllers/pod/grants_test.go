@@ -14,6 +14,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/grants"
 )
 
@@ -103,7 +104,7 @@ func TestOpenMembership(t *testing.T) {
 	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
 		Subnet: "ovn-default", Namespaces: []string{"member"}, IPs: []string{"10.16.0.100"},
 	}})
-	w.Start(stepsWith(pod.IPWritePace{}, func(r *pod.Reconciler) { r.Grants = grants.NewRules(r.Client, r.Namespaces, true) }))
+	w.Start(stepsWith(ipobject.Pace{}, func(r *pod.Reconciler) { r.Grants = grants.NewRules(r.Client, r.Namespaces, true) }))
 	w.pod("anyone", "vpc", "logical_switch", "blue-net")
 	if p := w.pod("anyone", "pool", "ip_pool", "bound"); address(p) != "10.16.0.100" {
 		t.Errorf("the pod has %s", address(p))
@@ -119,7 +120,7 @@ func TestPortSecurityIsEnforced(t *testing.T) {
 	strict := w.subnet("strict", "10.18.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityEnforced })
 	var process *controllertest.Process
 	for _, byDefault := range []bool{false, true} {
-		process = w.Restart(process, stepsWith(pod.IPWritePace{}, func(r *pod.Reconciler) { r.SecurePorts = byDefault }))
+		process = w.Restart(process, stepsWith(ipobject.Pace{}, func(r *pod.Reconciler) { r.SecurePorts = byDefault }))
 		suffix := map[bool]string{false: "-off", true: "-on"}[byDefault]
 		for subnet, secured := range map[string]bool{"ovn-default": byDefault, "lenient": false, "strict": true} {
 			p := w.pod("default", subnet+suffix, "logical_switch", subnet, "port_security", "false", "layer2_forward", "true", "port_vips", "10.16.0.100")
@@ -201,7 +202,7 @@ func TestAKeptAddressNeedsMembership(t *testing.T) {
 			w.Must(w.Client.Update(w.Context(), subnet))
 			w.Must(w.Client.Update(w.Context(), pool))
 			w.InForce(subnet, process)
-			w.Restart(process, stepsAt(pod.IPWritePace{}))
+			w.Restart(process, stepsAt(ipobject.Pace{}))
 			w.port(members[1]) // keeps running
 			w.port(members[2])
 			w.Delete(members[2]) // without waiting, so that the controller may see the new pod first

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
@@ -46,7 +46,7 @@ func TestAPodFollowsASubnetThatChangesBeforeTheCacheHasItsNetwork(t *testing.T) 
 	s := w.subnet("ovn-default", "10.16.0.0/24")
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
-	steps := stepsAt(pod.IPWritePace{})
+	steps := stepsAt(ipobject.Pace{})
 	steps.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: func(o any) (any, error) {
 		if p, ok := o.(*corev1.Pod); ok && p.Name == "late" && address(p) != "" {
 			<-held

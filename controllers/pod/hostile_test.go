@@ -17,7 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
-	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -173,7 +173,7 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	}
 	delete(forged, "forged6-3") // a querier has no IPv6 address
 	w.forgeAll(forged)
-	steps := stepsAt(pod.IPWritePace{})
+	steps := stepsAt(ipobject.Pace{})
 	pods := steps.Restore
 	steps.Restore = func(ctx context.Context, p *controllertest.Process) error {
 		return errors.Join(pods(ctx, p), // then the controller of OvnEips, which is not part of this test, restores its leases

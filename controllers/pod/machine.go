@@ -16,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -88,7 +89,7 @@ func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod 
 		namesake := &corev1.Pod{}
 		if r.Client.Get(ctx, r.portKey(pod), namesake, client.UnsafeDisableDeepCopy) == nil && r.machineOf(namesake) == "" && onPodNetwork(namesake) {
 			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to a pod: delete the pod, or choose another name for the machine",
-				portOf(r.portKey(pod))))
+				leases.PortOf(r.portKey(pod))))
 		}
 		r.pending.Add(ctrl.Request{NamespacedName: r.portKey(pod)})
 		return nil, nil, true, nil
@@ -150,7 +151,7 @@ func (r *Reconciler) isMachines(key types.NamespacedName, ip *kubeovnv1.IP) bool
 	if !r.KeepMachines {
 		return false
 	}
-	if podType, isRetained := r.retained.podType(key); isRetained {
+	if podType, isRetained := r.retained.PodType(key); isRetained {
 		return podType == kubeovnv1.PodTypeVirtualMachine
 	}
 	if row := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(key.Namespace, key.Name)); row != nil {

@@ -17,6 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 )
 
 // defineMachines installs the CRD of KubeVirt's VirtualMachine until the test ends.
@@ -322,7 +323,7 @@ func TestMachinesThatKeepNothing(t *testing.T) {
 	w.subnet("ovn-default", "10.16.0.0/24")
 	w.defineMachines()
 	w.machine("vm")
-	process := w.Start(stepsWith(pod.IPWritePace{}, func(r *pod.Reconciler) { r.KeepMachines = false }))
+	process := w.Start(stepsWith(ipobject.Pace{}, func(r *pod.Reconciler) { r.KeepMachines = false }))
 	runs := launcher("vm", "a", "n1")
 	w.Create(runs)
 	w.allocated(runs)

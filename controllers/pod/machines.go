@@ -97,7 +97,7 @@ func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q 
 		if err != nil {
 			return
 		}
-		if _, isRetained := r.retained.podType(name.AsNamespacedName()); isRetained {
+		if _, isRetained := r.retained.PodType(name.AsNamespacedName()); isRetained {
 			q.Add(ctrl.Request{NamespacedName: name.AsNamespacedName()})
 		}
 	}
@@ -132,7 +132,7 @@ func (m *machines) forget() {
 
 // enqueueRetained enqueues all retained leases of machines.
 func (r *Reconciler) enqueueRetained(q queue) {
-	for _, key := range r.retained.ofType(kubeovnv1.PodTypeVirtualMachine) {
+	for _, key := range r.retained.OfType(kubeovnv1.PodTypeVirtualMachine) {
 		q.Add(ctrl.Request{NamespacedName: key})
 	}
 }

@@ -37,13 +37,9 @@ var (
 		Buckets:                     stageBuckets,
 		NativeHistogramBucketFactor: 1.1,
 	})
-	queuedWrites = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "kiln_pod_records_held",
-		Help: "IP objects of pods that are not written yet; they wait while many pods are created.",
-	})
 )
 
-func init() { metrics.Registry.MustRegister(stageSeconds, wholePath, queuedWrites) }
+func init() { metrics.Registry.MustRegister(stageSeconds, wholePath) }
 
 // latencies measures the latency of pods that have no network yet. It drops pods that wait for a change by a user.
 type latencies struct {

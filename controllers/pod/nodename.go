@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -25,13 +26,13 @@ import (
 // yieldToNode removes the port of a pod whose port name belongs to a node. It then returns a *problem, and nil for other pods. The pod is
 // retried when the node's address on the join subnet becomes free.
 func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) error {
-	port := portOf(key)
+	port := leases.PortOf(key)
 	lease, held := r.Allocator.Lookup(port)
 	isNodes, err := r.isNodes(ctx, port)
 	switch {
 	case err != nil:
 		return err
-	case held && ofNode(lease):
+	case held && leases.OfNode(lease):
 		// The pod has no port: the node got its lease only after the pod's port was deleted.
 	case !isNodes:
 		return nil
@@ -79,7 +80,7 @@ func (r *Reconciler) enqueueNamesake(ctx context.Context, node string, q queue) 
 	}
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	lease, held := r.Allocator.Lookup(port)
-	if held && !ofNode(lease) || r.Client.Get(ctx, key, &corev1.Pod{}, client.UnsafeDisableDeepCopy) == nil {
+	if held && !leases.OfNode(lease) || r.Client.Get(ctx, key, &corev1.Pod{}, client.UnsafeDisableDeepCopy) == nil {
 		q.Add(ctrl.Request{NamespacedName: key})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 )
 
@@ -158,7 +159,7 @@ func (r *Reconciler) restoreVpcPods(ctx context.Context) error {
 }
 
 func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
-	return vpcPod{port: portOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
+	return vpcPod{port: leases.PortOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
 }
 
 // allocateUnambiguous allocates an address that is not ambiguous, or an ambiguous one if there is no other. A pod of a custom VPC gets no address of a
@@ -167,7 +168,7 @@ func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
 // Pods of the default VPC check the claims of pods of custom VPCs, and a pod of a custom VPC claims an address before it checks the default
 // VPC's subnets: of two concurrent allocations of an address, one skips it.
 func (r *Reconciler) allocateUnambiguous(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
-	port := portOf(r.portKey(pod))
+	port := leases.PortOf(r.portKey(pod))
 	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
 		return r.allocateInDefault(port, want)
 	}

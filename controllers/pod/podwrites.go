@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // podWrites stores this process's writes that the cache may not show yet: the pod that a lease was allocated for, and the results written on
@@ -74,7 +76,7 @@ func (l *podWrites) shows(cached *corev1.Pod) (own bool, from specOf) {
 		return false, from
 	}
 	own = len(difference(cached.Annotations, e.results)) == 0
-	if e.resourceVersion != "" && !older(cached.ResourceVersion, e.resourceVersion) {
+	if e.resourceVersion != "" && !k8s.OlderVersion(cached.ResourceVersion, e.resourceVersion) {
 		l.put(client.ObjectKeyFromObject(cached), entry{uid: e.uid})
 	}
 	return own, e.from
@@ -89,7 +91,7 @@ func (l *podWrites) newest(cached *corev1.Pod) *corev1.Pod {
 	if !ok || e.results == nil || e.uid != cached.UID {
 		return cached
 	}
-	if e.resourceVersion == "" || !older(cached.ResourceVersion, e.resourceVersion) { // no response arrived, or the cache has it
+	if e.resourceVersion == "" || !k8s.OlderVersion(cached.ResourceVersion, e.resourceVersion) { // no response arrived, or the cache has it
 		l.put(key, entry{uid: e.uid})
 		return cached
 	}

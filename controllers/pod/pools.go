@@ -16,6 +16,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ippools"
+	"github.com/kiln-net/kiln/internal/leases"
 )
 
 // requestsOf returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
@@ -100,7 +101,7 @@ func requestsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, us
 // limitToListed limits allocation requests to the addresses that a pod lists: one of them, or for a StatefulSet's pod the one at its ordinal.
 func limitToListed(pod types.NamespacedName, podType string, wants []ipam.Request, choices [][]netip.Addr) ([]ipam.Request, error) {
 	if podType == kubeovnv1.PodTypeStatefulSet {
-		_, ordinal := statefulSetOf(pod)
+		_, ordinal := leases.StatefulSetOf(pod)
 		if ordinal < 0 || ordinal >= len(choices) {
 			return nil, &problem{message: fmt.Sprintf("annotation %s lists %d addresses, and none for ordinal %d: add some",
 				kubeovnv1.AnnotationIPPool.Key(), len(choices), ordinal)}

@@ -58,7 +58,7 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 		return fmt.Errorf("patch annotations: %w", err)
 	}
 	r.latencies.reached(pod.UID, stageAnnotated)
-	r.ipQueue.podCame()
+	r.ipObjects.PodCame()
 	r.podWrites.wrote(written, want, from)
 	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // drops the entry of podWrites if the cache has the patch already
 	return err

@@ -29,6 +29,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
@@ -107,7 +108,7 @@ func (broken) List(context.Context, client.ObjectList, ...client.ListOption) err
 func TestAStandbyTakesTheIPObjectsOfItsCache(t *testing.T) {
 	w := newWorld(t)
 	var r *pod.Reconciler
-	steps := stepsWith(pod.IPWritePace{}, func(own *pod.Reconciler) { r = own })
+	steps := stepsWith(ipobject.Pace{}, func(own *pod.Reconciler) { r = own })
 	steps.Restore = func(ctx context.Context, _ *controllertest.Process) error {
 		w.Eventually(func() string {
 			if err := r.Restore(ctx, broken{}); err != nil {
@@ -180,7 +181,7 @@ func TestAPodThatTheCacheHasNotGotYetKeepsItsPort(t *testing.T) {
 	for _, p := range gone {
 		w.Delete(p)
 	}
-	behind := stepsAt(pod.IPWritePace{})
+	behind := stepsAt(ipobject.Pace{})
 	behind.Cache.ByObject = map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Field: fields.OneTermNotEqualSelector("metadata.name", late.Name)},
 	}
@@ -204,7 +205,7 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	w.Delete(old)
 	next := newPod("default", "next")
 	w.Create(next)
-	steps := stepsAt(pod.IPWritePace{})
+	steps := stepsAt(ipobject.Pace{})
 	restore := steps.Restore
 	steps.Restore = func(ctx context.Context, p *controllertest.Process) error {
 		p.Northbound().Hold()

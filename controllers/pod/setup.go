@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -40,15 +41,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.followVips()
 	r.Sets.Observe(r.setsChanged)
 	r.patching = make(chan struct{}, patchesInFlight)
-	r.ipQueue.pace = r.IPWritePace
 	if err := r.indexMachines(ctx, mgr); err != nil {
 		return err
 	}
-	r.ipObjects = &ipObjectWriter{
-		podAt: r.podAt, typeOf: r.podTypeOf,
-		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, retained: &r.retained,
-		queue: r.ipQueue.put, decide: r.pending.Add, done: r.ipQueue.done,
-		warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
+	r.ipObjects = ipobject.Writer{
+		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Retained: &r.retained, Gate: r.Gate, Pace: r.IPWritePace,
+		PodAt: r.podAt, TypeOf: r.podTypeOf, Decide: r.pending.Add,
+		Warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
@@ -69,7 +68,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("add the controller of pods: %w", err)
 	}
-	return r.setupIPObjects(mgr)
+	return r.ipObjects.SetupWithManager(mgr)
 }
 
 func subnetOf(o client.Object) []string {
@@ -113,7 +112,7 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
 		return
 	}
 	r.latencies.begin(pod)
-	r.ipQueue.podCame()
+	r.ipObjects.PodCame()
 	k8s.AddWith(q, 0, requestFor(pod))
 }
 

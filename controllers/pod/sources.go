@@ -15,6 +15,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -57,7 +58,7 @@ func (s *restoration) podClaims() iter.Seq[claim] {
 				continue
 			}
 			c, ok := s.annotated(translate.PodPort(key.Namespace, kubeovnv1.PortOwner(pod)), pod.Annotations)
-			if !ok || ofNode(c.lease) || s.ofAnotherVip(c.lease, strings.TrimSpace(pod.Annotations[keyVip])) {
+			if !ok || leases.OfNode(c.lease) || s.ofAnotherVip(c.lease, strings.TrimSpace(pod.Annotations[keyVip])) {
 				continue
 			}
 			if c.asked = true; !yield(c) {
@@ -72,7 +73,7 @@ func (s *restoration) nodeClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.nodes {
 			c, ok := s.annotated(translate.NodePort(s.nodes[i].Name), s.nodes[i].Annotations)
-			if ok && ofNode(c.lease) && !yield(c) {
+			if ok && leases.OfNode(c.lease) && !yield(c) {
 				return
 			}
 		}

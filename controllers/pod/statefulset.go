@@ -6,14 +6,11 @@ package pod
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/leases"
 )
 
 // podTypeOf returns the kind of workload that retains a pod's addresses while the pod is absent; empty if no workload recreates the pod
@@ -35,23 +33,9 @@ func (r *Reconciler) podTypeOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// statefulSetOf returns the StatefulSet that a pod of this name would belong to, and the pod's ordinal. The ordinal is negative if no
-// StatefulSet creates such names.
-func statefulSetOf(pod types.NamespacedName) (types.NamespacedName, int) {
-	i := strings.LastIndexByte(pod.Name, '-')
-	if i < 1 {
-		return types.NamespacedName{}, -1
-	}
-	ordinal, err := strconv.Atoi(pod.Name[i+1:])
-	if err != nil || ordinal < 0 || strconv.Itoa(ordinal) != pod.Name[i+1:] {
-		return types.NamespacedName{}, -1
-	}
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:i]}, ordinal
-}
-
 // wantedBySet reports whether a StatefulSet will recreate the pod of this name.
 func (r *Reconciler) wantedBySet(ctx context.Context, pod types.NamespacedName) (bool, error) {
-	owner, ordinal := statefulSetOf(pod)
+	owner, ordinal := leases.StatefulSetOf(pod)
 	if ordinal < 0 {
 		return false, nil
 	}
@@ -85,7 +69,7 @@ func ordinalsOf(set *appsv1.StatefulSet) ordinals {
 // onStatefulSet enqueues absent pods if their StatefulSet may not recreate them.
 func (r *Reconciler) onStatefulSet() handler.EventHandler {
 	away := func(o client.Object, q queue) {
-		for _, key := range r.retained.of(client.ObjectKeyFromObject(o)) {
+		for _, key := range r.retained.Of(client.ObjectKeyFromObject(o)) {
 			q.Add(ctrl.Request{NamespacedName: key})
 		}
 	}
@@ -98,13 +82,4 @@ func (r *Reconciler) onStatefulSet() handler.EventHandler {
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { away(e.Object, q) },
 	}
-}
-
-// thatRetain selects the IP objects that retain addresses without a pod. They are few.
-func thatRetain() client.ListOption {
-	requirement, err := labels.NewRequirement(kubeovnv1.LabelReserved, selection.NotEquals, []string{kubeovnv1.ReservedForPod})
-	if err != nil {
-		panic(err) // impossible with these constants
-	}
-	return client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*requirement)}
 }

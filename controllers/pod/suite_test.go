@@ -19,18 +19,19 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
 // stepsAt returns the steps of a process that runs the reconciler of pods and writes IP objects at the given pace.
-func stepsAt(pace pod.IPWritePace) controllertest.Steps {
+func stepsAt(pace ipobject.Pace) controllertest.Steps {
 	return stepsWith(pace, func(*pod.Reconciler) {})
 }
 
 // stepsWith is stepsAt with a change of the reconciler.
-func stepsWith(pace pod.IPWritePace, change func(*pod.Reconciler)) controllertest.Steps {
+func stepsWith(pace ipobject.Pace, change func(*pod.Reconciler)) controllertest.Steps {
 	var r *pod.Reconciler
 	return controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
@@ -50,7 +51,7 @@ type world struct{ *controllertest.World }
 
 func newWorld(t *testing.T) world { return world{controllertest.New(t)} }
 
-func (w world) start() *controllertest.Process { return w.Start(stepsAt(pod.IPWritePace{})) }
+func (w world) start() *controllertest.Process { return w.Start(stepsAt(ipobject.Pace{})) }
 
 func (w world) subnet(name, cidr string, change ...func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
 	return w.subnetIn(nil, name, cidr, change...)

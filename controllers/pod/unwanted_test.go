@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 )
 
 // afterGet is a client that calls a function once, after it has read a StatefulSet and before it returns it.
@@ -37,7 +38,7 @@ func TestAnAddressIsNotKeptForAStatefulSetThatGoesMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	late := &afterGet{name: "db"}
-	seldom := pod.IPWritePace{Quiet: time.Hour, AtMost: time.Hour} // the IP object keeps its state from the pod's first deletion
+	seldom := ipobject.Pace{Quiet: time.Hour, AtMost: time.Hour} // the IP object keeps its state from the pod's first deletion
 	process := w.Start(stepsWith(seldom, func(r *pod.Reconciler) { late.Client, r.Client = r.Client, late }))
 	set, other := w.statefulSet("db", 0, 1), w.statefulSet("other", 0, 1)
 	p, away := replica(set, 0, "n1"), replica(other, 0, "n1")

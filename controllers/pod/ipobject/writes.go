@@ -1,15 +1,14 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package ipobject
 
 import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/resourceversion"
-
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // answersLast is how long an answer overrides a cache that does not show it. It is far longer than a cache lags behind. It is finite,
@@ -81,11 +80,5 @@ func (a answer) isShown(cached *kubeovnv1.IP) bool {
 	case cached == nil:
 		return false
 	}
-	return !older(cached.ResourceVersion, a.ip.ResourceVersion)
-}
-
-// older reports whether resource version version precedes than. It returns false if they cannot be compared.
-func older(version, than string) bool {
-	order, err := resourceversion.CompareResourceVersion(version, than)
-	return err == nil && order < 0
+	return !k8s.OlderVersion(cached.ResourceVersion, a.ip.ResourceVersion)
 }

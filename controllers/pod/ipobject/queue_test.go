@@ -1,20 +1,45 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package ipobject
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "shop", Name: name}
+}
+
+// drain empties the queue and returns the names, sorted.
+func drain(q requestQueue) []string {
+	var names []string
+	for q.Len() > 0 {
+		req, _ := q.Get()
+		q.Done(req)
+		names = append(names, req.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func expect(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
 // paced runs a test of a writeQueue with a synthetic clock. out returns the requests since its last call.
-func paced(t *testing.T, pace IPWritePace, test func(t *testing.T, b *writeQueue, out func() []string)) {
+func paced(t *testing.T, pace Pace, test func(t *testing.T, b *writeQueue, out func() []string)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &writeQueue{pace: pace}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
@@ -30,7 +55,7 @@ func paced(t *testing.T, pace IPWritePace, test func(t *testing.T, b *writeQueue
 }
 
 func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
-	paced(t, IPWritePace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *writeQueue, out func() []string) {
+	paced(t, Pace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
 		b.put(key("a"))
 		b.put(key("a"))
@@ -47,7 +72,7 @@ func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
 }
 
 func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
-	paced(t, IPWritePace{}, func(t *testing.T, b *writeQueue, out func() []string) {
+	paced(t, Pace{}, func(t *testing.T, b *writeQueue, out func() []string) {
 		for i := range ipWriters + 2 {
 			b.put(key(fmt.Sprintf("p%d", i)))
 		}
@@ -61,7 +86,7 @@ func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
 }
 
 func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
-	paced(t, IPWritePace{Quiet: time.Second, AtMost: 10 * time.Second}, func(t *testing.T, b *writeQueue, out func() []string) {
+	paced(t, Pace{Quiet: time.Second, AtMost: 10 * time.Second}, func(t *testing.T, b *writeQueue, out func() []string) {
 		ctx := t.Context()
 		go func() {
 			for tick := time.NewTicker(100 * time.Millisecond); ; {
@@ -90,7 +115,7 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 }
 
 func TestAReleasedPodLeavesNothingInTheBacklog(t *testing.T) {
-	paced(t, IPWritePace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *writeQueue, out func() []string) {
+	paced(t, Pace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
 		b.put(key("a"))
 		b.put(key("b"))

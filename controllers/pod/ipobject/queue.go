@@ -1,20 +1,23 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package ipobject
 
 import (
 	"container/list"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// IPWritePace is the pace at which IP objects are written. Pods have precedence, because both need requests to one API server
+// Pace is the pace at which IP objects are written. Pods have precedence, because both need requests to one API server
 // (docs/decisions/2026-11-21-ip-objects-behind-the-burst.md).
-type IPWritePace struct {
+type Pace struct {
 	// Quiet is how long no new pod must arrive before IP objects are written at full speed.
 	Quiet time.Duration
 	// AtMost is how long an IP object waits while new pods keep arriving. After that, one writer starts; each further multiple of AtMost
@@ -22,17 +25,24 @@ type IPWritePace struct {
 	AtMost time.Duration
 }
 
-// DefaultIPWritePace writes IP objects one second after a burst of pods, and after ten seconds while a burst continues.
-var DefaultIPWritePace = IPWritePace{Quiet: time.Second, AtMost: 10 * time.Second}
+// DefaultPace writes IP objects one second after a burst of pods, and after ten seconds while a burst continues.
+var DefaultPace = Pace{Quiet: time.Second, AtMost: 10 * time.Second}
 
 // ipWriters is the number of concurrent writes of IP objects at full speed.
 const ipWriters = 4
 
+var queuedWrites = prometheus.NewGauge(prometheus.GaugeOpts{
+	Name: "kiln_pod_records_held",
+	Help: "IP objects of pods that are not written yet; they wait while many pods are created.",
+})
+
+func init() { metrics.Registry.MustRegister(queuedWrites) }
+
 // writeQueue queues the pods whose IP objects need a write, oldest first. It feeds the controller of IP objects.
 type writeQueue struct {
-	requestSource
+	k8s.RequestSource
 
-	pace IPWritePace
+	pace Pace
 
 	mu      sync.Mutex
 	queued  map[types.NamespacedName]*list.Element
@@ -116,7 +126,7 @@ func (b *writeQueue) release() {
 			b.writing = map[types.NamespacedName]struct{}{}
 		}
 		b.writing[oldest.pod] = struct{}{}
-		b.Add(ctrl.Request{NamespacedName: oldest.pod})
+		b.AddKey(oldest.pod)
 	}
 }
 

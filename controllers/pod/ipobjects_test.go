@@ -10,11 +10,11 @@ import (
 	"time"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 )
 
 // never is a pace so slow that no test sees an IP object.
-var never = pod.IPWritePace{Quiet: time.Hour, AtMost: time.Hour}
+var never = ipobject.Pace{Quiet: time.Hour, AtMost: time.Hour}
 
 func TestAPodThatIsGoneBeforeItsIPObjectWasWrittenLeavesNone(t *testing.T) {
 	w := newWorld(t)

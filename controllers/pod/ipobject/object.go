@@ -1,10 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package ipobject
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,12 +17,9 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
-
-// labelNode is the label of an IP object for the node of its pod. It is absent while no pod has the address, and empty if the node's name
-// is too long for a label.
-const labelNode = "ovn.kubernetes.io/node-name"
 
 // podOfIP returns the pod of an IP object. It returns false for IP objects of nodes, of other networks of a pod, and without a pod.
 func podOfIP(ip *kubeovnv1.IP) (types.NamespacedName, bool) {
@@ -31,39 +27,11 @@ func podOfIP(ip *kubeovnv1.IP) (types.NamespacedName, bool) {
 	return pod, pod.Namespace != "" && ip.Name == translate.PodPort(pod.Namespace, pod.Name)
 }
 
-// keyOf returns the reconcile key of a port: its pod's, whether that exists or not, or else the port's name.
-func keyOf(port string) types.NamespacedName {
-	if namespace, name, ok := translate.PodOfPort(port); ok {
-		return types.NamespacedName{Namespace: namespace, Name: name}
-	}
-	return types.NamespacedName{Name: port}
-}
-
-// portOf is the inverse of keyOf.
-func portOf(key types.NamespacedName) string {
-	if key.Namespace == "" {
-		return key.Name
-	}
-	return translate.PodPort(key.Namespace, key.Name)
-}
-
-// isReservation reports whether an IP object reserves its addresses on request of a user, whether its pod exists or not.
-func isReservation(ip *kubeovnv1.IP) bool {
-	if ip == nil || ip.DeletionTimestamp != nil {
-		return false
-	}
-	if reserved, labelled := ip.Labels[kubeovnv1.LabelReserved]; labelled {
-		return reserved == kubeovnv1.ReservedAlways
-	}
-	_, recorded := ip.Labels[labelNode]
-	return !recorded
-}
-
-// ipOf returns the wanted IP object of a pod, or of the machine that it runs.
-func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := newIP(portOf(key), lease)
+// ofPod returns the wanted IP object of a pod, or of the machine that it runs.
+func ofPod(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.Lease) *kubeovnv1.IP {
+	ip := newIP(leases.PortOf(key), lease)
 	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = key.Namespace, key.Name, pod.Spec.NodeName
-	ip.Labels[labelNode] = labelValue(pod.Spec.NodeName)
+	ip.Labels[kubeovnv1.LabelNode] = labelValue(pod.Spec.NodeName)
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
 	if ip.Spec.PodType = podType; podType != "" {
 		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
@@ -71,12 +39,12 @@ func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.
 	return ip
 }
 
-// retainedIPOf returns the wanted IP object of a lease that no pod has. For a reservation it takes the pod from the existing IP object, if
+// Retained returns the wanted IP object of a lease that no pod has: of an absent pod, or of a reservation. For a reservation it takes the pod from the existing IP object, if
 // any.
-func retainedIPOf(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
+func Retained(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
 	ip := newIP(port, lease)
 	if podType != "" {
-		key := keyOf(port)
+		key := leases.KeyOf(port)
 		ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = key.Namespace, key.Name, podType
 		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
 	} else if have != nil {
@@ -119,10 +87,10 @@ func labelValue(name string) string {
 	return name
 }
 
-// isUpToDate reports whether an IP object is up to date.
-func isUpToDate(have, want *kubeovnv1.IP) bool {
-	_, located := have.Labels[labelNode]
-	_, wanted := want.Labels[labelNode]
+// IsUpToDate reports whether an IP object is up to date.
+func IsUpToDate(have, want *kubeovnv1.IP) bool {
+	_, located := have.Labels[kubeovnv1.LabelNode]
+	_, wanted := want.Labels[kubeovnv1.LabelNode]
 	return located == wanted && hasLabels(have, want) && equality.Semantic.DeepEqual(have.Spec, specFor(have, want))
 }
 
@@ -147,8 +115,8 @@ func changed(have, want *kubeovnv1.IP) *kubeovnv1.IP {
 	if next.Labels == nil {
 		next.Labels = map[string]string{}
 	}
-	if _, wanted := want.Labels[labelNode]; !wanted {
-		delete(next.Labels, labelNode)
+	if _, wanted := want.Labels[kubeovnv1.LabelNode]; !wanted {
+		delete(next.Labels, kubeovnv1.LabelNode)
 	}
 	maps.Copy(next.Labels, want.Labels)
 	if have.Labels[kubeovnv1.LabelReserved] == kubeovnv1.ReservedAlways {
@@ -207,34 +175,4 @@ func canBecome(have, want *kubeovnv1.IP) bool {
 		}
 	}
 	return true
-}
-
-// reservedBy returns the allocation request of an IP object, or a problem of its spec.
-func reservedBy(ip *kubeovnv1.IP) (ipam.Request, *problem) {
-	request := ipam.Request{Subnet: ip.Spec.Subnet, AnyPool: true}
-	if request.Subnet == "" {
-		return request, &problem{message: "spec.subnet is empty: say which subnet to reserve addresses of"}
-	}
-	for _, list := range []string{ip.Spec.IPAddress, ip.Spec.V4IPAddress, ip.Spec.V6IPAddress} {
-		addresses, err := ipfamily.ParseAddrs(list)
-		if err != nil {
-			return request, &problem{message: err.Error()}
-		}
-		for _, address := range addresses {
-			if !slices.Contains(request.Addresses, address) {
-				request.Addresses = append(request.Addresses, address)
-			}
-		}
-	}
-	if ip.Spec.MACAddress != "" {
-		mac, err := kubeovnv1.ParseMAC(ip.Spec.MACAddress)
-		if err != nil {
-			return request, &problem{message: fmt.Sprintf("spec.macAddress: %v", err)}
-		}
-		request.MAC = mac
-	}
-	for _, address := range request.Addresses { // other families get no address; without addresses every family gets one
-		request.Families = append(request.Families, ipfamily.Of(address))
-	}
-	return request, nil
 }
