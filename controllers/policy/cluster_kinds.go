@@ -18,11 +18,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Priorities of the ACLs of cluster-wide policies in their tiers. They are the same as in Kube-OVN: the first rule of the policy with the
-// highest precedence has priorityCluster; the following rules and policies have lower priorities.
+// Limits of cluster-wide policies. A rule has the priority of its policy minus its index, so a policy has room for a number of rules.
 const (
-	priorityCluster        = 30000
-	priorityBaseline       = 1800
 	rulesOfAdminPolicy     = 100
 	maxAdminPolicyPriority = 99
 	rulesOfClusterPolicy   = 25
@@ -78,7 +75,7 @@ var actions = map[string]nb.ACLAction{
 func readAdmin(in *v1alpha1.AdminNetworkPolicy) clusterPolicy {
 	p := clusterPolicy{
 		owner: translate.ClusterPolicyOwner(translate.KindAdminNetworkPolicy, in.Name), title: "anp/" + in.Name, tier: translate.TierAdmin,
-		first: priorityCluster - int(in.Spec.Priority)*rulesOfAdminPolicy, subject: subjectOf(in.Spec.Subject),
+		first: translate.PriorityCluster - int(in.Spec.Priority)*rulesOfAdminPolicy, subject: subjectOf(in.Spec.Subject),
 	}
 	switch {
 	case in.Spec.Priority > maxAdminPolicyPriority:
@@ -98,7 +95,7 @@ func readAdmin(in *v1alpha1.AdminNetworkPolicy) clusterPolicy {
 func readBaseline(in *v1alpha1.BaselineAdminNetworkPolicy) clusterPolicy {
 	p := clusterPolicy{
 		owner: translate.ClusterPolicyOwner(translate.KindBaselineAdminNetworkPolicy, in.Name), title: "banp/" + in.Name,
-		tier: translate.TierBaseline, first: priorityBaseline, subject: subjectOf(in.Spec.Subject),
+		tier: translate.TierBaseline, first: translate.PriorityBaseline, subject: subjectOf(in.Spec.Subject),
 	}
 	for _, r := range in.Spec.Ingress {
 		p.ingress = append(p.ingress, clusterRule{action: actions[string(r.Action)], peers: mapped(r.From, ingressPeer), ports: portsOf(r.Ports)})
@@ -115,7 +112,7 @@ func readBaseline(in *v1alpha1.BaselineAdminNetworkPolicy) clusterPolicy {
 func readCluster(in *v1alpha2.ClusterNetworkPolicy) clusterPolicy {
 	p := clusterPolicy{
 		owner: translate.ClusterPolicyOwner(translate.KindClusterNetworkPolicy, in.Name), title: "cnp/" + in.Name, tier: translate.TierAdmin,
-		first:   priorityCluster - int(in.Spec.Priority)*rulesOfClusterPolicy,
+		first:   translate.PriorityCluster - int(in.Spec.Priority)*rulesOfClusterPolicy,
 		subject: podsPeer(in.Spec.Subject.Namespaces, in.Spec.Subject.Pods),
 	}
 	switch in.Spec.Tier {

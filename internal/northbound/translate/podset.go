@@ -33,12 +33,6 @@ const (
 	idSelector  = "selector"
 )
 
-// priorityAboveAll is above all cluster-wide policies, in their tier.
-const priorityAboveAll = 31000
-
-// priorityAlways is above all NetworkPolicies, in their tier. It is Kube-OVN's priority for traffic from nodes to pods.
-const priorityAlways = 3000
-
 // NetworkPolicyOwner owns the ACLs of a NetworkPolicy.
 func NetworkPolicyOwner(namespace, name string) desired.Owner {
 	return desired.Owner{Kind: KindNetworkPolicy, Namespace: namespace, Name: name}

@@ -15,19 +15,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Tiers of ACLs; the lower one is evaluated first (ovn-nb(5), ACL tier). They are Kube-OVN's.
-const (
-	TierAdmin    = 1
-	TierPolicy   = 2
-	TierBaseline = 3
-)
-
-// Priorities of a NetworkPolicy's ACLs in its tier; the higher one wins. They are Kube-OVN's.
-const (
-	PriorityPolicyDrop  = 2000
-	PriorityPolicyAllow = 2001
-)
-
 // maxACLName is the longest name of an ACL (ovn-nb(5)).
 const maxACLName = 63
 

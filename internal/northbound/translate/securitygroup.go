@@ -16,15 +16,6 @@ import (
 // KindSecurityGroup owns the ACLs of a security group.
 const KindSecurityGroup = "SecurityGroup"
 
-// Priorities of the ACLs of security groups, in the tiers of policies; the higher one wins. They are Kube-OVN's: a rule of priority n
-// has prioritySecurityRule-n, above NetworkPolicies in their tier.
-const (
-	prioritySecurityRule = 18484
-	prioritySecurityBase = 2005
-	prioritySecuritySame = 2004
-	prioritySecurityDrop = 2003
-)
-
 // protocolVRRP is the IP protocol of VRRP, by which routers and keepalived elect the owner of an address (RFC 9568).
 const protocolVRRP = 112
 

@@ -13,16 +13,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Priorities of the policies on a VPC's router; the higher one wins. They are Kube-OVN's, so that policies that users add in
-// between keep their meaning.
-const (
-	priorityLocal   = 31000 // traffic to a subnet of the VPC is routed to it
-	priorityNode    = 30000 // traffic to a node goes through that node's port
-	priorityNorth   = 29250 // egress traffic of a pod with its own next hop goes there
-	priorityCentral = 29010 // egress traffic of a subnet with gateway nodes goes through them
-	priorityEgress  = 29000 // other egress traffic goes through the pod's own node
-)
-
 // SubnetInputs are the inputs of Subnet, for an overlay subnet.
 type SubnetInputs struct {
 	Name string

@@ -15,18 +15,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// tierSubnet is the tier of a subnet's ACLs. Cluster-wide policies are evaluated before it, their baselines after it
-// (ovn-nb(5), ACL tier).
-const tierSubnet = 2
-
-// Priorities of a subnet's ACLs; the higher one wins. They are Kube-OVN's, so that a user's own ACLs keep their meaning.
-const (
-	priorityPrivateDrop  = 1000
-	priorityPrivateAllow = 1001
-	priorityEastWest     = 1900
-	priorityNodeAllow    = 3000
-)
-
 // privateDropLog is the maximum number of log entries per second and node for packets that a private subnet drops.
 const privateDropLog = 10
 
@@ -69,7 +57,7 @@ func (s *aclSet) add(group string, acl *nb.ACL) {
 		return
 	}
 	s.seen[key] = true
-	acl.Tier = tierSubnet
+	acl.Tier = TierPolicy
 	s.rows = append(s.rows, desired.Row{Key: key, Model: acl, Parent: &s.parent})
 }
 

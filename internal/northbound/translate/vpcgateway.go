@@ -27,13 +27,6 @@ var (
 // them.
 func VpcGatewayLink() []netip.Addr { return slices.Concat(linkInner, linkOuter) }
 
-// Priorities of the policies on a gateway router, to which users cannot add any.
-const (
-	priorityForged  = 3 // drops packets from outside with the router's own address as their source
-	priorityPassing = 2 // allows packets to Services, and from subnets with natOutgoing
-	priorityRest    = 1 // drops all other packets from the VPC
-)
-
 // vpcGatewayTable is the gateway router's route table for packets from the VPC. Packets to the VPC use the main table, so that the
 // routes of the two directions never conflict, whatever addresses the VPC has.
 const vpcGatewayTable = "out"

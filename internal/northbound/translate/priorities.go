@@ -1,0 +1,57 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+// This file has every priority and tier that Kiln writes to the northbound database, but for rules of users. The higher priority wins.
+// Unless a comment says otherwise the numbers are Kube-OVN's, so that policies and ACLs that users add in between keep their meaning.
+
+// Priorities of the policies on a VPC's router.
+const (
+	priorityLocal   = 31000 // traffic to a subnet of the VPC is routed to it
+	priorityNode    = 30000 // traffic to a node goes through that node's port
+	priorityNorth   = 29250 // egress traffic of a pod with its own next hop goes there
+	priorityCentral = 29010 // egress traffic of a subnet with gateway nodes goes through them
+	priorityEgress  = 29000 // other egress traffic goes through the pod's own node
+)
+
+// Priorities of the policies on a VPC's gateway router, which Kube-OVN does not have. Users cannot add any.
+const (
+	priorityForged  = 3 // drops packets from outside with the router's own address as their source
+	priorityPassing = 2 // allows packets to Services, and from subnets with natOutgoing
+	priorityRest    = 1 // drops all other packets from the VPC
+)
+
+// Tiers of ACLs. The lower one is evaluated first, and what it passes goes to the next (ovn-nb(5), ACL tier).
+const (
+	TierAdmin    = 1 // cluster-wide policies of administrators
+	TierPolicy   = 2 // ACLs of subnets, NetworkPolicies and security groups
+	TierBaseline = 3 // baseline policies, and security groups of tier 1
+)
+
+// Priorities of ACLs in TierAdmin and TierBaseline.
+const (
+	// priorityAboveAll is for traffic that no policy may stop: from the pod's own node, from the pod itself through a Service, and answers
+	// to health checks. Kube-OVN has no such ACLs.
+	priorityAboveAll = 31000
+	// PriorityCluster is for the first rule of the cluster-wide policy with the highest precedence. The following rules and policies have
+	// lower priorities.
+	PriorityCluster = 30000
+	// PriorityBaseline is for the first rule of the baseline policy, in TierBaseline.
+	PriorityBaseline = 1800
+)
+
+// Priorities of ACLs in TierPolicy; those of security groups may be in TierBaseline too.
+const (
+	prioritySecurityRule = 18484 // a security group's rule of priority n has this priority minus n
+	priorityAlways       = 3000  // DHCP requests of isolated pods
+	priorityNodeAllow    = 3000  // traffic from nodes to a private subnet
+	prioritySecurityBase = 2005  // what pods with security groups need: DHCP, VRRP
+	prioritySecuritySame = 2004  // traffic between pods of one security group
+	prioritySecurityDrop = 2003  // all other traffic of pods with security groups
+	PriorityPolicyAllow  = 2001  // rules of NetworkPolicies
+	PriorityPolicyDrop   = 2000  // all other traffic of isolated pods
+	priorityEastWest     = 1900  // traffic within a subnet
+	priorityPrivateAllow = 1001  // traffic from a private subnet's own addresses, and from the subnets that it allows
+	priorityPrivateDrop  = 1000  // all other traffic to a private subnet
+)
