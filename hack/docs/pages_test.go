@@ -1,0 +1,148 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+
+	"sigs.k8s.io/yaml"
+)
+
+// pages returns the text of each page of documentation, by its path from the root of the repository.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (entry.Name() == "_output" || entry.Name() == ".git") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		name, _ := filepath.Rel(root, path)
+		found[name] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+var (
+	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	link      = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]+)\)`)
+	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
+
+// anchors returns the anchors of a page's headings, as GitHub makes them.
+func anchors(page string) map[string]bool {
+	found := map[string]bool{}
+	for _, match := range heading.FindAllStringSubmatch(codeBlock.ReplaceAllString(page, ""), -1) {
+		found[strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, strings.TrimSpace(match[1]))] = true
+	}
+	return found
+}
+
+// TestLinks checks that every relative link leads to a file, and to a heading if it names one.
+func TestLinks(t *testing.T) {
+	all, links := pages(t), 0
+	for name, text := range all {
+		for _, match := range link.FindAllStringSubmatch(codeBlock.ReplaceAllString(text, ""), -1) {
+			if strings.Contains(match[1], "://") || strings.HasPrefix(match[1], "mailto:") {
+				continue
+			}
+			links++
+			file, anchor, _ := strings.Cut(match[1], "#")
+			target := name
+			if file != "" {
+				target = filepath.Join(filepath.Dir(name), file)
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s links to %s, which does not exist", name, match[1])
+				continue
+			}
+			if anchor != "" && filepath.Ext(target) == ".md" && !anchors(all[target])[anchor] {
+				t.Errorf("%s links to %s, and %s has no such heading", name, match[1], target)
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("the pages have %d links: this proves little", links)
+	}
+}
+
+// TestDecisionsAreIndexed checks that docs/decisions/README.md has each decision, under its title.
+func TestDecisionsAreIndexed(t *testing.T) {
+	all := pages(t)
+	index := all["docs/decisions/README.md"]
+	for name, text := range all {
+		dir, file := filepath.Split(name)
+		if dir != "docs/decisions/" || file == "README.md" {
+			continue
+		}
+		title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
+		date := file[:len("2006-01-02")]
+		title = strings.TrimSuffix(strings.TrimPrefix(title, date+" "), " ("+date+")")
+		if line := "- [" + title + "](" + file + "), " + date + "\n"; !strings.Contains(index, line) {
+			t.Errorf("docs/decisions/README.md lacks: %s", line)
+		}
+	}
+}
+
+// TestProjectHasEveryKind compares the kinds of PROJECT with the resource definitions.
+func TestProjectHasEveryKind(t *testing.T) {
+	kinds := map[string]bool{}
+	definitions, err := filepath.Glob(filepath.Join(root, "config/crd/bases/*.yaml"))
+	if err != nil || len(definitions) < 10 {
+		t.Fatalf("resource definitions: %d, %v", len(definitions), err)
+	}
+	for _, path := range definitions {
+		var crd struct {
+			Spec struct{ Names struct{ Kind string } }
+		}
+		read(t, path, &crd)
+		kinds[crd.Spec.Names.Kind] = true
+	}
+	var project struct{ Resources []struct{ Kind string } }
+	read(t, filepath.Join(root, "PROJECT"), &project)
+	for _, r := range project.Resources {
+		if !kinds[r.Kind] {
+			t.Errorf("PROJECT has the kind %s, which has no resource definition", r.Kind)
+		}
+		delete(kinds, r.Kind)
+	}
+	for kind := range kinds {
+		t.Errorf("PROJECT lacks the kind %s", kind)
+	}
+}
+
+func read(t *testing.T, path string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
