@@ -42,7 +42,7 @@ type pass struct {
 	// archive lists the backups on the claim, if there is one.
 	archive archive
 	// upgrade allows replacements of pods. It is valid once planned is set.
-	upgrade upgradePlan
+	upgrade Plan
 	planned bool
 	// unfit nodes get no database member. nodeTroubles need a person.
 	unfit        []string

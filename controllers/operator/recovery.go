@@ -12,114 +12,103 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// recovery is the recovery that the spec requests for one database; nil for none.
-type recovery struct {
-	id, node, backup string
-	source           v1alpha1.RecoverySource
-	always           bool
+// Recovery is the recovery that the spec requests for one database.
+type Recovery struct {
+	// ID is the name of the request. A recovery with the ID of the recorded one is not executed again.
+	ID string
+	// Source of the data of the new cluster.
+	Source v1alpha1.RecoverySource
+	// Node where the new cluster begins, and Backup that it begins with. Empty fields let Next choose.
+	Node, Backup string
+	// Always is set if the recovery also replaces a database that has a leader.
+	Always bool
 }
 
-// wantedRecovery returns the recovery that the spec requests for a database, or nil.
-func wantedRecovery(spec *v1alpha1.Recovery, source func(*v1alpha1.Recovery) v1alpha1.RecoverySource) *recovery {
-	if spec == nil || source(spec) == v1alpha1.RecoverNone {
-		return nil
-	}
-	return &recovery{
-		id: spec.ID, node: spec.Node, backup: spec.Backup, source: source(spec), always: spec.When == v1alpha1.RecoverAlways,
+// Archive is the report of the backups pod.
+type Archive struct {
+	// Address is the IP address of the pod; empty until it answers.
+	Address string
+	adminapi.Status
+}
+
+// Follow updates the address of the backups pod in the record while a recovery reads from it.
+func (a Archive) Follow(status *v1alpha1.DatabaseStatus) {
+	r := status.Recovery
+	if r != nil && r.Phase == v1alpha1.RecoveryCreating && r.BackupAddress != "" && a.Address != "" {
+		r.BackupAddress = a.Address
 	}
 }
 
 // recover returns the step of a recovery. It is one record: the node and the source of the new cluster, and no cluster
 // ID. The record is sufficient. The member on that node creates the cluster once, because its file then has the record's
 // date. All other members wait for the new ID, stop their servers, and join as in any change of membership.
-func (m membership) recover() memberStep {
+func (m Membership) recover() Step {
 	switch {
-	case m.recovery == nil, m.status.Recovery != nil && m.status.Recovery.ID == m.recovery.id:
+	case m.Recovery == nil, m.Status.Recovery != nil && m.Status.Recovery.ID == m.Recovery.ID:
 		return m.underWay()
-	case m.status.ClusterID == "" && !m.status.Recovering():
+	case m.Status.ClusterID == "" && !m.Status.Recovering():
 		return m.refuse("there was no database yet")
-	case m.recovery.always, m.status.ClusterID == "": // the last recovery did not complete
-	case m.status.Leader != "" && !m.leaderLeads():
-		return memberStep{message: "the recovery waits: there is a leader, which may have lost the others"} // it notices when its election timer expires
-	case m.status.Leader != "":
+	case m.Recovery.Always, m.Status.ClusterID == "": // the last recovery did not complete
+	case m.Status.Leader != "" && !m.leaderLeads():
+		return Step{Message: "the recovery waits: there is a leader, which may have lost the others"} // it notices when its election timer expires
+	case m.Status.Leader != "":
 		return m.refuse("it has a leader: to replace it nevertheless, set spec.central.recovery.when to Always under another id")
-	case !m.quorumLost():
-		return memberStep{message: "the recovery waits: enough members for a leader are there, or may yet come; spec.central.recovery.when Always would not wait"}
+	case !m.QuorumLost():
+		return Step{Message: "the recovery waits: enough members for a leader are there, or may yet come; spec.central.recovery.when Always would not wait"}
 	}
 	from, problem := m.recoverFrom()
 	if problem != "" {
-		return memberStep{stuck: true, message: problem}
+		return Step{Stuck: true, Message: problem}
 	}
 	address := m.addressOn(from.node)
 	if address == "" {
-		return memberStep{stuck: true, message: fmt.Sprintf("node %s, where the recovery is to begin, is not in the cluster or has no InternalIP", from.node)}
+		return Step{Stuck: true, Message: fmt.Sprintf("node %s, where the recovery is to begin, is not in the cluster or has no InternalIP", from.node)}
 	}
 	next := m.anew(from.node, address)
 	next.Recovery = &v1alpha1.RecoveryStatus{
-		ID: m.recovery.id, Phase: v1alpha1.RecoveryCreating, Source: m.recovery.source, Node: from.node, Backup: from.backup,
-		BackupAddress: from.archive, StartTime: &m.now,
+		ID: m.Recovery.ID, Phase: v1alpha1.RecoveryCreating, Source: m.Recovery.Source, Node: from.node, Backup: from.backup,
+		BackupAddress: from.archive, StartTime: &m.Now,
 	}
-	return memberStep{
-		action: actionRecover, recovered: next,
-		message: fmt.Sprintf("recovery %s: node %s re-creates the database (%s)", m.recovery.id, from.node, m.recovery.source),
+	return Step{
+		Action: ActionRecover, Recovered: next,
+		Message: fmt.Sprintf("recovery %s: node %s re-creates the database (%s)", m.Recovery.ID, from.node, m.Recovery.Source),
 	}
 }
 
 // underWay returns the progress of a recovery that has begun.
-func (m membership) underWay() memberStep {
-	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryCreating && m.status.ClusterID == "" {
+func (m Membership) underWay() Step {
+	if r := m.Status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryCreating && m.Status.ClusterID == "" {
 		message := fmt.Sprintf("recovery %s: node %s re-creates the database", r.ID, r.Node)
-		if said, answers := m.reports[r.Node]; answers && said.Waiting != "" {
+		if said, answers := m.Reports[r.Node]; answers && said.Waiting != "" {
 			message += ": " + said.Waiting
 		}
-		return memberStep{message: message}
+		return Step{Message: message}
 	}
-	return memberStep{}
+	return Step{}
 }
 
 // refuse records that a recovery is not executed, now or later.
-func (m membership) refuse(why string) memberStep {
-	next := *m.status.DeepCopy()
+func (m Membership) refuse(why string) Step {
+	next := *m.Status.DeepCopy()
 	next.Recovery = &v1alpha1.RecoveryStatus{
-		ID: m.recovery.id, Phase: v1alpha1.RecoveryRefused, Source: m.recovery.source, StartTime: &m.now, Message: why,
+		ID: m.Recovery.ID, Phase: v1alpha1.RecoveryRefused, Source: m.Recovery.Source, StartTime: &m.Now, Message: why,
 	}
-	return memberStep{action: actionRecover, recovered: next, message: fmt.Sprintf("recovery %s was refused: %s", m.recovery.id, why)}
+	return Step{Action: ActionRecover, Recovered: next, Message: fmt.Sprintf("recovery %s was refused: %s", m.Recovery.ID, why)}
 }
 
-// finishRecovery completes a recovery when the writer of the database has written everything, as a label of its pod
-// reports.
-func (r *Reconciler) finishRecovery(p *pass, db render.Database) {
-	status := p.database(db)
-	if !status.Recovering() || status.ClusterID == "" {
-		return
-	}
-	for _, pod := range p.podsOf(db.Writer) {
-		if pod.Labels[db.WrittenLabel] == status.ClusterID && pod.DeletionTimestamp.IsZero() {
-			status.Recovery.Phase, status.Recovery.CompletionTime = v1alpha1.RecoveryCompleted, new(metav1.NewTime(p.now))
-			r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeNormal, "DatabaseRecovered", "Reconcile", "%s", cut(fmt.Sprintf(
-				"%s: recovery %s is complete: %s on node %s", db.Title, status.Recovery.ID, status.Recovery.Source, status.Recovery.Node), maxNote))
-			return
-		}
-	}
-	p.note(db.Workload, note{text: fmt.Sprintf("recovery %s waits for %s to bring the database up to date", status.Recovery.ID, db.Writer)})
-}
-
-// quorumLost reports whether so many members are missing that the others cannot elect a leader.
-func (m membership) quorumLost() bool {
+// QuorumLost reports whether so many members are missing that the others cannot elect a leader.
+func (m Membership) QuorumLost() bool {
 	var voters []netip.Addr
-	for _, member := range m.status.Members {
-		voters = append(voters, addressOf(member))
+	for _, member := range m.Status.Members {
+		voters = append(voters, AddressOf(member))
 	}
-	if report, ok := m.reports[best(m.reports, m.status.ClusterID)]; ok { // the cluster's own list may differ from the record
+	if report, ok := m.Reports[best(m.Reports, m.Status.ClusterID)]; ok { // the cluster's own list may differ from the record
 		voters = nil
 		for _, server := range report.Members {
 			if address, err := memberAddress(server.Address); err == nil {
@@ -128,17 +117,17 @@ func (m membership) quorumLost() bool {
 		}
 	}
 	left := 0
-	for _, member := range m.status.Members {
-		if m.missing[member.Node] == "" && slices.Contains(voters, addressOf(member)) {
+	for _, member := range m.Status.Members {
+		if m.Missing[member.Node] == "" && slices.Contains(voters, AddressOf(member)) {
 			left++
 		}
 	}
-	return m.status.ClusterID != "" && 2*left <= len(voters)
+	return m.Status.ClusterID != "" && 2*left <= len(voters)
 }
 
 // leaderLeads reports whether more than half of the members serve, by their own reports.
-func (m membership) leaderLeads() bool {
-	leader := m.reports[m.status.Leader]
+func (m Membership) leaderLeads() bool {
+	leader := m.Reports[m.Status.Leader]
 	serving := 0
 	for _, server := range leader.Members {
 		if m.serves(server) {
@@ -153,26 +142,26 @@ func (m membership) leaderLeads() bool {
 type origin struct{ node, backup, archive string }
 
 // recoverFrom returns the origin of the new cluster, or the reason why there is none.
-func (m membership) recoverFrom() (from origin, problem string) {
-	wanted := m.recovery
+func (m Membership) recoverFrom() (from origin, problem string) {
+	wanted := m.Recovery
 	among := map[string]adminapi.Status{}
-	for n, report := range m.reports {
-		if wanted.node == "" || wanted.node == n {
+	for n, report := range m.Reports {
+		if wanted.Node == "" || wanted.Node == n {
 			among[n] = report
 		}
 	}
 	where := ""
-	if wanted.node != "" {
-		where = " on node " + wanted.node
+	if wanted.Node != "" {
+		where = " on node " + wanted.Node
 	}
-	switch wanted.source {
+	switch wanted.Source {
 	case v1alpha1.RecoverMember:
 		// A member that the spec names may have stopped already, in a recovery that did not complete.
-		if from.node = best(among, m.status.ClusterID); from.node == "" && wanted.node != "" && len(among) > 0 {
-			from.node = wanted.node
+		if from.node = best(among, m.Status.ClusterID); from.node == "" && wanted.Node != "" && len(among) > 0 {
+			from.node = wanted.Node
 		}
 		if from.node == "" {
-			if moved := movedNodes(among, m.status.ClusterID); len(moved) == 1 {
+			if moved := movedNodes(among, m.Status.ClusterID); len(moved) == 1 {
 				from.node = moved[0]
 			} else if len(moved) > 1 {
 				return from, fmt.Sprintf("the nodes %s have other addresses than their members, and it is not known whose file has most of the data: "+
@@ -185,13 +174,13 @@ func (m membership) recoverFrom() (from origin, problem string) {
 		}
 	case v1alpha1.RecoverBackup:
 		var newest time.Time
-		from.node, from.backup, newest = newestBackup(among, wanted.backup)
-		if _, name, at := newestBackup(map[string]adminapi.Status{"": m.archive.Status}, wanted.backup); at.After(newest) {
-			from = origin{node: m.anyNode(among), backup: name, archive: m.archive.address}
+		from.node, from.backup, newest = newestBackup(among, wanted.Backup)
+		if _, name, at := newestBackup(map[string]adminapi.Status{"": m.Archive.Status}, wanted.Backup); at.After(newest) {
+			from = origin{node: m.anyNode(among), backup: name, archive: m.Archive.Address}
 		}
 		if from.backup == "" {
 			return from, fmt.Sprintf("the recovery finds no backup %s%s on nodes whose members answer, or on a claim: choose another source in "+
-				"spec.central.recovery", wanted.backup, where)
+				"spec.central.recovery", wanted.Backup, where)
 		}
 	case v1alpha1.RecoverRebuild, v1alpha1.RecoverNone:
 		from.node = m.anyNode(among)
@@ -203,14 +192,14 @@ func (m membership) recoverFrom() (from origin, problem string) {
 }
 
 // anyNode returns the requested node, else a node whose member answers, else a node that could hold a member.
-func (m membership) anyNode(among map[string]adminapi.Status) string {
-	switch nodes := sortedNodes(among); {
-	case m.recovery.node != "":
-		return m.recovery.node
+func (m Membership) anyNode(among map[string]adminapi.Status) string {
+	switch nodes := slices.Sorted(maps.Keys(among)); {
+	case m.Recovery.Node != "":
+		return m.Recovery.Node
 	case len(nodes) > 0:
 		return nodes[0]
-	case m.free != nil:
-		return m.free.Name
+	case m.Free != nil:
+		return m.Free.Name
 	}
 	return ""
 }
@@ -218,7 +207,7 @@ func (m membership) anyNode(among map[string]adminapi.Status) string {
 // best returns the node whose member has the longest log of the cluster.
 func best(reports map[string]adminapi.Status, clusterID string) string {
 	node, most := "", int64(-1)
-	for _, n := range sortedNodes(reports) {
+	for _, n := range slices.Sorted(maps.Keys(reports)) {
 		r := reports[n]
 		if r.Waiting == "" && r.ServerID != "" && r.ClusterID == clusterID && r.LastIndex > most {
 			node, most = n, r.LastIndex
@@ -231,7 +220,7 @@ func best(reports map[string]adminapi.Status, clusterID string) string {
 // changed.
 func movedNodes(reports map[string]adminapi.Status, clusterID string) []string {
 	var nodes []string
-	for _, n := range sortedNodes(reports) {
+	for _, n := range slices.Sorted(maps.Keys(reports)) {
 		if clusterID != "" && reports[n].MovedClusterID == clusterID {
 			nodes = append(nodes, n)
 		}
@@ -241,7 +230,7 @@ func movedNodes(reports map[string]adminapi.Status, clusterID string) []string {
 
 // newestBackup returns the newest backup, or the one with this name, and its node.
 func newestBackup(reports map[string]adminapi.Status, name string) (node, backup string, newest time.Time) {
-	for _, n := range sortedNodes(reports) {
+	for _, n := range slices.Sorted(maps.Keys(reports)) {
 		for _, b := range reports[n].Backups {
 			if (name == "" || name == b.Name) && b.Time.After(newest) {
 				node, backup, newest = n, b.Name, b.Time
@@ -251,32 +240,24 @@ func newestBackup(reports map[string]adminapi.Status, name string) (node, backup
 	return node, backup, newest
 }
 
-// refindArchive updates the address of the backups pod while a recovery reads from it.
-func (p *pass) refindArchive(status *v1alpha1.DatabaseStatus) {
-	r := status.Recovery
-	if r != nil && r.Phase == v1alpha1.RecoveryCreating && r.BackupAddress != "" && p.archive.address != "" {
-		r.BackupAddress = p.archive.address
-	}
-}
-
 // anew returns the record of a cluster that begins on a node. The other members stay in the record and join it: with
 // fewer replicas the StatefulSet could delete the very pod that creates the cluster.
-func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
-	since := m.now
-	if last := m.status.Since; last != nil && !since.After(last.Time) {
+func (m Membership) anew(node, address string) v1alpha1.DatabaseStatus {
+	since := m.Now
+	if last := m.Status.Since; last != nil && !since.After(last.Time) {
 		since = metav1.NewTime(last.Add(time.Second))
 	}
 	next := v1alpha1.DatabaseStatus{
-		BootstrapNode: node, Since: &since, LastBackup: m.status.LastBackup, LastBackupOnClaim: m.status.LastBackupOnClaim,
-		RequestedBackup: m.status.RequestedBackup,
+		BootstrapNode: node, Since: &since, LastBackup: m.Status.LastBackup, LastBackupOnClaim: m.Status.LastBackupOnClaim,
+		RequestedBackup: m.Status.RequestedBackup,
 	}
-	for _, member := range m.status.Members {
+	for _, member := range m.Status.Members {
 		next.Members = append(next.Members, v1alpha1.DatabaseMember{Node: member.Node, Address: member.Address, Since: &since})
 	}
 	first := v1alpha1.DatabaseMember{Node: node, Address: address, Since: &since}
 	at := slices.IndexFunc(next.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == node })
 	if at < 0 { // in place of a lost member
-		at = slices.IndexFunc(next.Members, func(d v1alpha1.DatabaseMember) bool { return m.missing[d.Node] != "" })
+		at = slices.IndexFunc(next.Members, func(d v1alpha1.DatabaseMember) bool { return m.Missing[d.Node] != "" })
 	}
 	if at < 0 {
 		next.Members = append(next.Members, first)
@@ -287,17 +268,17 @@ func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
 }
 
 // addressOn returns the current or future address of a member on a node, or an empty string if the node does not exist.
-func (m membership) addressOn(node string) string {
-	for _, member := range m.status.Members {
-		if member.Node == node && m.nodes[addressOf(member)] == node {
+func (m Membership) addressOn(node string) string {
+	for _, member := range m.Status.Members {
+		if member.Node == node && m.Nodes[AddressOf(member)] == node {
 			return member.Address
 		}
 	}
-	if m.free != nil && m.free.Name == node {
-		return k8s.InternalIPs(m.free)[0].String()
+	if m.Free != nil && m.Free.Name == node {
+		return m.Free.Address.String()
 	}
-	addresses := slices.SortedFunc(maps.Keys(m.nodes), netip.Addr.Compare)
-	at := slices.IndexFunc(addresses, func(a netip.Addr) bool { return m.nodes[a] == node })
+	addresses := slices.SortedFunc(maps.Keys(m.Nodes), netip.Addr.Compare)
+	at := slices.IndexFunc(addresses, func(a netip.Addr) bool { return m.Nodes[a] == node })
 	if at < 0 {
 		return ""
 	}
@@ -305,19 +286,19 @@ func (m membership) addressOn(node string) string {
 }
 
 // lostMembers lists the missing members with the reasons, in the order of the status.
-func (m membership) lostMembers() string {
+func (m Membership) lostMembers() string {
 	var lost []string
-	for _, member := range m.status.Members {
-		if why := m.missing[member.Node]; why != "" {
+	for _, member := range m.Status.Members {
+		if why := m.Missing[member.Node]; why != "" {
 			lost = append(lost, fmt.Sprintf("%s (%s)", member.Node, why))
 		}
 	}
 	return strings.Join(lost, ", ")
 }
 
-// describeLoss returns the message for a lost quorum: the missing members and what to do.
-func (m membership) describeLoss(title string) string {
+// DescribeLoss returns the message for a lost quorum: the missing members and what to do. The title names the database.
+func (m Membership) DescribeLoss(title string) string {
 	return fmt.Sprintf("the %s has lost its quorum: of %d members these are missing: %s. Running pods keep their connections, and no pod gets a network. "+
 		"Bring members back; or, if they are lost for good, set spec.central.recovery (docs/reliability.md says how)",
-		title, len(m.status.Members), cmp.Or(m.lostMembers(), "none"))
+		title, len(m.Status.Members), cmp.Or(m.lostMembers(), "none"))
 }

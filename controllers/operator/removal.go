@@ -122,7 +122,7 @@ func (r *Reconciler) stop(ctx context.Context, p *pass, names ...string) error {
 		}
 	}
 	if len(waiting) > 0 {
-		return &halt{reason: reasonRemoving, message: "waiting for the end of " + strings.Join(few(waiting), ", ")}
+		return &halt{reason: reasonRemoving, message: "waiting for the end of " + strings.Join(Few(waiting), ", ")}
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (r *Reconciler) cleanNodes(ctx context.Context, p *pass) error {
 	if len(uncleaned) == 0 {
 		return nil
 	}
-	list := strings.Join(few(uncleaned), "; ")
+	list := strings.Join(Few(uncleaned), "; ")
 	if p.now.Before(deadline) {
 		p.wakeAt(deadline)
 		return &halt{reason: reasonRemoving, message: fmt.Sprintf("%d of %d nodes are clean; waiting until %s for %s",
