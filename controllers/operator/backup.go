@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -42,7 +43,7 @@ func init() { metrics.Registry.MustRegister(lastBackup) }
 type archive struct {
 	// claim is the name of the PersistentVolumeClaim; empty if the spec names none.
 	claim string
-	Archive
+	raft.Archive
 }
 
 // runBackups runs the backups pod. No other phase waits for it.
@@ -78,7 +79,7 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 			continue
 		}
 		r.versions.note(containerOf(pod), report.Versions)
-		p.archive.Archive = Archive{Address: pod.Status.PodIP, Status: report}
+		p.archive.Archive = raft.Archive{Address: pod.Status.PodIP, Status: report}
 	}
 	return nil
 }

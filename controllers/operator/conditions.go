@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 // Reasons of conditions. Halts have further reasons.
@@ -34,7 +35,7 @@ const (
 type summary struct {
 	generation int64
 	components []component
-	upgrade    Plan
+	upgrade    rollout.Plan
 	issuer     issuerStatus
 	protection protection
 	nodes      []nodeTrouble
@@ -123,7 +124,7 @@ func (s summary) degraded() metav1.Condition {
 		troubles = append(troubles, s.upgrade.Message)
 	}
 	for _, c := range s.components {
-		for _, why := range Few(c.troubles) {
+		for _, why := range rollout.Few(c.troubles) {
 			troubles = append(troubles, c.row.Name+": "+why)
 		}
 	}
@@ -134,7 +135,7 @@ func (s summary) degraded() metav1.Condition {
 	for _, n := range s.nodes {
 		nodes = append(nodes, n.text)
 	}
-	troubles = append(troubles, Few(nodes)...)
+	troubles = append(troubles, rollout.Few(nodes)...)
 	if len(s.issuer.troubles) > 0 {
 		if len(troubles) == 0 {
 			reason = reasonUnissued

@@ -19,7 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -57,7 +59,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	p.noteDisks(db, reports)
 	// If no ready member answers, the state of the database is unknown and the recorded status stays.
 	if askErr == nil || len(reports) > 0 {
-		if err := Record(status, reports); err != nil {
+		if err := raft.Record(status, reports); err != nil {
 			return &halt{reason: "ForeignDatabase", message: fmt.Sprintf("%s: %s", db.Title, err), degraded: true}
 		}
 	}
@@ -72,7 +74,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 		return err
 	}
 	// Without a leader the database does not serve, so replacing a pod interrupts no client.
-	if step.Action == ActionNone && (p.upgrade.Allows(db.Workload) || status.Leader == "" && !p.upgrade.Held) {
+	if step.Action == raft.ActionNone && (p.upgrade.Allows(db.Workload) || status.Leader == "" && !p.upgrade.Held) {
 		if err := r.replaceOutdated(ctx, p, db, reports); err != nil {
 			return err
 		}
@@ -190,13 +192,13 @@ func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Dat
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return strings.Compare(a.Labels[db.LeaderLabel]+a.Name, b.Labels[db.LeaderLabel]+b.Name)
 	})
-	members := make([]Pod, 0, len(pods))
+	members := make([]rollout.Pod, 0, len(pods))
 	for _, pod := range pods {
 		member := r.see(p, db.Workload, set.Spec.Template.Annotations[render.TemplateAnnotation], pod)
 		member.Ready = member.Ready && reports[pod.Spec.NodeName].Connected
 		members = append(members, member)
 	}
-	if i := NextMember(int(*set.Spec.Replicas), members); i >= 0 {
+	if i := rollout.NextMember(int(*set.Spec.Replicas), members); i >= 0 {
 		pod := pods[i]
 		if err := r.replace(ctx, pod); err != nil {
 			return err

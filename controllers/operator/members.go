@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -29,15 +30,15 @@ const membershipDelay = 2 * time.Second
 const askRetry = 10 * time.Second
 
 // membership returns the input of the next membership step.
-func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) Membership {
+func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) raft.Membership {
 	status := *p.database(db)
-	m := Membership{
+	m := raft.Membership{
 		Want: int(p.config.Spec.Central.Replicas), Status: status, Reports: reports, Nodes: map[netip.Addr]string{},
 		Now:      metav1.NewTime(p.now.Truncate(time.Second)),
 		Recovery: wantedRecovery(p.config.Spec.Central.Recovery, db),
 	}
 	if n := p.chooseNode(status.Members); n != nil {
-		m.Free = &memberNode{Name: n.Name, Address: k8s.InternalIPs(n)[0]}
+		m.Free = &raft.Node{Name: n.Name, Address: k8s.InternalIPs(n)[0]}
 	}
 	if db.Flag == render.Northbound.Flag {
 		m.Archive = p.archive.Archive
@@ -52,7 +53,7 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 		for _, address := range k8s.InternalIPs(n) {
 			// If several nodes have this address, the node that holds the member takes precedence.
 			if m.Nodes[address] == "" || slices.ContainsFunc(status.Members, func(d v1alpha1.DatabaseMember) bool {
-				return d.Node == n.Name && AddressOf(d) == address
+				return d.Node == n.Name && raft.AddressOf(d) == address
 			}) {
 				m.Nodes[address] = n.Name
 			}
@@ -69,7 +70,7 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 }
 
 // wantedRecovery returns the recovery that the spec requests for a database, or nil.
-func wantedRecovery(spec *v1alpha1.Recovery, db render.Database) *Recovery {
+func wantedRecovery(spec *v1alpha1.Recovery, db render.Database) *raft.Recovery {
 	if spec == nil {
 		return nil
 	}
@@ -80,7 +81,7 @@ func wantedRecovery(spec *v1alpha1.Recovery, db render.Database) *Recovery {
 	if source == v1alpha1.RecoverNone {
 		return nil
 	}
-	return &Recovery{ID: spec.ID, Source: source, Node: spec.Node, Backup: spec.Backup, Always: spec.When == v1alpha1.RecoverAlways}
+	return &raft.Recovery{ID: spec.ID, Source: source, Node: spec.Node, Backup: spec.Backup, Always: spec.When == v1alpha1.RecoverAlways}
 }
 
 // missing returns, by node, why a member does not serve and will not recover by itself.
@@ -110,7 +111,7 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 }
 
 // take executes a step and reports it in the component's row and an event.
-func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step Step) error {
+func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step raft.Step) error {
 	if step.Message == "" {
 		return nil
 	}
@@ -118,22 +119,22 @@ func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step
 	p.wakeAt(p.now.Add(membershipDelay))
 	var err error
 	switch status := p.database(db); step.Action {
-	case ActionNone:
+	case raft.ActionNone:
 		return nil
-	case ActionRecord:
+	case raft.ActionRecord:
 		status.Members = step.Members
-	case ActionRecover:
+	case raft.ActionRecover:
 		*status = step.Recovered
-	case ActionKick:
+	case raft.ActionKick:
 		err = r.administer(p, db, status.Leader, func(member *adminapi.Client) error { return member.Kick(ctx, step.Server) })
-	case ActionLeave:
+	case raft.ActionLeave:
 		err = r.administer(p, db, step.Node, func(member *adminapi.Client) error { return member.Leave(ctx) })
 	}
 	if err != nil {
 		return &halt{reason: "ChangingMembers", retry: err, message: fmt.Sprintf("%s: %s", db.Title, step.Message)}
 	}
 	kind, reason := corev1.EventTypeNormal, "MembershipChanges"
-	if step.Action == ActionRecover {
+	if step.Action == raft.ActionRecover {
 		kind, reason = corev1.EventTypeWarning, "DatabaseRecovery"
 	}
 	r.Recorder.Eventf(p.cluster, nil, kind, reason, "Reconcile", "%s", cut(db.Title+": "+step.Message, maxNote))

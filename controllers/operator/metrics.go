@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 var (
@@ -34,7 +35,7 @@ func init() {
 }
 
 // measure exports the component rows and the upgrade as metrics.
-func measure(p Plan, rows []v1alpha1.ComponentStatus) {
+func measure(p rollout.Plan, rows []v1alpha1.ComponentStatus) {
 	componentVersionPods.Reset()
 	for _, row := range rows {
 		for _, v := range row.Versions {
@@ -51,7 +52,7 @@ func measure(p Plan, rows []v1alpha1.ComponentStatus) {
 }
 
 // planState returns the value of the label state.
-func planState(p Plan) string {
+func planState(p rollout.Plan) string {
 	switch {
 	case p.Stuck:
 		return "stopped"

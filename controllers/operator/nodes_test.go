@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -209,7 +210,7 @@ func TestNoTwoMembersHaveOneAddress(t *testing.T) {
 	if at := m.Nodes[netip.MustParseAddr("192.0.2.1")]; at != "a" {
 		t.Errorf("the member on a counts as the member of %s", at)
 	}
-	if step := m.Next(); step.Action != ActionNone || !step.Stuck {
+	if step := m.Next(); step.Action != raft.ActionNone || !step.Stuck {
 		t.Errorf("the next step: %+v", step)
 	}
 	p.nodes = p.nodes[1:] // a was b's former name

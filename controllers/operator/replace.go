@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 // planUpgrade decides which pods may be replaced in this pass. It first records a new image and ends the pass for that:
@@ -24,7 +25,7 @@ import (
 func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 	images := &p.cluster.Status.Upgrade.Images
 	if !slices.Contains(*images, p.config.Image) {
-		*images = RecordImage(*images, p.config.Image)
+		*images = rollout.RecordImage(*images, p.config.Image)
 		return &halt{reason: "RecordingImage", message: fmt.Sprintf("image %s was never wanted before", p.config.Image)}
 	}
 	u, err := r.observeUpgrade(ctx, p)
@@ -36,16 +37,16 @@ func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 }
 
 // observeUpgrade reads the input of the plan.
-func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (Upgrade, error) {
+func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (rollout.Upgrade, error) {
 	r.forgetReplaced(p)
 	spec := p.config.Spec.Upgrade
-	u := Upgrade{Mode: spec.Mode, Sets: map[v1alpha1.UpgradeStage][]Set{}}
+	u := rollout.Upgrade{Mode: spec.Mode, Sets: map[v1alpha1.UpgradeStage][]rollout.Set{}}
 	templates := render.Templates(p.config)
 	puller := r.observePuller(p)
 	holds := map[string]bool{}
-	onNodes := map[string]map[string]Pod{}
+	onNodes := map[string]map[string]rollout.Pod{}
 	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
-		onNodes[name] = map[string]Pod{}
+		onNodes[name] = map[string]rollout.Pod{}
 		for _, pod := range p.podsOf(name) {
 			seen := r.see(p, name, templates[name], pod)
 			if (seen.Current || pod.Spec.Containers[0].Image == p.config.Image) && started(pod) {
@@ -59,7 +60,7 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (Upgrade, erro
 	canaries := labels.SelectorFromSet(spec.CanaryNodeSelector)
 	for i := range p.nodes {
 		if n := &p.nodes[i]; answers(n) && !slices.Contains(p.config.HeldNodes, n.Name) {
-			u.Nodes = append(u.Nodes, Node{
+			u.Nodes = append(u.Nodes, rollout.Node{
 				HoldsImage: holds[n.Name], Pulled: puller[n.Name].pulled, Refused: puller[n.Name].refused, PullTrouble: puller[n.Name].trouble,
 				Name: n.Name, Canary: len(spec.CanaryNodeSelector) > 0 && canaries.Matches(labels.Set(n.Labels)),
 				OpenVSwitch: onNodes[render.OpenVSwitch][n.Name], CNI: onNodes[render.AgentName][n.Name],
@@ -139,8 +140,8 @@ func maxUnavailable(given *intstr.IntOrString, nodes int) int {
 	return max(1, n)
 }
 
-func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template string) (Set, error) {
-	set := Set{Component: name}
+func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template string) (rollout.Set, error) {
+	set := rollout.Set{Component: name}
 	live, err := r.workload(ctx, p, name)
 	if live == nil || err != nil {
 		return set, err
@@ -164,13 +165,13 @@ func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template str
 }
 
 // see returns the properties of a pod that plans depend on.
-func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) Pod {
-	return Pod{
+func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) rollout.Pod {
+	return rollout.Pod{
 		Name:    pod.Name,
 		Silent:  silent(p.node(madeFor(pod))),
 		Present: pod.DeletionTimestamp.IsZero() && !r.replaced[pod.UID],
 		Current: pod.Annotations[render.TemplateAnnotation] == template,
-		Newer:   NewerImage(p.cluster.Status.Upgrade.Images, p.config.Image, pod.Spec.Containers[0].Image),
+		Newer:   rollout.NewerImage(p.cluster.Status.Upgrade.Images, p.config.Image, pod.Spec.Containers[0].Image),
 		Ready:   ready(pod),
 		Dead:    dead(pod),
 		Trouble: p.trouble(component, pod),
@@ -252,7 +253,7 @@ func (p *pass) upgradeStatus(complete bool) {
 	status := &p.cluster.Status.Upgrade
 	status.Stage, status.Direction, status.Message = p.upgrade.Stage, p.upgrade.Direction(), p.upgrade.Message
 	if complete && p.upgrade.Stage == "" {
-		status.Images = SettleImages(status.Images, p.config.Image)
+		status.Images = rollout.SettleImages(status.Images, p.config.Image)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 // component is the state of one workload.
@@ -184,7 +185,7 @@ func (c component) message(r progress, unreachable int32, leaderless bool) strin
 	if leaderless && r.ready > 0 {
 		parts = append(parts, "no leader")
 	}
-	return strings.Join(append(parts, Few(c.troubles)...), "; ")
+	return strings.Join(append(parts, rollout.Few(c.troubles)...), "; ")
 }
 
 // tell creates an event for each condition whose status or reason changed.

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package raft
 
 import (
 	"context"
@@ -168,7 +168,7 @@ func (l *live) pass() {
 	}
 	for i := len(l.nodes); i > 0; i-- {
 		if name := nodeOf(i); !slices.ContainsFunc(m.Status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == name }) {
-			m.Free = &memberNode{Name: name, Address: supervisortest.Loopback(byte(i))}
+			m.Free = &Node{Name: name, Address: supervisortest.Loopback(byte(i))}
 		}
 	}
 	if err := Record(&m.Status, m.Reports); err != nil {

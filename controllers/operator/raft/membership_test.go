@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package raft
 
 import (
 	"fmt"
@@ -52,8 +52,8 @@ func clusterOf(n, nodes, want int) Membership {
 	return m
 }
 
-func freeNode(i int) *memberNode {
-	return &memberNode{Name: nodeOf(i), Address: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))}
+func freeNode(i int) *Node {
+	return &Node{Name: nodeOf(i), Address: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))}
 }
 
 func TestTheNextStepOfAMembership(t *testing.T) {

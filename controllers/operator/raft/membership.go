@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package raft
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ type Membership struct {
 	// Nodes of the cluster, by the address of the member there.
 	Nodes map[netip.Addr]string
 	// Free is a node for a new member; nil if there is none.
-	Free *memberNode
+	Free *Node
 	// Silent marks nodes that do not answer.
 	Silent map[string]bool
 	// Now is recorded as the time from which a joining member exists.
@@ -44,8 +44,8 @@ type Membership struct {
 	Archive Archive
 }
 
-// memberNode is a node that can hold a member, and the address that the member would have.
-type memberNode struct {
+// Node is a node that can hold a member, and the address that the member would have.
+type Node struct {
 	Name    string
 	Address netip.Addr
 }
