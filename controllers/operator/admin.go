@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
@@ -64,14 +63,4 @@ func (r *Reconciler) askAt(ctx context.Context, config *tls.Config, address stri
 	client := r.Admin(netip.AddrPortFrom(ip, uint16(port)), config) //nolint:gosec // a constant, or the port that a member reports for its listener
 	defer client.Close()
 	return client.Status(ctx)
-}
-
-// memberAddress returns the IP address in a member's Raft address, `ssl:192.0.2.1:6643` (ovsdb(7), active OVSDB
-// connection methods).
-func memberAddress(raft string) (netip.Addr, error) {
-	address, err := netip.ParseAddrPort(strings.TrimPrefix(raft, "ssl:"))
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("parse the Raft address %q: %w", raft, err)
-	}
-	return address.Addr(), nil
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -37,13 +39,11 @@ var lastBackup = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(lastBackup) }
 
-// archive is the report of the backups pod.
+// archive is the report of the backups pod and its claim.
 type archive struct {
 	// claim is the name of the PersistentVolumeClaim; empty if the spec names none.
 	claim string
-	// address is the IP address of the pod; empty until it answers.
-	address string
-	adminapi.Status
+	raft.Archive
 }
 
 // runBackups runs the backups pod. No other phase waits for it.
@@ -79,7 +79,7 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 			continue
 		}
 		r.versions.note(containerOf(pod), report.Versions)
-		p.archive.address, p.archive.Status = pod.Status.PodIP, report
+		p.archive.Archive = raft.Archive{Address: pod.Status.PodIP, Status: report}
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 // makesBackups reports whether the workload is ready and uses this claim. If not, holdBack does not apply to it: backups
 // are most important during a held upgrade, and a new pod loses none.
 func makesBackups(live client.Object, claim string) bool {
-	return rolloutOf(live).serves() && slices.ContainsFunc(render.Template(live).Spec.Volumes, func(v corev1.Volume) bool {
+	return progressOf(live).serves() && slices.ContainsFunc(render.Template(live).Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
 	})
 }
@@ -95,7 +95,7 @@ func makesBackups(live client.Object, claim string) bool {
 // recordBackups stores the newest reported backup in the status; an older report does not overwrite a newer one.
 func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Status) {
 	status := p.database(db)
-	for _, node := range sortedNodes(reports) {
+	for _, node := range slices.Sorted(maps.Keys(reports)) {
 		report := reports[node]
 		if report.BackupFailure != "" {
 			p.note(db.Workload, note{stuck: true, aside: true, text: fmt.Sprintf("backups on node %s fail: %s", node, report.BackupFailure)})
@@ -170,7 +170,7 @@ func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Sta
 	var made *v1alpha1.BackupStatus
 	var waits []string
 	asked := func(b adminapi.Backup) bool { return b.Request == request }
-	for _, node := range sortedNodes(reports) {
+	for _, node := range slices.Sorted(maps.Keys(reports)) {
 		at := slices.IndexFunc(reports[node].Backups, asked)
 		switch {
 		case at >= 0:

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 // Reasons of conditions. Halts have further reasons.
@@ -34,7 +35,7 @@ const (
 type summary struct {
 	generation int64
 	components []component
-	upgrade    upgradePlan
+	upgrade    rollout.Plan
 	issuer     issuerStatus
 	protection protection
 	nodes      []nodeTrouble
@@ -83,15 +84,15 @@ func (s summary) progressing() metav1.Condition {
 	if s.halt != nil {
 		return newCondition(v1alpha1.ConditionProgressing, !s.halt.degraded, s.halt.reason, s.halt.message)
 	}
-	if u := s.upgrade; u.stage != "" {
+	if u := s.upgrade; u.Stage != "" {
 		reason := reasonUpgrading
 		switch {
-		case u.stuck:
+		case u.Stuck:
 			reason = reasonStopped
-		case u.held:
+		case u.Held:
 			reason = reasonPaused
 		}
-		return newCondition(v1alpha1.ConditionProgressing, !u.stuck && !u.held, reason, u.message)
+		return newCondition(v1alpha1.ConditionProgressing, !u.Stuck && !u.Held, reason, u.Message)
 	}
 	var waiting []string
 	for _, c := range s.components {
@@ -118,12 +119,12 @@ func (s summary) degraded() metav1.Condition {
 	if s.err != nil {
 		troubles = append(troubles, s.err.Error())
 	}
-	if s.upgrade.stuck {
+	if s.upgrade.Stuck {
 		reason = reasonStopped
-		troubles = append(troubles, s.upgrade.message)
+		troubles = append(troubles, s.upgrade.Message)
 	}
 	for _, c := range s.components {
-		for _, why := range few(c.troubles) {
+		for _, why := range rollout.Few(c.troubles) {
 			troubles = append(troubles, c.row.Name+": "+why)
 		}
 	}
@@ -134,7 +135,7 @@ func (s summary) degraded() metav1.Condition {
 	for _, n := range s.nodes {
 		nodes = append(nodes, n.text)
 	}
-	troubles = append(troubles, few(nodes)...)
+	troubles = append(troubles, rollout.Few(nodes)...)
 	if len(s.issuer.troubles) > 0 {
 		if len(troubles) == 0 {
 			reason = reasonUnissued

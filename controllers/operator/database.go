@@ -7,18 +7,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"maps"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -38,7 +41,7 @@ func (r *Reconciler) runSouthbound(ctx context.Context, p *pass) error {
 
 // noteDisks reports members whose disk is not writable. They wait until it is.
 func (p *pass) noteDisks(db render.Database, reports map[string]adminapi.Status) {
-	for _, node := range sortedNodes(reports) {
+	for _, node := range slices.Sorted(maps.Keys(reports)) {
 		if why := reports[node].DiskFailure; why != "" {
 			p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("node %s: %s", node, why)})
 		}
@@ -56,7 +59,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	p.noteDisks(db, reports)
 	// If no ready member answers, the state of the database is unknown and the recorded status stays.
 	if askErr == nil || len(reports) > 0 {
-		if err := record(status, reports); err != nil {
+		if err := raft.Record(status, reports); err != nil {
 			return &halt{reason: "ForeignDatabase", message: fmt.Sprintf("%s: %s", db.Title, err), degraded: true}
 		}
 	}
@@ -64,20 +67,20 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 		return err
 	}
 	r.finishRecovery(p, db)
-	p.refindArchive(status)
+	p.archive.Follow(status)
 	m := p.membership(db, reports)
-	step := m.next()
+	step := m.Next()
 	if err := r.take(ctx, p, db, step); err != nil {
 		return err
 	}
 	// Without a leader the database does not serve, so replacing a pod interrupts no client.
-	if step.action == actionNone && (p.upgrade.allows(db.Workload) || status.Leader == "" && !p.upgrade.held) {
+	if step.Action == raft.ActionNone && (p.upgrade.Allows(db.Workload) || status.Leader == "" && !p.upgrade.Held) {
 		if err := r.replaceOutdated(ctx, p, db, reports); err != nil {
 			return err
 		}
 	}
-	if status.Leader == "" && m.quorumLost() && !status.Recovering() {
-		return &halt{reason: "QuorumLost", degraded: true, message: m.describeLoss(db.Title)}
+	if status.Leader == "" && m.QuorumLost() && !status.Recovering() {
+		return &halt{reason: "QuorumLost", degraded: true, message: m.DescribeLoss(db.Title)}
 	}
 	if err := r.convertSchema(ctx, p, db); err != nil {
 		return err
@@ -93,7 +96,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 		p.wakeAt(p.now.Add(askRetry))
 	}
 	if status.Recovering() && status.ClusterID == "" {
-		return &halt{reason: "Recovering", message: fmt.Sprintf("the %s: %s", db.Title, step.message)}
+		return &halt{reason: "Recovering", message: fmt.Sprintf("the %s: %s", db.Title, step.Message)}
 	}
 	if status.ClusterID == "" || status.Leader == "" {
 		return &halt{reason: "WaitingForDatabase", message: fmt.Sprintf("the %s has no leader yet", db.Title)}
@@ -130,58 +133,22 @@ func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database
 	return reports, errors.Join(failures...)
 }
 
-// record updates the status of a database with the members' reports. A member that did not answer keeps its recorded data
-// except its role. The cluster ID never changes once recorded: a report with another ID is an error.
-func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) error {
-	for i := range db.Members {
-		db.Members[i].Role = ""
+// finishRecovery completes a recovery when the writer of the database has written everything, as a label of its pod
+// reports.
+func (r *Reconciler) finishRecovery(p *pass, db render.Database) {
+	status := p.database(db)
+	if !status.Recovering() || status.ClusterID == "" {
+		return
 	}
-	db.Leader = ""
-	for _, node := range sortedNodes(reports) {
-		report := reports[node]
-		at := slices.IndexFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
-		superseded := db.Since != nil && report.Since.Before(db.Since.Time) // a report that predates the recovery
-		if report.ClusterID == "" || at < 0 || superseded {
-			continue
+	for _, pod := range p.podsOf(db.Writer) {
+		if pod.Labels[db.WrittenLabel] == status.ClusterID && pod.DeletionTimestamp.IsZero() {
+			status.Recovery.Phase, status.Recovery.CompletionTime = v1alpha1.RecoveryCompleted, new(metav1.NewTime(p.now))
+			r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeNormal, "DatabaseRecovered", "Reconcile", "%s", cut(fmt.Sprintf(
+				"%s: recovery %s is complete: %s on node %s", db.Title, status.Recovery.ID, status.Recovery.Source, status.Recovery.Node), maxNote))
+			return
 		}
-		if db.ClusterID == "" {
-			db.ClusterID = report.ClusterID
-			if r := db.Recovery; r != nil && r.Phase == v1alpha1.RecoveryCreating {
-				r.Phase = v1alpha1.RecoveryFilling
-			}
-		}
-		if report.ClusterID != db.ClusterID {
-			return fmt.Errorf("the member on node %s belongs to cluster %s and not to %s: move its data away for it to join",
-				node, report.ClusterID, db.ClusterID)
-		}
-		address, err := memberAddress(report.Address)
-		if err != nil {
-			return err
-		}
-		recordMember(db, &db.Members[at], report, address)
 	}
-	return nil
-}
-
-// recordMember updates a member's entry from its report. A member has joined once it is connected.
-func recordMember(db *v1alpha1.DatabaseStatus, member *v1alpha1.DatabaseMember, report adminapi.Status, address netip.Addr) {
-	member.Role = report.Role
-	if report.Connected || member.ServerID != "" {
-		member.Address, member.ServerID = address.String(), report.ServerID
-	}
-	db.Term = max(db.Term, report.Term)
-	if report.Role == adminapi.RoleLeader && report.Term == db.Term {
-		db.Leader = member.Node
-	}
-}
-
-func sortedNodes(reports map[string]adminapi.Status) []string {
-	nodes := make([]string, 0, len(reports))
-	for node := range reports {
-		nodes = append(nodes, node)
-	}
-	slices.SortFunc(nodes, strings.Compare)
-	return nodes
+	p.note(db.Workload, note{text: fmt.Sprintf("recovery %s waits for %s to bring the database up to date", status.Recovery.ID, db.Writer)})
 }
 
 // removeMisplaced deletes pods on nodes without a member, and unscheduled pods that were created for a different set of
@@ -225,13 +192,13 @@ func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Dat
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return strings.Compare(a.Labels[db.LeaderLabel]+a.Name, b.Labels[db.LeaderLabel]+b.Name)
 	})
-	members := make([]upgradePod, 0, len(pods))
+	members := make([]rollout.Pod, 0, len(pods))
 	for _, pod := range pods {
 		member := r.see(p, db.Workload, set.Spec.Template.Annotations[render.TemplateAnnotation], pod)
-		member.ready = member.ready && reports[pod.Spec.NodeName].Connected
+		member.Ready = member.Ready && reports[pod.Spec.NodeName].Connected
 		members = append(members, member)
 	}
-	if i := nextMember(int(*set.Spec.Replicas), members); i >= 0 {
+	if i := rollout.NextMember(int(*set.Spec.Replicas), members); i >= 0 {
 		pod := pods[i]
 		if err := r.replace(ctx, pod); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -65,7 +66,7 @@ func (i *issuerStatus) miss(name, what string, overdue bool) {
 
 // trouble returns the message of the conditions: the problems, and that the existing CAs stay in use.
 func (i *issuerStatus) trouble() string {
-	return strings.Join(few(i.troubles), "; ") + "; until then the authorities that are there stay"
+	return strings.Join(rollout.Few(i.troubles), "; ") + "; until then the authorities that are there stay"
 }
 
 // progressing returns the condition Progressing of an OVNCluster that waits for nothing else.
@@ -74,7 +75,7 @@ func (i *issuerStatus) progressing() metav1.Condition {
 	case len(i.troubles) > 0:
 		return newCondition(v1alpha1.ConditionProgressing, false, reasonUnissued, i.trouble())
 	case len(i.waiting) > 0:
-		return newCondition(v1alpha1.ConditionProgressing, true, reasonOrdered, "waiting for "+strings.Join(few(i.waiting), "; "))
+		return newCondition(v1alpha1.ConditionProgressing, true, reasonOrdered, "waiting for "+strings.Join(rollout.Few(i.waiting), "; "))
 	case !i.joining.IsZero():
 		return newCondition(v1alpha1.ConditionProgressing, true, reasonJoining,
 			"new CAs are trusted next to the current ones, and sign from "+i.joining.UTC().Format(time.RFC3339))

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -29,35 +30,32 @@ const membershipDelay = 2 * time.Second
 const askRetry = 10 * time.Second
 
 // membership returns the input of the next membership step.
-func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) membership {
+func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) raft.Membership {
 	status := *p.database(db)
-	m := membership{
-		want: int(p.config.Spec.Central.Replicas), status: status, reports: reports, nodes: map[netip.Addr]string{},
-		free: p.chooseNode(status.Members),
-		now:  metav1.NewTime(p.now.Truncate(time.Second)),
-		recovery: wantedRecovery(p.config.Spec.Central.Recovery, func(r *v1alpha1.Recovery) v1alpha1.RecoverySource {
-			if db.Flag == render.Southbound.Flag {
-				return r.Southbound
-			}
-			return r.Northbound
-		}),
+	m := raft.Membership{
+		Want: int(p.config.Spec.Central.Replicas), Status: status, Reports: reports, Nodes: map[netip.Addr]string{},
+		Now:      metav1.NewTime(p.now.Truncate(time.Second)),
+		Recovery: wantedRecovery(p.config.Spec.Central.Recovery, db),
+	}
+	if n := p.chooseNode(status.Members); n != nil {
+		m.Free = &raft.Node{Name: n.Name, Address: k8s.InternalIPs(n)[0]}
 	}
 	if db.Flag == render.Northbound.Flag {
-		m.archive = p.archive
+		m.Archive = p.archive.Archive
 	}
-	m.missing = p.missing(db, status.Members, reports)
-	m.silent = map[string]bool{}
+	m.Missing = p.missing(db, status.Members, reports)
+	m.Silent = map[string]bool{}
 	for _, member := range status.Members {
-		m.silent[member.Node] = silent(p.node(member.Node))
+		m.Silent[member.Node] = silent(p.node(member.Node))
 	}
 	for i := range p.nodes {
 		n := &p.nodes[i]
 		for _, address := range k8s.InternalIPs(n) {
 			// If several nodes have this address, the node that holds the member takes precedence.
-			if m.nodes[address] == "" || slices.ContainsFunc(status.Members, func(d v1alpha1.DatabaseMember) bool {
-				return d.Node == n.Name && addressOf(d) == address
+			if m.Nodes[address] == "" || slices.ContainsFunc(status.Members, func(d v1alpha1.DatabaseMember) bool {
+				return d.Node == n.Name && raft.AddressOf(d) == address
 			}) {
-				m.nodes[address] = n.Name
+				m.Nodes[address] = n.Name
 			}
 		}
 	}
@@ -65,10 +63,25 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 	for _, pod := range p.podsOf(db.Workload) {
 		ordinal, err := strconv.Atoi(pod.Name[strings.LastIndex(pod.Name, "-")+1:])
 		if err == nil && ordinal > highest {
-			highest, m.last = ordinal, pod.Spec.NodeName
+			highest, m.Last = ordinal, pod.Spec.NodeName
 		}
 	}
 	return m
+}
+
+// wantedRecovery returns the recovery that the spec requests for a database, or nil.
+func wantedRecovery(spec *v1alpha1.Recovery, db render.Database) *raft.Recovery {
+	if spec == nil {
+		return nil
+	}
+	source := spec.Northbound
+	if db.Flag == render.Southbound.Flag {
+		source = spec.Southbound
+	}
+	if source == v1alpha1.RecoverNone {
+		return nil
+	}
+	return &raft.Recovery{ID: spec.ID, Source: source, Node: spec.Node, Backup: spec.Backup, Always: spec.When == v1alpha1.RecoverAlways}
 }
 
 // missing returns, by node, why a member does not serve and will not recover by itself.
@@ -98,33 +111,33 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 }
 
 // take executes a step and reports it in the component's row and an event.
-func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step memberStep) error {
-	if step.message == "" {
+func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step raft.Step) error {
+	if step.Message == "" {
 		return nil
 	}
-	p.note(db.Workload, note{text: step.message, stuck: step.stuck})
+	p.note(db.Workload, note{text: step.Message, stuck: step.Stuck})
 	p.wakeAt(p.now.Add(membershipDelay))
 	var err error
-	switch status := p.database(db); step.action {
-	case actionNone:
+	switch status := p.database(db); step.Action {
+	case raft.ActionNone:
 		return nil
-	case actionRecord:
-		status.Members = step.members
-	case actionRecover:
-		*status = step.recovered
-	case actionKick:
-		err = r.administer(p, db, status.Leader, func(member *adminapi.Client) error { return member.Kick(ctx, step.server) })
-	case actionLeave:
-		err = r.administer(p, db, step.node, func(member *adminapi.Client) error { return member.Leave(ctx) })
+	case raft.ActionRecord:
+		status.Members = step.Members
+	case raft.ActionRecover:
+		*status = step.Recovered
+	case raft.ActionKick:
+		err = r.administer(p, db, status.Leader, func(member *adminapi.Client) error { return member.Kick(ctx, step.Server) })
+	case raft.ActionLeave:
+		err = r.administer(p, db, step.Node, func(member *adminapi.Client) error { return member.Leave(ctx) })
 	}
 	if err != nil {
-		return &halt{reason: "ChangingMembers", retry: err, message: fmt.Sprintf("%s: %s", db.Title, step.message)}
+		return &halt{reason: "ChangingMembers", retry: err, message: fmt.Sprintf("%s: %s", db.Title, step.Message)}
 	}
 	kind, reason := corev1.EventTypeNormal, "MembershipChanges"
-	if step.action == actionRecover {
+	if step.Action == raft.ActionRecover {
 		kind, reason = corev1.EventTypeWarning, "DatabaseRecovery"
 	}
-	r.Recorder.Eventf(p.cluster, nil, kind, reason, "Reconcile", "%s", cut(db.Title+": "+step.message, maxNote))
+	r.Recorder.Eventf(p.cluster, nil, kind, reason, "Reconcile", "%s", cut(db.Title+": "+step.Message, maxNote))
 	return nil
 }
 

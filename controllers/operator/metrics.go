@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 var (
@@ -34,7 +35,7 @@ func init() {
 }
 
 // measure exports the component rows and the upgrade as metrics.
-func (p upgradePlan) measure(rows []v1alpha1.ComponentStatus) {
+func measure(p rollout.Plan, rows []v1alpha1.ComponentStatus) {
 	componentVersionPods.Reset()
 	for _, row := range rows {
 		for _, v := range row.Versions {
@@ -45,16 +46,17 @@ func (p upgradePlan) measure(rows []v1alpha1.ComponentStatus) {
 		}
 	}
 	upgradeUnderWay.Reset()
-	if p.stage != "" {
-		upgradeUnderWay.WithLabelValues(string(p.stage), p.direction(), p.state()).Set(1)
+	if p.Stage != "" {
+		upgradeUnderWay.WithLabelValues(string(p.Stage), p.Direction(), planState(p)).Set(1)
 	}
 }
 
-func (p upgradePlan) state() string {
+// planState returns the value of the label state.
+func planState(p rollout.Plan) string {
 	switch {
-	case p.stuck:
+	case p.Stuck:
 		return "stopped"
-	case p.held:
+	case p.Held:
 		return "held"
 	}
 	return "going"

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 // series returns the values of a metric, by its label values in the order of the label names.
@@ -41,8 +42,8 @@ func series(t *testing.T, name string) map[string]float64 {
 
 func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
 	rows := []v1alpha1.ComponentStatus{{Name: "measured", Desired: 3, Ready: 2, Updated: 1}}
-	upgradePlan{stage: v1alpha1.StageNodes, stuck: true}.measure(rows)
-	upgradePlan{stage: v1alpha1.StageNorthd, back: true, held: true}.measure(rows)
+	measure(rollout.Plan{Stage: v1alpha1.StageNodes, Stuck: true}, rows)
+	measure(rollout.Plan{Stage: v1alpha1.StageNorthd, Back: true, Held: true}, rows)
 	if got := series(t, "kiln_upgrade_info"); !maps.Equal(got, map[string]float64{"Back Northd held ": 1}) {
 		t.Errorf("upgrade: %v", got)
 	}
@@ -52,7 +53,7 @@ func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
 			t.Errorf("%s: %v", state, got)
 		}
 	}
-	upgradePlan{}.measure(nil)
+	measure(rollout.Plan{}, nil)
 	if got := series(t, "kiln_upgrade_info"); len(got) != 0 {
 		t.Errorf("with nothing to replace: %v", got)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -198,21 +199,22 @@ func TestNoTwoMembersHaveOneAddress(t *testing.T) {
 	status := &p.cluster.Status.Northbound
 	*status = v1alpha1.DatabaseStatus{ClusterID: "c", Leader: "a", Members: []v1alpha1.DatabaseMember{{Node: "a", Address: "192.0.2.1", ServerID: "s100"}}}
 	p.config.Spec.Central.Replicas = 3
+	const raftAddress = "ssl:192.0.2.1:6643"
 	m := p.membership(render.Northbound, map[string]adminapi.Status{"a": {
-		ClusterID: "c", ServerID: "s100", Address: raftAddress(1), Role: adminapi.RoleLeader, Connected: true,
-		Members: []adminapi.Member{{ServerID: "s100", Address: raftAddress(1)}},
+		ClusterID: "c", ServerID: "s100", Address: raftAddress, Role: adminapi.RoleLeader, Connected: true,
+		Members: []adminapi.Member{{ServerID: "s100", Address: raftAddress}},
 	}})
-	if m.free != nil {
-		t.Errorf("a second member at its address goes to %s", m.free.Name)
+	if m.Free != nil {
+		t.Errorf("a second member at its address goes to %s", m.Free.Name)
 	}
-	if at := m.nodes[netip.MustParseAddr("192.0.2.1")]; at != "a" {
+	if at := m.Nodes[netip.MustParseAddr("192.0.2.1")]; at != "a" {
 		t.Errorf("the member on a counts as the member of %s", at)
 	}
-	if step := m.next(); step.action != actionNone || !step.stuck {
+	if step := m.Next(); step.Action != raft.ActionNone || !step.Stuck {
 		t.Errorf("the next step: %+v", step)
 	}
 	p.nodes = p.nodes[1:] // a was b's former name
-	if m = p.membership(render.Northbound, nil); m.free == nil || m.free.Name != "b" {
-		t.Errorf("with a gone b is not free: %v", m.free)
+	if m = p.membership(render.Northbound, nil); m.Free == nil || m.Free.Name != "b" {
+		t.Errorf("with a gone b is not free: %v", m.Free)
 	}
 }

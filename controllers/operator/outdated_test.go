@@ -28,6 +28,7 @@ func TestNoMemberIsReplacedWhileAnotherIsAway(t *testing.T) {
 	p := &pass{cluster: &v1alpha1.OVNCluster{}, now: theWorld.now()}
 	p.config.Image, p.cluster.Status.Upgrade.Images = image, []string{image}
 	reports := map[string]adminapi.Status{}
+	nodeOf := func(i int) string { return fmt.Sprintf("n%d", i) }
 	for i := range 3 {
 		pod := theWorld.newPod(fmt.Sprintf("%s-%d", render.NorthboundName, i), "member", nodeOf(i), outdated)
 		pod.Namespace = namespace
@@ -36,7 +37,7 @@ func TestNoMemberIsReplacedWhileAnotherIsAway(t *testing.T) {
 		pod.Labels[render.ComponentLabel] = render.NorthboundName // in memory: other tests look at all namespaces
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		p.pods = append(p.pods, *pod)
-		p.nodes = append(p.nodes, *freeNode(i))
+		p.nodes = append(p.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeOf(i)}})
 		reports[pod.Spec.NodeName] = adminapi.Status{Role: adminapi.RoleFollower, Connected: true}
 	}
 	set := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3))}}

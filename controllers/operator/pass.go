@@ -20,6 +20,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -42,7 +43,7 @@ type pass struct {
 	// archive lists the backups on the claim, if there is one.
 	archive archive
 	// upgrade allows replacements of pods. It is valid once planned is set.
-	upgrade upgradePlan
+	upgrade rollout.Plan
 	planned bool
 	// unfit nodes get no database member. nodeTroubles need a person.
 	unfit        []string

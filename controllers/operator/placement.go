@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -74,7 +75,7 @@ func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
 		n := &p.nodes[i]
 		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(k8s.InternalIPs(n)) > 0 && !slices.Contains(p.unfit, n.Name)
 		taken := slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool {
-			return d.Node == n.Name || p.node(d.Node) != nil && slices.Contains(k8s.InternalIPs(n), addressOf(d))
+			return d.Node == n.Name || p.node(d.Node) != nil && slices.Contains(k8s.InternalIPs(n), raft.AddressOf(d))
 		})
 		if usable && !taken && selector.Matches(labels.Set(n.Labels)) {
 			candidates = append(candidates, n)

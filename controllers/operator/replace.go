@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 // planUpgrade decides which pods may be replaced in this pass. It first records a new image and ends the pass for that:
@@ -24,34 +25,34 @@ import (
 func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 	images := &p.cluster.Status.Upgrade.Images
 	if !slices.Contains(*images, p.config.Image) {
-		*images = want(*images, p.config.Image)
+		*images = rollout.RecordImage(*images, p.config.Image)
 		return &halt{reason: "RecordingImage", message: fmt.Sprintf("image %s was never wanted before", p.config.Image)}
 	}
 	u, err := r.observeUpgrade(ctx, p)
 	if err != nil {
 		return err
 	}
-	p.upgrade, p.planned = u.plan(), true
+	p.upgrade, p.planned = u.Plan(), true
 	return nil
 }
 
 // observeUpgrade reads the input of the plan.
-func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, error) {
+func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (rollout.Upgrade, error) {
 	r.forgetReplaced(p)
 	spec := p.config.Spec.Upgrade
-	u := upgrade{mode: spec.Mode, sets: map[string]upgradeSet{}}
+	u := rollout.Upgrade{Mode: spec.Mode, Sets: map[v1alpha1.UpgradeStage][]rollout.Set{}}
 	templates := render.Templates(p.config)
 	puller := r.observePuller(p)
 	holds := map[string]bool{}
-	onNodes := map[string]map[string]upgradePod{}
+	onNodes := map[string]map[string]rollout.Pod{}
 	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
-		onNodes[name] = map[string]upgradePod{}
+		onNodes[name] = map[string]rollout.Pod{}
 		for _, pod := range p.podsOf(name) {
 			seen := r.see(p, name, templates[name], pod)
-			if (seen.current || pod.Spec.Containers[0].Image == p.config.Image) && started(pod) {
+			if (seen.Current || pod.Spec.Containers[0].Image == p.config.Image) && started(pod) {
 				holds[madeFor(pod)] = true
 			}
-			if before := onNodes[name][madeFor(pod)]; !before.there {
+			if before := onNodes[name][madeFor(pod)]; !before.Present {
 				onNodes[name][madeFor(pod)] = seen
 			}
 		}
@@ -59,20 +60,28 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 	canaries := labels.SelectorFromSet(spec.CanaryNodeSelector)
 	for i := range p.nodes {
 		if n := &p.nodes[i]; answers(n) && !slices.Contains(p.config.HeldNodes, n.Name) {
-			u.nodes = append(u.nodes, upgradeNode{
-				holdsImage: holds[n.Name], pulled: puller[n.Name].pulled, refused: puller[n.Name].refused, pullTrouble: puller[n.Name].trouble,
-				name: n.Name, canary: len(spec.CanaryNodeSelector) > 0 && canaries.Matches(labels.Set(n.Labels)),
-				openVSwitch: onNodes[render.OpenVSwitch][n.Name], cni: onNodes[render.AgentName][n.Name],
+			u.Nodes = append(u.Nodes, rollout.Node{
+				HoldsImage: holds[n.Name], Pulled: puller[n.Name].pulled, Refused: puller[n.Name].refused, PullTrouble: puller[n.Name].trouble,
+				Name: n.Name, Canary: len(spec.CanaryNodeSelector) > 0 && canaries.Matches(labels.Set(n.Labels)),
+				OpenVSwitch: onNodes[render.OpenVSwitch][n.Name], CNI: onNodes[render.AgentName][n.Name],
 			})
 		}
 	}
-	u.maxUnavailable = maxUnavailable(spec.MaxUnavailable, len(u.nodes))
-	for _, name := range []string{render.NorthboundName, render.SouthboundName, render.NorthdName, render.ControllerName} {
-		set, err := r.observeSet(ctx, p, name, templates[name])
+	u.MaxUnavailable = maxUnavailable(spec.MaxUnavailable, len(u.Nodes))
+	for _, s := range []struct {
+		stage     v1alpha1.UpgradeStage
+		component string
+	}{
+		{v1alpha1.StageDatabases, render.NorthboundName},
+		{v1alpha1.StageDatabases, render.SouthboundName},
+		{v1alpha1.StageNorthd, render.NorthdName},
+		{v1alpha1.StageController, render.ControllerName},
+	} {
+		set, err := r.observeSet(ctx, p, s.component, templates[s.component])
 		if err != nil {
 			return u, err
 		}
-		u.sets[name] = set
+		u.Sets[s.stage] = append(u.Sets[s.stage], set)
 	}
 	return u, nil
 }
@@ -114,7 +123,7 @@ func started(pod *corev1.Pod) bool {
 
 // pullImage makes nodes pull the image before the first of their pods is replaced. Afterwards prune deletes the DaemonSet.
 func (r *Reconciler) pullImage(ctx context.Context, p *pass) error {
-	if !p.upgrade.pull {
+	if !p.upgrade.Pull {
 		return nil
 	}
 	return r.apply(ctx, p, render.ImageObjects(p.config))
@@ -131,40 +140,41 @@ func maxUnavailable(given *intstr.IntOrString, nodes int) int {
 	return max(1, n)
 }
 
-func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template string) (upgradeSet, error) {
+func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template string) (rollout.Set, error) {
+	set := rollout.Set{Component: name}
 	live, err := r.workload(ctx, p, name)
 	if live == nil || err != nil {
-		return upgradeSet{}, err
+		return set, err
 	}
-	set := upgradeSet{want: int(rolloutOf(live).desired)}
+	set.Want = int(progressOf(live).desired)
 	deployment, isDeployment := live.(*appsv1.Deployment)
 	if isDeployment {
-		set.unfinished = deployment.Spec.Paused || deployment.Spec.Template.Annotations[render.TemplateAnnotation] != template
+		set.Unfinished = deployment.Spec.Paused || deployment.Spec.Template.Annotations[render.TemplateAnnotation] != template
 	}
 	for _, pod := range p.podsOf(name) {
 		seen := r.see(p, name, template, pod)
 		switch c := condition(pod, corev1.PodScheduled); {
-		case isDeployment && seen.silent: // the Deployment replaces it
-		case isDeployment && c != nil && c.Status == corev1.ConditionFalse && set.want > 1: // there are fewer nodes than replicas
-			set.want--
+		case isDeployment && seen.Silent: // the Deployment replaces it
+		case isDeployment && c != nil && c.Status == corev1.ConditionFalse && set.Want > 1: // there are fewer nodes than replicas
+			set.Want--
 		default:
-			set.pods = append(set.pods, seen)
+			set.Pods = append(set.Pods, seen)
 		}
 	}
 	return set, nil
 }
 
 // see returns the properties of a pod that plans depend on.
-func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) upgradePod {
-	return upgradePod{
-		name:    pod.Name,
-		silent:  silent(p.node(madeFor(pod))),
-		there:   pod.DeletionTimestamp.IsZero() && !r.replaced[pod.UID],
-		current: pod.Annotations[render.TemplateAnnotation] == template,
-		newer:   newer(p.cluster.Status.Upgrade.Images, p.config.Image, pod.Spec.Containers[0].Image),
-		ready:   ready(pod),
-		dead:    dead(pod),
-		trouble: p.trouble(component, pod),
+func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) rollout.Pod {
+	return rollout.Pod{
+		Name:    pod.Name,
+		Silent:  silent(p.node(madeFor(pod))),
+		Present: pod.DeletionTimestamp.IsZero() && !r.replaced[pod.UID],
+		Current: pod.Annotations[render.TemplateAnnotation] == template,
+		Newer:   rollout.NewerImage(p.cluster.Status.Upgrade.Images, p.config.Image, pod.Spec.Containers[0].Image),
+		Ready:   ready(pod),
+		Dead:    dead(pod),
+		Trouble: p.trouble(component, pod),
 	}
 }
 
@@ -181,7 +191,7 @@ func (r *Reconciler) replacePods(ctx context.Context, p *pass) error {
 			continue // it would re-create them from the older template
 		}
 		for _, pod := range p.podsOf(name) {
-			if !slices.Contains(p.upgrade.replace, pod.Name) {
+			if !slices.Contains(p.upgrade.Replace, pod.Name) {
 				continue
 			}
 			if err := r.replace(ctx, pod); err != nil {
@@ -227,7 +237,7 @@ func (p *pass) holdBack(objects []render.Object, live client.Object) {
 	}
 	for _, o := range objects {
 		d, isDeployment := o.(*appsv1.Deployment)
-		if !isDeployment || p.upgrade.allows(d.Name) {
+		if !isDeployment || p.upgrade.Allows(d.Name) {
 			continue
 		}
 		isCurrent := before.Spec.Template.Annotations[render.TemplateAnnotation] == d.Spec.Template.Annotations[render.TemplateAnnotation]
@@ -241,9 +251,9 @@ func (p *pass) upgradeStatus(complete bool) {
 		return // the status of an earlier pass stays
 	}
 	status := &p.cluster.Status.Upgrade
-	status.Stage, status.Direction, status.Message = p.upgrade.stage, p.upgrade.direction(), p.upgrade.message
-	if complete && p.upgrade.stage == "" {
-		status.Images = settle(status.Images, p.config.Image)
+	status.Stage, status.Direction, status.Message = p.upgrade.Stage, p.upgrade.Direction(), p.upgrade.Message
+	if complete && p.upgrade.Stage == "" {
+		status.Images = rollout.SettleImages(status.Images, p.config.Image)
 	}
 }
 

@@ -33,7 +33,7 @@ func (r *Reconciler) convertSchema(ctx context.Context, p *pass, db render.Datab
 		return nil
 	}
 	for _, pod := range pods {
-		if seen := r.see(p, db.Workload, template, pod); !seen.current || !seen.serves() {
+		if seen := r.see(p, db.Workload, template, pod); !seen.Current || !seen.Serves() {
 			return nil
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 
 // component is the state of one workload.
@@ -63,7 +64,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	summary.upgrade, summary.issuer, summary.nodes, summary.protection = p.upgrade, p.issuer, p.nodeTroubles, p.protection
 	p.upgradeStatus(summary.complete())
 	if p.planned {
-		p.upgrade.measure(status.Components)
+		measure(p.upgrade, status.Components)
 	}
 	for _, c := range summary.conditions() {
 		meta.SetStatusCondition(&status.Conditions, c)
@@ -93,15 +94,15 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		}
 		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}, aside: name == render.BackupsName}, nil
 	}
-	rollout := rolloutOf(workload)
+	progress := progressOf(workload)
 	if _, is := workload.(*appsv1.Deployment); !is {
-		rollout.updated = max(rollout.updated, updatedPods(workload, p.podsOf(name)))
+		progress.updated = max(progress.updated, updatedPods(workload, p.podsOf(name)))
 	}
 	c := component{
 		row: v1alpha1.ComponentStatus{
-			Name: name, Desired: rollout.desired, Ready: rollout.ready, Updated: rollout.updated, Image: rollout.image,
+			Name: name, Desired: progress.desired, Ready: progress.ready, Updated: progress.updated, Image: progress.image,
 		},
-		serves: rollout.serves(), aside: name == render.BackupsName,
+		serves: progress.serves(), aside: name == render.BackupsName,
 	}
 	c.row.Versions = r.versionsOf(p, name)
 	unreachable := int32(0)
@@ -120,13 +121,13 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 	if name == render.AgentName {
 		c.troubles = append(c.troubles, p.kubeProxyConflicts()...)
 	}
-	c.serving = rollout.complete(unreachable)
+	c.serving = progress.complete(unreachable)
 	leaderless := (name == render.NorthboundName && p.cluster.Status.Northbound.Leader == "") ||
 		(name == render.SouthboundName && p.cluster.Status.Southbound.Leader == "")
 	if leaderless {
 		c.serves, c.serving = false, false
 	}
-	c.row.Message = c.message(rollout, unreachable, leaderless)
+	c.row.Message = c.message(progress, unreachable, leaderless)
 	c.complete = c.serving
 	for _, n := range p.notes[name] {
 		c.complete, c.serving = false, c.serving && n.aside
@@ -170,7 +171,7 @@ func (p *pass) trouble(name string, pod *corev1.Pod) string {
 	return why
 }
 
-func (c component) message(r rollout, unreachable int32, leaderless bool) string {
+func (c component) message(r progress, unreachable int32, leaderless bool) string {
 	var parts []string
 	if r.ready < r.desired || r.desired == 0 {
 		parts = append(parts, fmt.Sprintf("%d of %d ready", r.ready, r.desired))
@@ -184,18 +185,7 @@ func (c component) message(r rollout, unreachable int32, leaderless bool) string
 	if leaderless && r.ready > 0 {
 		parts = append(parts, "no leader")
 	}
-	return strings.Join(append(parts, few(c.troubles)...), "; ")
-}
-
-// maxTroubles is the number of troubles of a component that messages contain.
-const maxTroubles = 3
-
-// few shortens a list of troubles.
-func few(troubles []string) []string {
-	if len(troubles) <= maxTroubles {
-		return troubles
-	}
-	return append(troubles[:maxTroubles:maxTroubles], fmt.Sprintf("and %d more", len(troubles)-maxTroubles))
+	return strings.Join(append(parts, rollout.Few(c.troubles)...), "; ")
 }
 
 // tell creates an event for each condition whose status or reason changed.

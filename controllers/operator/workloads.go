@@ -39,7 +39,7 @@ func (r *Reconciler) runWorkload(ctx context.Context, p *pass, name string, obje
 	if err := r.apply(ctx, p, objects); err != nil {
 		return err
 	}
-	if rollout := rolloutOf(p.live[name]); !rollout.serves() && p.upgrade.stage == "" {
+	if progress := progressOf(p.live[name]); !progress.serves() && p.upgrade.Stage == "" {
 		return &halt{reason: "WaitingForComponent", message: fmt.Sprintf("no pod of %s is ready yet", name)}
 	}
 	return nil

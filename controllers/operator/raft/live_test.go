@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package raft
 
 import (
 	"context"
@@ -26,12 +26,12 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// live is a database of real ovsdb-servers under their supervisors. The operator's code decides its steps, and schedule
+// live is a database of real ovsdb-servers under their supervisors. This package decides its steps, and schedule
 // acts as the StatefulSet.
 type live struct {
 	*testing.T
 	servers, callers supervisortest.Authority
-	m                membership
+	m                Membership
 	nodes            map[string]*liveNode
 	pods             []string
 	clock            int64
@@ -49,13 +49,13 @@ func newLive(t *testing.T, nodes int) *live {
 		T: t, nodes: map[string]*liveNode{}, clock: 1000,
 		servers: supervisortest.NewAuthority(t, "servers"), callers: supervisortest.NewAuthority(t, "operator"),
 	}
-	l.m = membership{want: 1, nodes: map[netip.Addr]string{}}
+	l.m = Membership{Want: 1, Nodes: map[netip.Addr]string{}}
 	for i := range nodes {
 		name, address := fmt.Sprintf("n%d", i+1), supervisortest.Loopback(byte(i+1))
-		l.m.nodes[address] = name
+		l.m.Nodes[address] = name
 		l.nodes[name] = l.node(name, address)
 	}
-	l.m.status = v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{{Node: "n1", Address: supervisortest.Loopback(1).String()}}}
+	l.m.Status = v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{{Node: "n1", Address: supervisortest.Loopback(1).String()}}}
 	t.Cleanup(func() {
 		for _, n := range l.nodes {
 			n.halt()
@@ -128,7 +128,7 @@ func (n *liveNode) halt() {
 
 // schedule places pods and sends the record to all members.
 func (l *live) schedule() {
-	members := l.m.status.Members
+	members := l.m.Status.Members
 	for len(l.pods) > len(members) {
 		l.nodes[l.pods[len(l.pods)-1]].halt()
 		l.pods = l.pods[:len(l.pods)-1]
@@ -147,7 +147,7 @@ func (l *live) schedule() {
 		l.pods[i] = members[at].Node
 	}
 	for _, on := range l.pods {
-		l.nodes[on].run(l.m.status)
+		l.nodes[on].run(l.m.Status)
 	}
 }
 
@@ -156,43 +156,42 @@ func (l *live) pass() {
 	l.schedule()
 	m := &l.m
 	l.clock++
-	m.now, m.last, m.free = metav1.Unix(l.clock, 0), l.pods[len(l.pods)-1], nil
-	m.reports, m.missing = map[string]adminapi.Status{}, map[string]string{}
+	m.Now, m.Last, m.Free = metav1.Unix(l.clock, 0), l.pods[len(l.pods)-1], nil
+	m.Reports, m.Missing = map[string]adminapi.Status{}, map[string]string{}
 	for _, on := range l.pods {
 		if report, err := l.nodes[on].admin.Status(l.Context()); err == nil {
-			m.reports[on] = report
+			m.Reports[on] = report
 		}
-		if m.reports[on].NeedsRejoin {
-			m.missing[on] = "its data is lost"
+		if m.Reports[on].NeedsRejoin {
+			m.Missing[on] = "its data is lost"
 		}
 	}
 	for i := len(l.nodes); i > 0; i-- {
-		if name := nodeOf(i); !slices.ContainsFunc(m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == name }) {
-			m.free = freeNode(i)
-			m.free.Status.Addresses[0].Address = supervisortest.Loopback(byte(i)).String()
+		if name := nodeOf(i); !slices.ContainsFunc(m.Status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == name }) {
+			m.Free = &Node{Name: name, Address: supervisortest.Loopback(byte(i))}
 		}
 	}
-	if err := record(&m.status, m.reports); err != nil {
+	if err := Record(&m.Status, m.Reports); err != nil {
 		l.Fatal(err)
 	}
-	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryFilling && m.status.Leader != "" {
+	if r := m.Status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryFilling && m.Status.Leader != "" {
 		r.Phase = v1alpha1.RecoveryCompleted
 	}
-	step := m.next()
+	step := m.Next()
 	var err error
-	switch step.action {
-	case actionRecord:
-		m.status.Members = step.members
-	case actionRecover:
-		m.status = step.recovered
-	case actionKick:
-		err = l.nodes[m.status.Leader].admin.Kick(l.Context(), step.server)
-	case actionLeave:
-		err = l.nodes[step.node].admin.Leave(l.Context())
-	case actionNone:
+	switch step.Action {
+	case ActionRecord:
+		m.Status.Members = step.Members
+	case ActionRecover:
+		m.Status = step.Recovered
+	case ActionKick:
+		err = l.nodes[m.Status.Leader].admin.Kick(l.Context(), step.Server)
+	case ActionLeave:
+		err = l.nodes[step.Node].admin.Leave(l.Context())
+	case ActionNone:
 	}
 	if err != nil {
-		l.Logf("%s: %v", step.message, err) // the next pass decides again
+		l.Logf("%s: %v", step.Message, err) // the next pass decides again
 	}
 	l.schedule()
 }
@@ -205,16 +204,16 @@ func (l *live) until(what string, members int) {
 	wait.Empty(l, func() string {
 		l.pass()
 		serving := 0
-		for _, r := range l.m.reports {
-			if r.Connected && r.ClusterID == l.m.status.ClusterID && len(r.Members) == members {
+		for _, r := range l.m.Reports {
+			if r.Connected && r.ClusterID == l.m.Status.ClusterID && len(r.Members) == members {
 				serving++
 			}
 		}
-		joined := !slices.ContainsFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.ServerID == "" })
-		if serving == members && len(l.m.status.Members) == members && joined && l.m.status.Leader != "" && l.m.next().message == "" {
+		joined := !slices.ContainsFunc(l.m.Status.Members, func(d v1alpha1.DatabaseMember) bool { return d.ServerID == "" })
+		if serving == members && len(l.m.Status.Members) == members && joined && l.m.Status.Leader != "" && l.m.Next().Message == "" {
 			return ""
 		}
-		return fmt.Sprintf("recorded %+v, reported %+v", l.m.status, l.m.reports)
+		return fmt.Sprintf("recorded %+v, reported %+v", l.m.Status, l.m.Reports)
 	})
 }
 
@@ -240,24 +239,24 @@ func TestMembersComeAreRepairedAndGo(t *testing.T) {
 	l.until("the first member serves", 1)
 	for i := range loops {
 		start := time.Now()
-		l.m.want = 3
+		l.m.Want = 3
 		l.until("three members serve", 3)
-		id := l.m.status.ClusterID
-		victim := l.m.status.Members[i%3].Node // the leader, too
-		was := l.m.reports[victim].ServerID
+		id := l.m.Status.ClusterID
+		victim := l.m.Status.Members[i%3].Node // the leader, too
+		was := l.m.Reports[victim].ServerID
 		l.wipe(victim)
 		l.until("the member is repaired", 3)
-		if now := l.m.reports[victim].ServerID; now == was || l.m.status.ClusterID != id {
-			t.Fatalf("loop %d: server %s is back in cluster %s", i, now, l.m.status.ClusterID)
+		if now := l.m.Reports[victim].ServerID; now == was || l.m.Status.ClusterID != id {
+			t.Fatalf("loop %d: server %s is back in cluster %s", i, now, l.m.Status.ClusterID)
 		}
 		others := slices.DeleteFunc(slices.Clone(l.pods), func(n string) bool { return n == victim })
 		l.wipe(others...)
-		l.m.recovery = &recovery{id: fmt.Sprint("loop-", i), source: v1alpha1.RecoverMember}
+		l.m.Recovery = &Recovery{ID: fmt.Sprint("loop-", i), Source: v1alpha1.RecoverMember}
 		l.until("the database is recovered", 3)
-		if l.m.status.ClusterID == id || l.m.status.Recovery.Node != victim {
-			t.Fatalf("loop %d: cluster %s, recovered %+v", i, l.m.status.ClusterID, l.m.status.Recovery)
+		if l.m.Status.ClusterID == id || l.m.Status.Recovery.Node != victim {
+			t.Fatalf("loop %d: cluster %s, recovered %+v", i, l.m.Status.ClusterID, l.m.Status.Recovery)
 		}
-		l.m.want = 1
+		l.m.Want = 1
 		l.until("one member serves", 1)
 		t.Logf("loop %d took %s", i, time.Since(start).Round(time.Millisecond))
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// rollout is the progress of a workload of any kind.
-type rollout struct {
+// progress is how far a workload of any kind has replaced its pods.
+type progress struct {
 	// desired, updated and ready are numbers of pods.
 	desired, updated, ready int32
 	// observed is set if the numbers are for the current template.
@@ -20,27 +20,27 @@ type rollout struct {
 	image    string
 }
 
-// rolloutOf reads a StatefulSet, Deployment or DaemonSet. For nil, a workload that does not exist, it returns the zero
+// progressOf reads a StatefulSet, Deployment or DaemonSet. For nil, a workload that does not exist, it returns the zero
 // value.
-func rolloutOf(o client.Object) rollout {
+func progressOf(o client.Object) progress {
 	switch w := o.(type) {
 	case *appsv1.StatefulSet:
-		return rollout{
+		return progress{
 			desired: *w.Spec.Replicas, updated: w.Status.UpdatedReplicas, ready: w.Status.ReadyReplicas,
 			observed: w.Status.ObservedGeneration >= w.Generation, image: imageOf(w.Spec.Template),
 		}
 	case *appsv1.Deployment:
-		return rollout{
+		return progress{
 			desired: *w.Spec.Replicas, updated: w.Status.UpdatedReplicas, ready: w.Status.ReadyReplicas,
 			observed: w.Status.ObservedGeneration >= w.Generation, image: imageOf(w.Spec.Template),
 		}
 	case *appsv1.DaemonSet:
-		return rollout{
+		return progress{
 			desired: w.Status.DesiredNumberScheduled, updated: w.Status.UpdatedNumberScheduled, ready: w.Status.NumberReady,
 			observed: w.Status.ObservedGeneration >= w.Generation, image: imageOf(w.Spec.Template),
 		}
 	}
-	return rollout{}
+	return progress{}
 }
 
 // updatedPods counts the pods with the current template stamp. A workload's own count uses the whole template, which
@@ -57,11 +57,11 @@ func updatedPods(workload client.Object, pods []*corev1.Pod) (count int32) {
 func imageOf(t corev1.PodTemplateSpec) string { return t.Spec.Containers[0].Image }
 
 // serves reports whether a pod is ready.
-func (r rollout) serves() bool { return r.ready > 0 }
+func (r progress) serves() bool { return r.ready > 0 }
 
 // complete reports whether every pod is ready and has the current template. Pods on nodes that do not answer are not
 // counted.
-func (r rollout) complete(unreachable int32) bool {
+func (r progress) complete(unreachable int32) bool {
 	wanted := r.desired - unreachable
 	return r.observed && r.serves() && r.updated >= wanted && r.ready >= wanted
 }

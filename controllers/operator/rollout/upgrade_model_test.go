@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package rollout
 
 import (
 	"fmt"
@@ -49,6 +49,12 @@ func (s *modelSet) present() (pods []*modelPod) {
 	return pods
 }
 
+// componentStages has the stage of each modelSet.
+var componentStages = map[string]v1alpha1.UpgradeStage{
+	render.NorthboundName: v1alpha1.StageDatabases, render.SouthboundName: v1alpha1.StageDatabases,
+	render.NorthdName: v1alpha1.StageNorthd, render.ControllerName: v1alpha1.StageController,
+}
+
 // upgradeModel is a cluster, its controllers and kubelets, and an operator that may crash between any two of its steps.
 type upgradeModel struct {
 	t              *testing.T
@@ -75,7 +81,7 @@ func newUpgradeModel(t *testing.T, random *rand.Rand) *upgradeModel {
 	}
 	m.maxUnavailable = 1 + m.random.IntN(3)
 	for i := range 1 + m.random.IntN(6) {
-		m.nodes = append(m.nodes, &modelNode{name: nodeOf(i), canary: m.random.IntN(4) == 0, openVSwitch: m.pod("a"), cni: m.pod("a"), images: map[string]bool{"a": true}})
+		m.nodes = append(m.nodes, &modelNode{name: fmt.Sprintf("n%d", i), canary: m.random.IntN(4) == 0, openVSwitch: m.pod("a"), cni: m.pod("a"), images: map[string]bool{"a": true}})
 	}
 	members := []int{1, 3, 5}[m.random.IntN(3)]
 	for name, count := range map[string]int{
@@ -108,44 +114,48 @@ func (m *upgradeModel) fail(format string, args ...any) {
 }
 
 // see returns the operator's view of a pod.
-func (m *upgradeModel) see(p *modelPod) upgradePod {
+func (m *upgradeModel) see(p *modelPod) Pod {
 	if p == nil {
-		return upgradePod{}
+		return Pod{}
 	}
-	seen := upgradePod{
-		name: fmt.Sprint(p.serial), there: !p.ending, current: p.image == m.wanted, newer: newer(m.images, m.wanted, p.image), ready: p.ready,
+	seen := Pod{
+		Name: fmt.Sprint(p.serial), Present: !p.ending, Current: p.image == m.wanted, Newer: NewerImage(m.images, m.wanted, p.image), Ready: p.ready,
 	}
 	if m.bad[p.image] {
-		seen.ready, seen.trouble, seen.dead = false, "it crashes", true
+		seen.Ready, seen.Trouble, seen.Dead = false, "it crashes", true
 	}
 	return seen
 }
 
-func (m *upgradeModel) observe() upgrade {
-	u := upgrade{mode: m.mode, maxUnavailable: m.maxUnavailable, sets: map[string]upgradeSet{}}
+func (m *upgradeModel) observe() Upgrade {
+	u := Upgrade{Mode: m.mode, MaxUnavailable: m.maxUnavailable, Sets: map[v1alpha1.UpgradeStage][]Set{}}
 	for _, n := range m.nodes {
 		if n.silent {
 			continue
 		}
-		seen := upgradeNode{name: n.name, canary: n.canary, openVSwitch: m.see(n.openVSwitch), cni: m.see(n.cni)}
+		seen := Node{Name: n.name, Canary: n.canary, OpenVSwitch: m.see(n.openVSwitch), CNI: m.see(n.cni)}
 		has := func(p *modelPod) bool { return p != nil && p.image == m.wanted && n.images[p.image] }
-		seen.holdsImage = has(n.openVSwitch) || has(n.cni)
-		seen.pulled = m.pulls == m.wanted && n.images[m.wanted] && !n.full
-		seen.refused = m.pulls == m.wanted && n.full
-		if m.pulls == m.wanted && m.noPull && !seen.pulled && !seen.refused {
-			seen.pullTrouble = "the registry does not answer"
+		seen.HoldsImage = has(n.openVSwitch) || has(n.cni)
+		seen.Pulled = m.pulls == m.wanted && n.images[m.wanted] && !n.full
+		seen.Refused = m.pulls == m.wanted && n.full
+		if m.pulls == m.wanted && m.noPull && !seen.Pulled && !seen.Refused {
+			seen.PullTrouble = "the registry does not answer"
 		}
-		if n.cni != nil && seen.openVSwitch.trouble != "" {
-			seen.cni.ready, seen.cni.trouble = false, "there is no Open vSwitch"
+		if n.cni != nil && seen.OpenVSwitch.Trouble != "" {
+			seen.CNI.Ready, seen.CNI.Trouble = false, "there is no Open vSwitch"
 		}
-		u.nodes = append(u.nodes, seen)
+		u.Nodes = append(u.Nodes, seen)
 	}
-	for name, s := range m.sets {
-		set := upgradeSet{want: len(s.pods), unfinished: s.deployment && (s.image != m.wanted || s.paused)}
-		for _, p := range s.present() {
-			set.pods = append(set.pods, m.see(p))
+	for _, name := range render.Components {
+		s, stage := m.sets[name], componentStages[name]
+		if s == nil {
+			continue
 		}
-		u.sets[name] = set
+		set := Set{Component: name, Want: len(s.pods), Unfinished: s.deployment && (s.image != m.wanted || s.paused)}
+		for _, p := range s.present() {
+			set.Pods = append(set.Pods, m.see(p))
+		}
+		u.Sets[stage] = append(u.Sets[stage], set)
 	}
 	return u
 }
@@ -159,13 +169,13 @@ func (m *upgradeModel) pass() {
 	step := func() bool { steps--; return steps >= 0 }
 	if !slices.Contains(m.images, m.wanted) {
 		if step() {
-			m.images = want(m.images, m.wanted)
+			m.images = RecordImage(m.images, m.wanted)
 		}
 		return // the record is written before any other step
 	}
-	p := m.observe().plan()
-	m.log("plan: %s back=%v release=%v replace=%v: %s", p.stage, p.back, p.release, p.replace, p.message)
-	if p.pull {
+	p := m.observe().Plan()
+	m.log("plan: %s back=%v release=%v replace=%v: %s", p.Stage, p.Back, p.Release, p.Replace, p.Message)
+	if p.Pull {
 		m.pulls = m.wanted
 	}
 	for _, name := range render.Components {
@@ -180,39 +190,39 @@ func (m *upgradeModel) pass() {
 		return
 	}
 	m.daemons = m.wanted
-	for _, name := range p.replace {
+	for _, name := range p.Replace {
 		if !step() {
 			return
 		}
 		m.replaceOnNode(name, p)
 	}
-	if !p.pull && step() {
+	if !p.Pull && step() {
 		m.pulls = ""
 	}
-	if p.stage == "" && !slices.ContainsFunc(m.nodes, func(n *modelNode) bool { return n.silent }) {
-		m.images = settle(m.images, m.wanted)
+	if p.Stage == "" && !slices.ContainsFunc(m.nodes, func(n *modelNode) bool { return n.silent }) {
+		m.images = SettleImages(m.images, m.wanted)
 	}
 }
 
-func (m *upgradeModel) apply(name string, s *modelSet, p upgradePlan) {
+func (m *upgradeModel) apply(name string, s *modelSet, p Plan) {
 	if s.deployment {
 		isOutdated := s.image != m.wanted || s.paused
-		s.image, s.paused = m.wanted, isOutdated && !p.allows(name)
+		s.image, s.paused = m.wanted, isOutdated && !p.Allows(name)
 		if name == render.NorthdName && isOutdated && !s.paused {
 			m.northdMayRun()
 		}
 		return
 	}
 	s.image = m.wanted
-	if !p.allows(name) {
+	if !p.Allows(name) {
 		return
 	}
 	pods := s.present()
-	var members []upgradePod
+	var members []Pod
 	for _, pod := range pods {
 		members = append(members, m.see(pod))
 	}
-	if i := nextMember(len(s.pods), members); i >= 0 {
+	if i := NextMember(len(s.pods), members); i >= 0 {
 		m.replaceMember(name, s, pods[i])
 	}
 }
@@ -252,10 +262,10 @@ func (m *upgradeModel) northdMayRun() {
 }
 
 func (m *upgradeModel) serves(n *modelNode) bool {
-	return n.openVSwitch != nil && m.see(n.openVSwitch).ready && n.cni != nil && m.see(n.cni).ready
+	return n.openVSwitch != nil && m.see(n.openVSwitch).Ready && n.cni != nil && m.see(n.cni).Ready
 }
 
-func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
+func (m *upgradeModel) replaceOnNode(name string, p Plan) {
 	down := 0
 	var of *modelNode
 	for _, n := range m.nodes {
@@ -276,7 +286,7 @@ func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
 	if !m.serves(of) {
 		others--
 	}
-	if m.mode == v1alpha1.UpgradePaused || m.mode == v1alpha1.UpgradeCanary && !p.back && !of.canary {
+	if m.mode == v1alpha1.UpgradePaused || m.mode == v1alpha1.UpgradeCanary && !p.Back && !of.canary {
 		m.fail("node %s is replaced in mode %s", of.name, m.mode)
 	}
 	pod := of.cni
@@ -450,8 +460,8 @@ func TestUpgradesAtRandom(t *testing.T) {
 			m.pass()
 			m.world()
 		}
-		if p := m.observe().plan(); p.stage != "" || !m.observe().nodesDone(false) {
-			m.fail("it does not end: %s: %s", p.stage, p.message)
+		if p := m.observe().Plan(); p.Stage != "" || !m.observe().nodesDone(false) {
+			m.fail("it does not end: %s: %s", p.Stage, p.Message)
 		}
 		replaced += m.replaced
 	})

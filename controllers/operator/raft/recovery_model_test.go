@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package raft
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ import (
 type disaster struct {
 	*testing.T
 	random *rand.Rand
-	m      membership // its status is the record in the API
+	m      Membership // its status is the record in the API
 	clock  int64
 	nodes  map[int]*machine
 	next   int
@@ -35,8 +35,8 @@ type disaster struct {
 	raft   map[string][]voter
 	made   map[int64][]string // clusters that ran, by the date of their record
 	asked  int
-	// kept are the backups on the claim. kept.address is empty while the backups pod does not answer.
-	kept     archive
+	// kept are the backups on the claim. kept.Address is empty while the backups pod does not answer.
+	kept     Archive
 	restored int // clusters that were created from a backup
 }
 
@@ -64,7 +64,7 @@ func newDisaster(t *testing.T, random *rand.Rand) *disaster {
 	for i := 1; i <= 5; i++ {
 		d.nodes[i] = &machine{alive: true}
 	}
-	d.m = membership{want: 3, status: v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{recordOf(1, "")}}}
+	d.m = Membership{Want: 3, Status: v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{recordOf(1, "")}}}
 	return d
 }
 
@@ -75,7 +75,7 @@ func numberOf(node string) (i int) {
 
 // schedule acts as the StatefulSet controller and the scheduler. A pod on a silent node stays there.
 func (d *disaster) schedule() {
-	n := len(d.m.status.Members)
+	n := len(d.m.Status.Members)
 	if len(d.pods) > n {
 		for _, i := range d.pods[n:] {
 			d.stop(i)
@@ -86,13 +86,13 @@ func (d *disaster) schedule() {
 		d.pods = append(d.pods, 0)
 	}
 	for ordinal, on := range d.pods {
-		recorded := slices.ContainsFunc(d.m.status.Members, func(r v1alpha1.DatabaseMember) bool { return r.Node == nodeOf(on) })
+		recorded := slices.ContainsFunc(d.m.Status.Members, func(r v1alpha1.DatabaseMember) bool { return r.Node == nodeOf(on) })
 		if on != 0 && d.nodes[on] != nil && (recorded || !d.nodes[on].alive) {
 			continue
 		}
 		d.stop(on)
 		d.pods[ordinal] = 0
-		for _, r := range d.m.status.Members {
+		for _, r := range d.m.Status.Members {
 			if i := numberOf(r.Node); d.nodes[i] != nil && d.nodes[i].alive && !slices.Contains(d.pods, i) {
 				d.pods[ordinal] = i
 				break
@@ -113,7 +113,7 @@ func (d *disaster) member(i int) {
 	if node == nil || !node.alive || !slices.Contains(d.pods, i) {
 		return
 	}
-	status := d.m.status
+	status := d.m.Status
 	if node.running != nil && startup.Superseded(dateOf(node.running.since), status) {
 		node.running = nil
 	}
@@ -166,7 +166,7 @@ func (d *disaster) recover(i int, plan startup.Plan) {
 		}
 		switch {
 		case has(node.backups):
-		case plan.Archive != "" && plan.Archive == d.kept.address && has(d.kept.Backups):
+		case plan.Archive != "" && plan.Archive == d.kept.Address && has(d.kept.Backups):
 			node.backups = append(node.backups, adminapi.Backup{Name: plan.Backup})
 		default:
 			node.says.Waiting = "backup " + plan.Backup + " cannot be read"
@@ -224,7 +224,7 @@ func (d *disaster) create(i int, since int64) *dataFile {
 func (d *disaster) start(i int) {
 	file := *d.nodes[i].file
 	d.nodes[i].running = &file
-	status := d.m.status
+	status := d.m.Status
 	if status.ClusterID == "" && !slices.Contains(d.made[file.since], file.cluster) {
 		d.made[file.since] = append(d.made[file.since], file.cluster)
 	}
@@ -287,57 +287,57 @@ func (d *disaster) reports() map[string]adminapi.Status {
 }
 
 // pass is one pass of the operator. It may crash before it writes the record.
-func (d *disaster) pass(crashes bool) memberStep {
+func (d *disaster) pass(crashes bool) Step {
 	d.clock++
 	m := d.m
-	m.status, m.now = *d.m.status.DeepCopy(), metav1.Unix(d.clock, 0)
-	m.archive = d.kept
-	(&pass{archive: d.kept}).refindArchive(&m.status)
-	m.reports, m.nodes, m.free, m.last, m.missing = d.reports(), map[netip.Addr]string{}, nil, "", map[string]string{}
+	m.Status, m.Now = *d.m.Status.DeepCopy(), metav1.Unix(d.clock, 0)
+	m.Archive = d.kept
+	m.Archive.Follow(&m.Status)
+	m.Reports, m.Nodes, m.Free, m.Last, m.Missing = d.reports(), map[netip.Addr]string{}, nil, "", map[string]string{}
 	if len(d.pods) > 0 && d.pods[len(d.pods)-1] != 0 {
-		m.last = nodeOf(d.pods[len(d.pods)-1])
+		m.Last = nodeOf(d.pods[len(d.pods)-1])
 	}
 	for i, node := range d.nodes {
-		m.nodes[netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))] = nodeOf(i)
-		taken := slices.ContainsFunc(m.status.Members, func(r v1alpha1.DatabaseMember) bool { return r.Node == nodeOf(i) })
+		m.Nodes[netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))] = nodeOf(i)
+		taken := slices.ContainsFunc(m.Status.Members, func(r v1alpha1.DatabaseMember) bool { return r.Node == nodeOf(i) })
 		if !taken && node.alive {
-			m.free = freeNode(i)
+			m.Free = freeNode(i)
 		}
 	}
-	if err := record(&m.status, m.reports); err != nil {
+	if err := Record(&m.Status, m.Reports); err != nil {
 		d.Fatal(err)
 	}
-	for _, r := range m.status.Members {
-		if node := d.nodes[numberOf(r.Node)]; node == nil || !node.alive || m.reports[r.Node].NeedsRejoin {
-			m.missing[r.Node] = "lost"
+	for _, r := range m.Status.Members {
+		if node := d.nodes[numberOf(r.Node)]; node == nil || !node.alive || m.Reports[r.Node].NeedsRejoin {
+			m.Missing[r.Node] = "lost"
 		}
 	}
-	step := m.next()
-	switch step.action {
-	case actionRecord:
-		m.status.Members = step.members
-	case actionRecover:
-		m.status = step.recovered
-	case actionKick, actionLeave:
-		address := step.server
-		if step.action == actionLeave {
-			address = m.reports[step.node].Address
+	step := m.Next()
+	switch step.Action {
+	case ActionRecord:
+		m.Status.Members = step.Members
+	case ActionRecover:
+		m.Status = step.Recovered
+	case ActionKick, ActionLeave:
+		address := step.Server
+		if step.Action == ActionLeave {
+			address = m.Reports[step.Node].Address
 		}
-		cluster := m.status.ClusterID
+		cluster := m.Status.ClusterID
 		at := slices.IndexFunc(d.raft[cluster], func(v voter) bool { return raftAddress(v.node) == address || v.server == address })
 		if at >= 0 {
 			d.raft["left"] = append(d.raft["left"], d.raft[cluster][at])
 			d.raft[cluster] = slices.Delete(slices.Clone(d.raft[cluster]), at, at+1)
 		}
-	case actionNone:
+	case ActionNone:
 	}
-	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryFilling && m.status.Leader != "" {
+	if r := m.Status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryFilling && m.Status.Leader != "" {
 		r.Phase = v1alpha1.RecoveryCompleted
 	}
 	if crashes && d.random.IntN(3) == 0 {
 		return step
 	}
-	d.m.status = m.status
+	d.m.Status = m.Status
 	return step
 }
 
@@ -353,7 +353,7 @@ func (d *disaster) something() {
 	case 17:
 		d.changeArchive()
 	case 0:
-		d.m.want = []int{1, 3, 5}[d.random.IntN(3)]
+		d.m.Want = []int{1, 3, 5}[d.random.IntN(3)]
 	case 1: // a node is replaced by another
 		if node != nil && d.random.IntN(2) == 0 {
 			delete(d.nodes, i)
@@ -394,11 +394,11 @@ func (d *disaster) backup() adminapi.Backup {
 func (d *disaster) changeArchive() {
 	switch d.random.IntN(3) {
 	case 0:
-		d.kept.address = ""
+		d.kept.Address = ""
 	case 1:
-		d.kept.address = fmt.Sprintf("198.51.100.%d", 1+d.random.IntN(200))
+		d.kept.Address = fmt.Sprintf("198.51.100.%d", 1+d.random.IntN(200))
 	case 2:
-		if d.kept.address != "" && d.m.status.Leader != "" {
+		if d.kept.Address != "" && d.m.Status.Leader != "" {
 			d.kept.Backups = slices.Insert(d.kept.Backups, 0, d.backup())
 		}
 	}
@@ -409,9 +409,9 @@ func (d *disaster) changeArchive() {
 func (d *disaster) ask(always bool) {
 	d.asked++
 	source := []v1alpha1.RecoverySource{v1alpha1.RecoverMember, v1alpha1.RecoverRebuild, v1alpha1.RecoverBackup}[d.random.IntN(3)]
-	d.m.recovery = &recovery{id: fmt.Sprint(d.asked), source: source, always: always}
+	d.m.Recovery = &Recovery{ID: fmt.Sprint(d.asked), Source: source, Always: always}
 	if d.random.IntN(4) == 0 {
-		d.m.recovery.node = nodeOf(1 + d.random.IntN(6))
+		d.m.Recovery.Node = nodeOf(1 + d.random.IntN(6))
 	}
 	var known []adminapi.Backup
 	for _, node := range d.nodes {
@@ -420,7 +420,7 @@ func (d *disaster) ask(always bool) {
 	known = append(known, d.kept.Backups...)
 	slices.SortFunc(known, func(a, b adminapi.Backup) int { return strings.Compare(a.Name, b.Name) }) // d.nodes is a map
 	if source == v1alpha1.RecoverBackup && len(known) > 0 && d.random.IntN(2) == 0 {
-		d.m.recovery.backup = known[d.random.IntN(len(known))].Name
+		d.m.Recovery.Backup = known[d.random.IntN(len(known))].Name
 	}
 }
 
@@ -437,8 +437,8 @@ func (d *disaster) check() {
 		d.Fatalf("%d recoveries were asked for, and there were %d clusters", d.asked, len(d.made))
 	}
 	since := int64(0)
-	if d.m.status.Since != nil {
-		since = d.m.status.Since.Unix()
+	if d.m.Status.Since != nil {
+		since = d.m.Status.Since.Unix()
 	}
 	var serving []string
 	for cluster := range d.raft {
@@ -483,26 +483,26 @@ func TestRecoveriesConverge(t *testing.T) {
 				d.member(i)
 			}
 			s := d.pass(false)
-			if s.message != "" {
-				said = append(said, s.message)
+			if s.Message != "" {
+				said = append(said, s.Message)
 			}
 			d.check()
-			if round == 30 && d.m.status.Leader != "" && s.stuck { // a stuck recovery waits for a person: withdraw it
-				d.m.recovery = nil
+			if round == 30 && d.m.Status.Leader != "" && s.Stuck { // a stuck recovery waits for a person: withdraw it
+				d.m.Recovery = nil
 			}
-			if round == 30 && d.m.status.Leader == "" {
+			if round == 30 && d.m.Status.Leader == "" {
 				lost++
 				d.asked++
-				d.m.recovery = &recovery{id: fmt.Sprint(d.asked), source: v1alpha1.RecoverRebuild, always: true}
+				d.m.Recovery = &Recovery{ID: fmt.Sprint(d.asked), Source: v1alpha1.RecoverRebuild, Always: true}
 			}
 		}
 		if len(d.made) > 1 {
 			recovered++
 		}
 		restored += d.restored
-		status := d.m.status
-		if up := d.up(status.ClusterID); len(up) != d.m.want || len(status.Members) != d.m.want || len(d.raft[status.ClusterID]) != d.m.want {
-			t.Fatalf("%d members wanted; cluster %s has %v, up %v, recorded %+v, pods %v\n%s", d.m.want, status.ClusterID,
+		status := d.m.Status
+		if up := d.up(status.ClusterID); len(up) != d.m.Want || len(status.Members) != d.m.Want || len(d.raft[status.ClusterID]) != d.m.Want {
+			t.Fatalf("%d members wanted; cluster %s has %v, up %v, recorded %+v, pods %v\n%s", d.m.Want, status.ClusterID,
 				d.raft[status.ClusterID], up, status, d.pods, strings.Join(said[max(0, len(said)-25):], "\n"))
 		}
 	})
