@@ -73,7 +73,7 @@ func run(m *testing.M, allowed ...eventually.Allowed) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	k8s.OnlyEvents()
+	repeat = k8s.OnlyEvents()
 	panics.Record()
 	code := golden.Check(panics.Code(eventually.Main(m, allowed...)))
 	if err := server.Stop(); err != nil {
@@ -81,6 +81,16 @@ func run(m *testing.M, allowed ...eventually.Allowed) int {
 		return 1
 	}
 	return code
+}
+
+// repeat ends k8s.OnlyEvents.
+var repeat func()
+
+// Repeats lets controllers repeat failed passes until the test ends, for changes that cause no event: those of other systems to their own
+// rows.
+func (w *World) Repeats() {
+	repeat()
+	w.Cleanup(func() { repeat = k8s.OnlyEvents() })
 }
 
 // World is an empty cluster with an empty northbound database.

@@ -259,6 +259,7 @@ func TestAPodIsToldThatItsPortIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	w.namespace("b", nil)
+	w.Repeats()
 	w.start()
 	foreign := nbtest.Where("name", "==", "foreign")
 	w.Database.Transact(
