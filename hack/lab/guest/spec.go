@@ -86,6 +86,8 @@ type spec struct {
 // state is what later commands have to know of a guest that was started.
 type state struct {
 	Monitor machine.Process `json:"monitor"`
+	// Mappings is the number for restoreMappings.
+	Mappings int `json:"mappings,omitempty"`
 }
 
 func (d Dir) load() (s state, there bool, err error) {

@@ -62,15 +62,19 @@ func (d Dir) Start(ctx context.Context, c cache.Dir, writable ...string) error {
 		kernelVariable + "=" + c.Path(cache.KernelFile), diskVariable + "=" + c.Path(cache.DiskFile), fmt.Sprintf("%s=%dM", memoryVariable, memory),
 	}
 	monitor.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	before, err := allowMappings(mappingsFile)
+	if err != nil {
+		return err
+	}
 	if err := monitor.Start(); err != nil {
-		return fmt.Errorf("start the guest: %w", err)
+		return errors.Join(fmt.Errorf("start the guest: %w", err), restoreMappings(mappingsFile, before))
 	}
 	p, err := machine.Identify(monitor.Process.Pid)
 	if err != nil {
-		return d.explain(err)
+		return errors.Join(d.explain(err), restoreMappings(mappingsFile, before))
 	}
 	go func() { _ = monitor.Wait() }()
-	if err := d.save(stateFile, state{Monitor: p}); err != nil {
+	if err := d.save(stateFile, state{Monitor: p, Mappings: before}); err != nil {
 		return err
 	}
 	return d.awaitBoot(ctx)
@@ -119,7 +123,7 @@ func (d Dir) Stop(ctx context.Context) error {
 		// The monitor is not a child of this process, so its end can only be polled.
 		_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) { return !s.Monitor.Alive(), nil })
 	}
-	err = removeLink()
+	err = errors.Join(removeLink(), restoreMappings(mappingsFile, s.Mappings))
 	for _, name := range []string{overlayFile, stateFile, specFile, userKey, mountPoint, programFile} {
 		if removed := os.Remove(d.path(name)); !errors.Is(removed, fs.ErrNotExist) {
 			err = errors.Join(err, removed)

@@ -5,7 +5,10 @@ package nbtest
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,13 +50,20 @@ func Leader(servers []*Server) *Server {
 
 func (s *Server) raft() string { return "unix:" + filepath.Join(s.dir, "raft.sock") }
 
-// member returns the server's view of its cluster state (_Server schema, ovsdb-server(5)).
+// member returns the server's view of its cluster state (_Server schema, ovsdb-server(5)). It is the zero value when the server ends the
+// connection, which it does with all connections when it joins or leaves the cluster.
 func (s *Server) member() (m struct{ Leader, Connected bool }) {
 	s.t.Helper()
 	var results []struct {
 		Rows []struct{ Leader, Connected bool }
 	}
-	raw := s.call("transact", "_Server", Op{"op": "select", "table": "Database", "where": Where("name", "==", database)})
+	raw, err := s.request("transact", "_Server", Op{"op": "select", "table": "Database", "where": Where("name", "==", database)})
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return m
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	if err := json.Unmarshal(raw, &results); err != nil {
 		s.t.Fatal(err)
 	}

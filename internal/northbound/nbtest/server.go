@@ -8,6 +8,7 @@ package nbtest
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -152,18 +153,27 @@ func (s *Server) Convert(change func(tables map[string]any)) {
 // lastID numbers the requests of all tests.
 var lastID atomic.Int64
 
-// call sends one request on a new connection.
+// call sends one request on a new connection, and fails the test without a result.
 func (s *Server) call(method string, params ...any) json.RawMessage {
 	s.t.Helper()
+	result, err := s.request(method, params...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return result
+}
+
+// request sends one request on a new connection.
+func (s *Server) request(method string, params ...any) (json.RawMessage, error) {
 	conn, err := net.Dial("unix", s.socket())
 	if err != nil {
-		s.t.Fatalf("dial ovsdb-server: %v", err)
+		return nil, fmt.Errorf("dial ovsdb-server: %w", err)
 	}
 	defer conn.Close()
 	id := lastID.Add(1)
 	request := map[string]any{"method": method, "params": params, "id": id}
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
-		s.t.Fatalf("%s: %v", method, err)
+		return nil, fmt.Errorf("%s: %w", method, err)
 	}
 	decoder := json.NewDecoder(conn)
 	for {
@@ -173,14 +183,14 @@ func (s *Server) call(method string, params ...any) json.RawMessage {
 			Error  any
 		}
 		if err := decoder.Decode(&reply); err != nil {
-			s.t.Fatalf("%s: %v", method, err)
+			return nil, fmt.Errorf("%s: %w", method, err)
 		}
 		if reply.ID != float64(id) {
 			continue
 		}
 		if reply.Error != nil {
-			s.t.Fatalf("%s: %v", method, reply.Error)
+			return nil, fmt.Errorf("%s: %v", method, reply.Error)
 		}
-		return reply.Result
+		return reply.Result, nil
 	}
 }
