@@ -91,6 +91,22 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestPathsExist checks that the files and directories that CONTRIBUTING.md and AGENTS.md name from the root of the repository exist.
+func TestPathsExist(t *testing.T) {
+	all, paths := pages(t), 0
+	for _, name := range []string{"CONTRIBUTING.md", "AGENTS.md"} {
+		for _, match := range regexp.MustCompile("`((?:agent|api|cmd|config|controllers|docs|hack|internal|test)/[a-z0-9_./-]+)`").FindAllStringSubmatch(all[name], -1) {
+			paths++
+			if _, err := os.Stat(filepath.Join(root, match[1])); err != nil {
+				t.Errorf("%s names %s, which does not exist", name, match[1])
+			}
+		}
+	}
+	if paths < 30 {
+		t.Errorf("the pages name %d paths: this proves little", paths)
+	}
+}
+
 // TestDecisionsAreIndexed checks that docs/decisions/README.md has each decision, under its title.
 func TestDecisionsAreIndexed(t *testing.T) {
 	all := pages(t)

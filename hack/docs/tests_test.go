@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestTestsThatPagesNameExist checks that every Go test named in a page of docs/ exists.
+// TestTestsThatPagesNameExist checks that every Go test named in a page of docs/, in CONTRIBUTING.md or in AGENTS.md exists.
 func TestTestsThatPagesNameExist(t *testing.T) {
 	name := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]+)`")
 	declared := map[string]bool{}
@@ -40,13 +40,16 @@ func TestTestsThatPagesNameExist(t *testing.T) {
 		}
 	})
 	named := 0
-	walk("docs", ".md", func(text string) {
+	for page, text := range pages(t) {
+		if !strings.HasPrefix(page, "docs/") && page != "CONTRIBUTING.md" && page != "AGENTS.md" {
+			continue
+		}
 		for _, found := range name.FindAllStringSubmatch(text, -1) {
 			if named++; !declared[found[1]] {
-				t.Errorf("a page of docs/ names %s, which does not exist", found[1])
+				t.Errorf("%s names %s, which does not exist", page, found[1])
 			}
 		}
-	})
+	}
 	if named < 50 {
 		t.Errorf("the pages name %d tests: this proves little", named)
 	}
