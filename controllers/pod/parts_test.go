@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/internal/ipam"
 )
 
@@ -34,18 +35,6 @@ func newQueue(t *testing.T) queue {
 	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(q.ShutDown)
 	return q
-}
-
-// drain empties the queue and returns the names, sorted.
-func drain(q queue) []string {
-	var names []string
-	for q.Len() > 0 {
-		req, _ := q.Get()
-		q.Done(req)
-		names = append(names, req.Name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 func expect(t *testing.T, what string, got []string, want ...string) {
@@ -63,7 +52,7 @@ func TestRequestsFromBeforeTheStartAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Add(ctrl.Request{NamespacedName: key("late")})
-	expect(t, "requests", drain(q), "early", "late")
+	expect(t, "requests", controllertest.Drain(q), "early", "late")
 }
 
 func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
@@ -82,19 +71,19 @@ func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 			w.subnetChanged("s1")
 		}
 		w.subnetChanged("s3")
-		expect(t, "at once", drain(q))
+		expect(t, "at once", controllertest.Drain(q))
 		time.Sleep(2 * wakeDelay)
-		expect(t, "after a change of s1", drain(q), "a", "b")
+		expect(t, "after a change of s1", controllertest.Drain(q), "a", "b")
 
 		w.remove(key("b"))
 		w.subnetChanged("s2")
 		time.Sleep(2 * wakeDelay)
-		expect(t, "after a change of s2", drain(q))
+		expect(t, "after a change of s2", controllertest.Drain(q))
 
 		w.wakeNamespace("other")
-		expect(t, "after a change of the namespace", drain(q), "c")
+		expect(t, "after a change of the namespace", controllertest.Drain(q), "c")
 		w.wakeAll()
-		expect(t, "after a change of any subnet", drain(q), "a", "c")
+		expect(t, "after a change of any subnet", controllertest.Drain(q), "a", "c")
 	})
 }
 
@@ -116,7 +105,7 @@ func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 		taken := &problem{message: "taken", subnets: []string{"s"}}
 		w.add(key("static"), "1", taken)
 		woken := func() (all []string) {
-			for _, name := range drain(q) {
+			for _, name := range controllertest.Drain(q) {
 				if all = append(all, name); name == "static" {
 					w.add(key(name), "1", taken)
 				} else {
@@ -317,5 +306,5 @@ func TestAPodWaitsForItsNamespace(t *testing.T) {
 		t.Error("a pod that is listed is tried again at once")
 	}
 	r.pending.wakeNamespace("shop")
-	expect(t, "the namespace is there", drain(q), "early")
+	expect(t, "the namespace is there", controllertest.Drain(q), "early")
 }

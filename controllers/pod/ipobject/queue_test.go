@@ -13,22 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
 func key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "shop", Name: name}
-}
-
-// drain empties the queue and returns the names, sorted.
-func drain(q requestQueue) []string {
-	var names []string
-	for q.Len() > 0 {
-		req, _ := q.Get()
-		q.Done(req)
-		names = append(names, req.Name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 func expect(t *testing.T, what string, got []string, want ...string) {
@@ -49,7 +39,7 @@ func paced(t *testing.T, pace Pace, test func(t *testing.T, b *writeQueue, out f
 		}
 		test(t, b, func() []string {
 			synctest.Wait()
-			return drain(q)
+			return controllertest.Drain(q)
 		})
 	})
 }
