@@ -40,8 +40,8 @@ import (
 	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/agent/services"
-	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -113,7 +113,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 
 // serve adds the node's network, the CNI server and the Services proxy to a running manager.
 func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge, nft knftables.Interface, ready *readiness) error {
-	cidrs, err := k8s.NewServiceCIDRs(mgr.GetRESTMapper(), mgr.GetClient(), o.Services)
+	cidrs, err := svc.NewCIDRs(mgr.GetRESTMapper(), mgr.GetClient(), o.Services)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func hostOf(config *rest.Config) string {
 
 // serveServices starts the Services proxy. If another program serves Services, it removes the proxy's table and the node's condition
 // instead.
-func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs k8s.ServiceCIDRs) error {
+func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs svc.CIDRs) error {
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,8 +34,6 @@ import (
 // resubscribe is the delay before the netlink subscriptions are renewed after a failure.
 const resubscribe = time.Second
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
 // SetupWithManager runs the reconciler on events of this node, subnets, VPCs, the kernel and Open vSwitch. The manager's cache must
 // contain this node only.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -54,7 +51,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Node{}, toNode).
 		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(rightChanged())).
 		Watches(&v1.Vpc{}, toNode, builder.WithPredicates(r.carriesChanged())).
-		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
+		WatchesRawSource(source.Func(func(ctx context.Context, q k8s.Queue) error {
 			q.Add(request)
 			r.Bridge.Subscribe(func(name string) {
 				if name == "" || name == JoinInterface || name == ovs.IntegrationBridge {

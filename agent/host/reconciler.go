@@ -27,6 +27,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // resync is the interval of passes without an event. They restore nftables after changes by other programs, for which there are no
@@ -49,7 +50,7 @@ type Reconciler struct {
 	// NFT writes the inet table NATTable.
 	NFT knftables.Interface
 	// Services are the CIDRs of Services.
-	Services k8s.ServiceCIDRs
+	Services svc.CIDRs
 	// FixedMTU is the MTU of pods in bytes; 0 to compute it from the tunnel interface.
 	FixedMTU int
 	// TunnelType is geneve or vxlan; TunnelInterface is the configured interface, if any.

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/sandbox"
@@ -50,7 +51,7 @@ type Controller struct {
 	// Client reads Services, EndpointSlices and IP objects from caches.
 	Client   client.Client
 	Bridge   *ovs.Bridge
-	Services k8s.ServiceCIDRs
+	Services svc.CIDRs
 	Recorder events.EventRecorder
 	// APIServer is the host under which the agent reaches the API server; it is used only if it is an address.
 	APIServer string

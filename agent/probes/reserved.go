@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
@@ -97,7 +97,7 @@ func (p *Controller) readServices(ctx context.Context, r *reserved) error {
 	}
 	for i := range list.Items {
 		s := &list.Items[i]
-		r.add(k8s.ClusterIPs(s), fmt.Sprintf("an address of Service %s/%s", s.Namespace, s.Name))
+		r.add(svc.ClusterIPs(s), fmt.Sprintf("an address of Service %s/%s", s.Namespace, s.Name))
 		for _, address := range externalAddresses(s) {
 			r.external[address] = fmt.Sprintf("an external address of Service %s/%s", s.Namespace, s.Name)
 		}
@@ -178,7 +178,7 @@ func resolversIn(content string) []netip.Addr {
 
 // serviceAddresses returns every address of a Service.
 func serviceAddresses(s *corev1.Service) []netip.Addr {
-	return append(k8s.ClusterIPs(s), externalAddresses(s)...)
+	return append(svc.ClusterIPs(s), externalAddresses(s)...)
 }
 
 // externalAddresses returns the external IPs of a Service and the addresses of its load balancer, also if Kiln does not serve that one.

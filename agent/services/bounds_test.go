@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // cached simulates the caches of a Proxy with a fake API server.
@@ -34,8 +34,8 @@ func (c cached) List(ctx context.Context, list client.ObjectList, opts ...client
 
 // A cache may change during a pass. If a Service grows, it can exclude another one that the pass has just found within the bounds.
 func TestAServiceThatIsExcludedDuringAPassIsNotServed(t *testing.T) {
-	before := k8s.ServiceBounds
-	t.Cleanup(func() { k8s.ServiceBounds = before })
+	before := svc.Bounds
+	t.Cleanup(func() { svc.Bounds = before })
 	service := func(name, address string, age time.Duration, externalIPs ...string) *corev1.Service {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age))}}
 		s.Spec.ClusterIPs, s.Spec.ExternalIPs = []string{address}, externalIPs
@@ -43,7 +43,7 @@ func TestAServiceThatIsExcludedDuringAPassIsNotServed(t *testing.T) {
 		return s
 	}
 	old, young := service("old", "10.96.0.1", time.Hour, "10.96.0.2"), service("young", "10.96.0.2", time.Minute)
-	k8s.ServiceBounds.Group = k8s.ServiceFlows(old, nil) + k8s.ServiceFlows(young, nil)
+	svc.Bounds.Group = svc.Flows(old, nil) + svc.Flows(young, nil)
 	server := fake.NewClientBuilder().WithObjects(old, young).WithIndex(&discoveryv1.EndpointSlice{}, indexService, func(client.Object) []string { return nil }).Build()
 	p := &Proxy{Cache: cached{Reader: server}, writer: newWriter(nil)}
 	of := func(s *corev1.Service) []client.ObjectKey { return []client.ObjectKey{client.ObjectKeyFromObject(s)} }

@@ -8,14 +8,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // claims records which Services request each place. The Service with the best right gets the place. The result is the same on every node
 // and does not depend on the order of events.
 type claims struct {
 	// of has the rights of the Services that request a place, best first.
-	of map[place][]k8s.Right
+	of map[place][]svc.Precedence
 	// wanted has the places that each Service requests.
 	wanted map[types.NamespacedName][]place
 }
@@ -23,7 +23,7 @@ type claims struct {
 // register replaces the places that a Service requests. It returns the other Services that gain or lose a place by that.
 func (c *claims) register(change *change) (affected []types.NamespacedName) {
 	if c.of == nil {
-		c.of, c.wanted = map[place][]k8s.Right{}, map[types.NamespacedName][]place{}
+		c.of, c.wanted = map[place][]svc.Precedence{}, map[types.NamespacedName][]place{}
 	}
 	had := map[place]types.NamespacedName{}
 	for _, at := range c.wanted[change.service] {
@@ -38,7 +38,7 @@ func (c *claims) register(change *change) (affected []types.NamespacedName) {
 			if _, known := had[at]; !known {
 				had[at] = c.holder(at)
 			}
-			c.add(at, k8s.Right{Given: f.given(), Since: change.since, Service: change.service})
+			c.add(at, svc.Precedence{Allocated: f.given(), Created: change.since, Service: change.service})
 		}
 	}
 	for at, before := range had {
@@ -56,12 +56,12 @@ func (c *claims) register(change *change) (affected []types.NamespacedName) {
 }
 
 // add is called for each front of a Service and ignores a place that the Service has requested already.
-func (c *claims) add(at place, right k8s.Right) {
+func (c *claims) add(at place, right svc.Precedence) {
 	rights := c.of[at]
-	if slices.ContainsFunc(rights, func(o k8s.Right) bool { return o.Service == right.Service }) {
+	if slices.ContainsFunc(rights, func(o svc.Precedence) bool { return o.Service == right.Service }) {
 		return
 	}
-	i, _ := slices.BinarySearchFunc(rights, right, func(o, r k8s.Right) int {
+	i, _ := slices.BinarySearchFunc(rights, right, func(o, r svc.Precedence) int {
 		if o.Before(r) {
 			return -1
 		}
@@ -72,7 +72,7 @@ func (c *claims) add(at place, right k8s.Right) {
 }
 
 func (c *claims) withdraw(at place, service types.NamespacedName) {
-	left := slices.DeleteFunc(c.of[at], func(r k8s.Right) bool { return r.Service == service })
+	left := slices.DeleteFunc(c.of[at], func(r svc.Precedence) bool { return r.Service == service })
 	if len(left) == 0 {
 		delete(c.of, at)
 		return

@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/endpoints"
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // pool is one port of a Service in one family, with its fronts and endpoints.
@@ -70,7 +70,7 @@ func (at place) key() string {
 // served reports whether the node serves a Service. Services of custom VPCs are served within their VPC, because the addresses of their
 // endpoints are not valid on the node.
 func served(s *corev1.Service) bool {
-	return k8s.VpcNoted(s) == v1.DefaultVpc && s.Spec.Type != corev1.ServiceTypeExternalName && len(s.Spec.ClusterIPs) > 0 &&
+	return svc.Vpc(s) == v1.DefaultVpc && s.Spec.Type != corev1.ServiceTypeExternalName && len(s.Spec.ClusterIPs) > 0 &&
 		s.Spec.ClusterIPs[0] != corev1.ClusterIPNone
 }
 

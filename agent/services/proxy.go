@@ -32,6 +32,7 @@ import (
 	"github.com/kiln-net/kiln/internal/budget"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 const (
@@ -49,7 +50,7 @@ type Proxy struct {
 	// NFT writes the inet table Table.
 	NFT knftables.Interface
 	// CIDRs are the CIDRs of Services: connections to their unserved addresses are rejected.
-	CIDRs k8s.ServiceCIDRs
+	CIDRs svc.CIDRs
 	// KubeProxy, if set, detects whether kube-proxy serves Services on the node too, and reports the conflict.
 	KubeProxy *KubeProxyCheck
 
@@ -325,9 +326,9 @@ func (p *Proxy) inputs(ctx context.Context, key types.NamespacedName) (in inputs
 func (p *Proxy) spend(in inputs) []types.NamespacedName {
 	expense := budget.Object{Key: in.key}
 	if in.service != nil && served(in.service) {
-		expense = k8s.ServiceExpense(in.service, v1.DefaultVpc, k8s.ServiceFlows(in.service, in.slices))
+		expense = svc.Expense(in.service, v1.DefaultVpc, svc.Flows(in.service, in.slices))
 	}
-	_, others := p.budget.Set(k8s.ServiceBounds, expense)
+	_, others := p.budget.Set(svc.Bounds, expense)
 	return others
 }
 
@@ -338,7 +339,7 @@ func (p *Proxy) change(ctx context.Context, in inputs) change {
 		return c
 	}
 	c.since = in.service.CreationTimestamp
-	if p.budget.Verdict(k8s.ServiceBounds, in.key) != budget.Within {
+	if p.budget.Verdict(svc.Bounds, in.key) != budget.Within {
 		return c
 	}
 	c.pools = poolsOf(in.service, in.slices, p.Node, p.writer.have[in.key], p.addressesOf(ctx))

@@ -25,6 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // apiServer returns a fake API server with objects and the indexes of a Proxy.
@@ -154,13 +155,13 @@ func (f *failing) List(ctx context.Context, list client.ObjectList, opts ...clie
 
 // A deleted Service that was never served is in no list and not in the table: only its event reports it.
 func TestADeletedServiceFreesItsBudgetAfterAFailedPass(t *testing.T) {
-	before := k8s.ServiceBounds
-	t.Cleanup(func() { k8s.ServiceBounds = before })
+	before := svc.Bounds
+	t.Cleanup(func() { svc.Bounds = before })
 	for name, kind := range map[string]client.ObjectList{"ServiceCIDRs": &networkingv1.ServiceCIDRList{}, "Services": &corev1.ServiceList{}} {
 		t.Run(name, func(t *testing.T) {
 			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "large"}}
 			s.Spec.ClusterIPs, s.Spec.Ports = []string{"10.96.0.1"}, []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}
-			k8s.ServiceBounds.Group = k8s.ServiceFlows(s, nil) - 1
+			svc.Bounds.Group = svc.Flows(s, nil) - 1
 			server := apiServer(s)
 			reader := &failing{Reader: server}
 			p := newProxy(reader, knftables.NewFake(knftables.InetFamily, Table))

@@ -24,8 +24,8 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // service creates a Service with TCP and UDP port 80. The test's API server has IPv4 only, so IPv6 is tested with external addresses.
@@ -529,15 +529,15 @@ func TestRestartMakesTheTableSo(t *testing.T) {
 // Services that exceed the bound of their namespace are not served until there is room. Older Services take precedence; Services of the
 // same second are ordered by name.
 func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
-	before := k8s.ServiceBounds
+	before := svc.Bounds
 	w := emptyWorld(t)
 	a := w.pod("a", 2)
 	first, second := w.service("bound-a", nil), w.service("bound-b", nil)
 	w.serves("bound-a", here(a))
 	w.serves("bound-b", here(a))
 	// Room for one of them.
-	k8s.ServiceBounds.Group = k8s.ServiceFlows(first, nil)*2 - 1
-	t.Cleanup(func() { w.stop(); k8s.ServiceBounds = before })
+	svc.Bounds.Group = svc.Flows(first, nil)*2 - 1
+	t.Cleanup(func() { w.stop(); svc.Bounds = before })
 	w.start()
 	w.expect(nil, "tcp", clusterIP(first), nodeIPs[0].Addr(), "a")
 	w.fails(nil, "tcp", clusterIP(second), syscall.ECONNREFUSED)

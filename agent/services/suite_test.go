@@ -35,6 +35,7 @@ import (
 	"github.com/kiln-net/kiln/internal/panics"
 	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 const nodeName = "here"
@@ -260,7 +261,7 @@ func (w *world) start() {
 	must(w, err)
 	done := make(chan struct{}, 2)
 	go func() { _ = c.Start(ctx); done <- struct{}{} }()
-	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: k8s.ServiceCIDRs{Configured: serviceCIDRs, Reader: c}, KubeProxy: w.kubeProxyCheck}
+	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: svc.CIDRs{Configured: serviceCIDRs, Reader: c}, KubeProxy: w.kubeProxyCheck}
 	go func() {
 		if err := proxy.Start(ctx); err != nil {
 			w.Errorf("proxy: %v", err)

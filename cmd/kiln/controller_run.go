@@ -41,6 +41,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -66,7 +67,7 @@ type controllerProcess struct {
 	config    *rest.Config
 	manager   ctrl.Manager
 	log       logr.Logger
-	gate      *k8s.StartGate
+	gate      *reconciler.StartGate
 	allocator *ipam.Allocator
 	pods      *pod.Reconciler
 	vips      *vip.Reconciler
@@ -86,7 +87,7 @@ func runController(ctx context.Context, o controllerOptions) error {
 	// A watch that began with the list is compressed for its whole life (Kubernetes 1.37): every event would be flushed through gzip.
 	kubeconfig.DisableCompression = true
 	p := &controllerProcess{
-		options: o, config: kubeconfig, log: ctrl.Log.WithName("controller"), gate: k8s.NewStartGate(), allocator: ipam.New(),
+		options: o, config: kubeconfig, log: ctrl.Log.WithName("controller"), gate: reconciler.NewStartGate(), allocator: ipam.New(),
 	}
 	if p.manager, err = p.newManager(); err != nil {
 		return err

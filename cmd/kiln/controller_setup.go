@@ -34,6 +34,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
@@ -46,7 +47,7 @@ type controllerInputs struct {
 	services     *lookup.Services
 	grants       *grants.Rules
 	sets         *podset.Index
-	serviceCIDRs k8s.ServiceCIDRs
+	serviceCIDRs svc.CIDRs
 	leases       *gateway.LeaseStates
 }
 
@@ -67,7 +68,7 @@ func (p *controllerProcess) newInputs(ctx context.Context) (in controllerInputs,
 	if in.services, err = lookup.NewServices(ctx, indexer, c); err != nil {
 		return in, err
 	}
-	if in.serviceCIDRs, err = k8s.NewServiceCIDRs(p.manager.GetRESTMapper(), c, p.options.serviceCIDRs); err != nil {
+	if in.serviceCIDRs, err = svc.NewCIDRs(p.manager.GetRESTMapper(), c, p.options.serviceCIDRs); err != nil {
 		return in, err
 	}
 	clients, err := kubernetes.NewForConfig(p.config)

@@ -32,6 +32,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
@@ -49,7 +50,7 @@ type Process struct {
 	Vips       *vipusers.Index
 	Services   *lookup.Services
 	Sets       *podset.Index
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 
 	world     *World
 	proxy     *nbtest.Proxy
@@ -74,7 +75,7 @@ type Steps struct {
 func (w *World) Start(steps Steps) *Process {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: k8s.NewStartGate(), Allocator: ipam.New(), Sets: podset.New(), proxy: w.Database.Proxy()}
+	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: reconciler.NewStartGate(), Allocator: ipam.New(), Sets: podset.New(), proxy: w.Database.Proxy()}
 	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{p.proxy.Endpoint()}, Log: ctrl.Log})
 	w.Must(err)
 	p.Engine, err = northbound.New(session, ctrl.Log)

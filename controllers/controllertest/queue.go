@@ -6,12 +6,11 @@ package controllertest
 import (
 	"slices"
 
-	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // Drain empties the queue of a controller and returns the names of its requests, sorted.
-func Drain(q workqueue.TypedRateLimitingInterface[ctrl.Request]) []string {
+func Drain(q k8s.Queue) []string {
 	var names []string
 	for q.Len() > 0 {
 		req, _ := q.Get()

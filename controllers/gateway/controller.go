@@ -24,6 +24,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // Reconciler reconciles the centralized gateway of each Subnet: router policies to its gateway nodes, and the gateway in its status.
@@ -31,7 +32,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 	// LeaseStates of the gateway nodes; nil if their Leases are not watched.
 	Leases *LeaseStates
 

@@ -14,15 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // maxTolerance is the maximum duration that a Lease may request.
 const maxTolerance = time.Minute
@@ -117,7 +113,7 @@ func nodeOf(lease *coordinationv1.Lease) string {
 
 // source returns a source that enqueues the subnets for which a node is a gateway candidate when the pulse of the node changes.
 func (p *LeaseStates) source(behind func(ctx context.Context, node string, labels map[string]string) []string) source.Source {
-	return source.Func(func(ctx context.Context, q queue) error {
+	return source.Func(func(ctx context.Context, q k8s.Queue) error {
 		if p == nil {
 			return nil
 		}

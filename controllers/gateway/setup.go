@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // Indexes of subnets, by their last valid specs.
@@ -69,8 +70,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Subnet{}, r.onTable()).
 		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(r.Leases.source(r.behind)).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindGateway)).
-		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindGateway))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindGateway)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, reconciler.OwnersOf(r.Northbound, translate.KindGateway))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -123,7 +124,7 @@ func viewNode(n *corev1.Node) nodeView {
 
 // onNode enqueues the subnets for which a node is a gateway candidate, before or after the change.
 func (r *Reconciler) onNode() handler.EventHandler {
-	enqueue := func(ctx context.Context, q queue, nodes ...client.Object) {
+	enqueue := func(ctx context.Context, q k8s.Queue, nodes ...client.Object) {
 		for _, node := range nodes {
 			for _, subnet := range r.behind(ctx, node.GetName(), node.GetLabels()) {
 				q.Add(k8s.Request(subnet))
@@ -131,9 +132,9 @@ func (r *Reconciler) onNode() handler.EventHandler {
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
 	}
 }
 
@@ -159,7 +160,7 @@ func (r *Reconciler) behind(ctx context.Context, node string, nodeLabels map[str
 
 // onTable enqueues the other subnets that share the routing table of a changed subnet, before or after the change.
 func (r *Reconciler) onTable() handler.EventHandler {
-	enqueue := func(ctx context.Context, q queue, o client.Object) {
+	enqueue := func(ctx context.Context, q k8s.Queue, o client.Object) {
 		changed := k8s.WithValidSpec(o.(*kubeovnv1.Subnet))
 		if changed == nil || changed.Spec.PolicyRoutingTableID == 0 {
 			return
@@ -176,14 +177,14 @@ func (r *Reconciler) onTable() handler.EventHandler {
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			if usedTable(e.ObjectOld) != usedTable(e.ObjectNew) {
 				enqueue(ctx, q, e.ObjectOld)
 				enqueue(ctx, q, e.ObjectNew)
 			}
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
 	}
 }
 

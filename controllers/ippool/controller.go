@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -32,7 +33,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Pools      *ippools.Lookup
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 	// UsageDelay is the delay between a change in a subnet's use and the status update of its pools; zero means 1 s.
 	UsageDelay time.Duration
 

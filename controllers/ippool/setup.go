@@ -19,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // usageDelay batches changes in a subnet's use into one status update.
@@ -31,9 +32,9 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		For(&kubeovnv1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.siblings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(k8s.OnUse(r.Allocator, cmp.Or(r.UsageDelay, usageDelay), r.Allocator.Pools)).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIPPool)).
-		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.IPPool{}, k8s.OwnersOf(r.Northbound, translate.KindIPPool))).
+		WatchesRawSource(reconciler.OnUse(r.Allocator, cmp.Or(r.UsageDelay, usageDelay), r.Allocator.Pools)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindIPPool)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.IPPool{}, reconciler.OwnersOf(r.Northbound, translate.KindIPPool))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {

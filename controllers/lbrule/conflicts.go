@@ -15,10 +15,10 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -166,7 +166,7 @@ func sharedWith(other *corev1.Service, vip netip.Addr, s *state) string {
 	if !slices.Contains(vipsOf(other), vip.String()) {
 		return "" // the Service of a RouterLBRule: rulesAt returns the rule itself
 	}
-	if k8s.VpcNoted(other) != s.in.Vpc {
+	if svc.Vpc(other) != s.in.Vpc {
 		return ""
 	}
 	var ports []translate.LBRulePort
@@ -200,9 +200,9 @@ func vipsOf(o client.Object) []string {
 	case *kubeovnv1.OvnEip:
 		texts = []string{o.Status.V4IP, o.Status.V6IP}
 	case *corev1.Service:
-		addresses := k8s.ServiceAddresses(o)
+		addresses := svc.Addresses(o)
 		if translate.OfRouterLBRule(o) { // its external addresses belong to the rule
-			addresses = k8s.ClusterIPs(o)
+			addresses = svc.ClusterIPs(o)
 		}
 		for _, a := range addresses {
 			texts = append(texts, a.String())

@@ -28,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -44,7 +45,7 @@ type Reconciler struct {
 	Services   *lookup.Services
 	Grants     *grants.Rules
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 }
 
 // controller is the Reconciler for one kind of rules.

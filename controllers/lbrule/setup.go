@@ -22,6 +22,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // Indexes of the cache.
@@ -104,9 +105,9 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.interested("namespace/")), builder.WithPredicates(comes)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(k8s.OnUse(r.Allocator, wakeDelay, r.usersOf)).
-		WatchesRawSource(k8s.Drift(r.Northbound, r.kind)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, k8s.OwnersOf(r.Northbound, r.kind))).
+		WatchesRawSource(reconciler.OnUse(r.Allocator, wakeDelay, r.usersOf)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind)).
+		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, reconciler.OwnersOf(r.Northbound, r.kind))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }

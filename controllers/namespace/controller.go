@@ -18,13 +18,14 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // Reconciler keeps the annotations of namespaces in line with Subnets and Vpcs. They are for users: no component of Kiln reads them.
 type Reconciler struct {
 	Client     client.Client
 	Namespaces *lookup.Namespaces
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 }
 
 // SetupWithManager registers the reconciler. Changes of the namespace, and of the subnets and VPCs that may serve it, wake it.

@@ -9,8 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -30,14 +28,12 @@ func subnetsOf(o client.Object) []string {
 	return strings.Split(o.GetAnnotations()[kubeovnv1.AnnotationLogicalSwitch.Key()], ",")
 }
 
-type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
-
 // affected calls add for each namespace that one state of a Subnet or Vpc may affect.
 type affected func(ctx context.Context, o client.Object, add func(namespace string)) error
 
 // enqueue returns a handler that enqueues the namespaces that an object affects, both before and after a change of its spec.
 func enqueue(of affected) handler.EventHandler {
-	all := func(ctx context.Context, q queue, states ...client.Object) {
+	all := func(ctx context.Context, q k8s.Queue, states ...client.Object) {
 		for _, o := range states {
 			err := of(ctx, o, func(name string) { q.Add(k8s.Request(name)) })
 			if err != nil {
@@ -46,13 +42,13 @@ func enqueue(of affected) handler.EventHandler {
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) {
 			all(ctx, q, e.Object)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) {
 			all(ctx, q, e.Object)
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
 				all(ctx, q, e.ObjectOld, e.ObjectNew)
 			}

@@ -30,6 +30,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // workers is the number of concurrent reconciles. They mostly wait for responses, and for others to share a transaction with.
@@ -41,7 +42,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 
 	// leases are the nodes' leases on the join subnet.
 	leases join.Leases
@@ -58,9 +59,9 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
 			builder.WithPredicates(predicate.NewPredicateFuncs(join.Is), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.leases.Source()).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
-		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &corev1.Node{},
-			k8s.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindNode)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &corev1.Node{},
+			reconciler.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -30,7 +31,7 @@ type Reconciler struct {
 	Client    client.Client
 	Allocator *ipam.Allocator
 	Recorder  events.EventRecorder
-	Gate      *k8s.StartGate
+	Gate      *reconciler.StartGate
 
 	waiting reservation.Waiting
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/reservation"
 )
 
@@ -26,8 +26,6 @@ const (
 	indexSubnet = "ovneip.subnet" // OvnEips by their subnet
 	indexEip    = "ovneip.user"   // RouterLBRules by the OvnEip that they name
 )
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // SetupWithManager registers the reconciler. Changes of the OvnEip, its subnet and the rules that use it wake it. While it waits for an
 // address, changes in the use of the subnet's addresses wake it, too.
@@ -45,7 +43,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.RouterLBRule{}, usedBy).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(k8s.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
+		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -63,9 +61,9 @@ func eipOf(o client.Object) []string {
 
 // usedBy enqueues the OvnEip of a rule that is created or deleted. If a rule changes its OvnEip, usedBy enqueues both.
 var usedBy = handler.Funcs{
-	CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, eipOf(e.Object)) },
-	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, eipOf(e.Object)) },
-	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+	CreateFunc: func(_ context.Context, e event.CreateEvent, q k8s.Queue) { add(q, eipOf(e.Object)) },
+	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) { add(q, eipOf(e.Object)) },
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q k8s.Queue) {
 		before, after := e.ObjectOld.(*kubeovnv1.RouterLBRule).Spec.OvnEip, e.ObjectNew.(*kubeovnv1.RouterLBRule).Spec.OvnEip
 		if before != after {
 			add(q, append(eipOf(e.ObjectOld), eipOf(e.ObjectNew)...))
@@ -73,7 +71,7 @@ var usedBy = handler.Funcs{
 	},
 }
 
-func add(q queue, names []string) {
+func add(q k8s.Queue, names []string) {
 	for _, name := range names {
 		q.Add(k8s.Request(name))
 	}

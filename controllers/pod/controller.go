@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
@@ -49,7 +50,7 @@ type Reconciler struct {
 	Sets     *podset.Index
 	Recorder events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
-	Gate *k8s.StartGate
+	Gate *reconciler.StartGate
 	// KeepMachines names the ports of KubeVirt virtual machines after the machine, and retains their addresses.
 	KeepMachines bool
 	// Workers is the number of concurrent reconciles of pods.
@@ -87,7 +88,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if pod == nil {
 		if exists, err := r.existsLive(ctx, req.NamespacedName); exists || err != nil {
-			return ctrl.Result{RequeueAfter: k8s.LateAfter()}, err
+			return ctrl.Result{RequeueAfter: reconciler.LateAfter()}, err
 		}
 	}
 	if pod == nil || !r.needsPort(pod) {

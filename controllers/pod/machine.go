@@ -66,7 +66,7 @@ func (r *Reconciler) machineSeen(pod *corev1.Pod) {
 }
 
 // machinePodGone requeues the virtual machine of a deleted pod.
-func (r *Reconciler) machinePodGone(pod *corev1.Pod, q queue) {
+func (r *Reconciler) machinePodGone(pod *corev1.Pod, q k8s.Queue) {
 	if r.machineOf(pod) != "" {
 		r.podWrites.forget(client.ObjectKeyFromObject(pod))
 		q.Add(ctrl.Request{NamespacedName: r.portKey(pod)})

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 const kubevirtGroup = "kubevirt.io"
@@ -61,7 +62,7 @@ func (m *machines) mayExist(key types.NamespacedName) bool {
 
 // followMachines enqueues the retained leases of deleted machines. It watches machines as soon as their CRD exists.
 func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
-	return source.Func(func(ctx context.Context, q queue) error {
+	return source.Func(func(ctx context.Context, q k8s.Queue) error {
 		if !r.KeepMachines {
 			return nil
 		}
@@ -89,7 +90,7 @@ func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
 }
 
 // watchMachines starts the informer of machines, and enqueues all their retained leases once it has synced.
-func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q queue) {
+func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q k8s.Queue) {
 	ctx, stop := context.WithCancel(ctx)
 	informer := metadatainformer.NewFilteredMetadataInformer(c, machineResource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
 	look := func(o any) {
@@ -131,7 +132,7 @@ func (m *machines) forget() {
 }
 
 // enqueueRetained enqueues all retained leases of machines.
-func (r *Reconciler) enqueueRetained(q queue) {
+func (r *Reconciler) enqueueRetained(q k8s.Queue) {
 	for _, key := range r.retained.OfType(kubeovnv1.PodTypeVirtualMachine) {
 		q.Add(ctrl.Request{NamespacedName: key})
 	}

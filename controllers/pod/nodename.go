@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -66,13 +67,17 @@ func (r *Reconciler) isNodes(ctx context.Context, port string) (bool, error) {
 // onNode enqueues the pod whose port name conflicts with a node that joins or is deleted.
 func (r *Reconciler) onNode() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueueNamesake(ctx, e.Object.GetName(), q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { r.enqueueNamesake(ctx, e.Object.GetName(), q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) {
+			r.enqueueNamesake(ctx, e.Object.GetName(), q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) {
+			r.enqueueNamesake(ctx, e.Object.GetName(), q)
+		},
 	}
 }
 
 // enqueueNamesake enqueues the pod, or the virtual machine, whose port name equals a node's.
-func (r *Reconciler) enqueueNamesake(ctx context.Context, node string, q queue) {
+func (r *Reconciler) enqueueNamesake(ctx context.Context, node string, q k8s.Queue) {
 	port := translate.NodePort(node)
 	namespace, name, ok := translate.PodOfPort(port)
 	if !ok {

@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -23,9 +21,6 @@ const wakeDelay = 100 * time.Millisecond
 // wokenAtOnce is the number of pods that are retried at a time when they wait for any address of a full subnet, unless more addresses are
 // free.
 const wokenAtOnce = 32
-
-// queue is the work queue of a controller.
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // requestSource is a k8s.RequestSource of requests.
 type requestSource struct{ k8s.RequestSource }

@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // indexSubnet finds pods by the subnet in their annotations.
@@ -61,8 +62,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Node{}, r.onNode()).
 		WatchesRawSource(&r.pending.requestSource).
 		WatchesRawSource(r.Gate.After(r.followMachines(pods))).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindPod)).
+		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, reconciler.OwnersOf(r.Northbound, translate.KindPod))).
 		WithOptions(r.Gate.Workers(r.Workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -82,18 +83,18 @@ func subnetOf(o client.Object) []string {
 // onPod enqueues pods whose port may need a change. At the start, pods that already have their network come last.
 func (r *Reconciler) onPod() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q k8s.Queue) {
 			pod := e.Object.(*corev1.Pod)
 			r.indexLabels(nil, pod)
 			r.machineSeen(pod)
-			if onPodNetwork(pod) { // ports of other pods come from the engine's owners (k8s.Orphans)
+			if onPodNetwork(pod) { // ports of other pods come from the engine's owners (reconciler.Orphans)
 				r.arrived(pod, q)
 			}
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			r.updated(ctx, e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod), q)
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			r.latencies.end(e.Object.GetUID())
 			r.missing.Delete(e.Object.GetUID())
 			r.unshared.Delete(e.Object.GetUID())
@@ -106,21 +107,21 @@ func (r *Reconciler) onPod() handler.EventHandler {
 
 // arrived enqueues a pod that is new on the pod network. A pod without a network gets normal priority, even in the initial list, where q
 // lowers the priority.
-func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
+func (r *Reconciler) arrived(pod *corev1.Pod, q k8s.Queue) {
 	if kubeovnv1.IsPublished(pod) {
 		q.Add(requestFor(pod))
 		return
 	}
 	r.latencies.begin(pod)
 	r.ipObjects.PodCame()
-	k8s.AddWith(q, 0, requestFor(pod))
+	reconciler.AddWith(q, 0, requestFor(pod))
 }
 
-func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q queue) {
+func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q k8s.Queue) {
 	r.indexLabels(before, after)
 	own, from := r.podWrites.shows(after)
 	if own && r.outdated(ctx, after, from) {
-		k8s.AddWith(q, handler.LowPriority, requestFor(after))
+		reconciler.AddWith(q, handler.LowPriority, requestFor(after))
 	}
 	if before.UID != after.UID || !onPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
 		r.latencies.end(before.UID)
@@ -156,9 +157,9 @@ func changesPort(before, after *corev1.Pod, own bool) bool {
 // onSubnet enqueues a subnet's pods if settings that their ports use change, and wakes all waiting pods if any subnet changes.
 func (r *Reconciler) onSubnet() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.pending.wakeAll() },
-		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.pending.wakeAll() },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, k8s.Queue) { r.pending.wakeAll() },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			before, after := e.ObjectOld.(*kubeovnv1.Subnet), e.ObjectNew.(*kubeovnv1.Subnet)
 			if viewSubnet(before) == viewSubnet(after) {
 				return
@@ -190,7 +191,7 @@ func podView(s *kubeovnv1.Subnet) [9]string {
 }
 
 // enqueuePodsOf enqueues the pods of a subnet with low priority, after pods without a network.
-func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) {
+func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q k8s.Queue) {
 	var pods corev1.PodList
 	err := r.Client.List(ctx, &pods, client.MatchingFields{indexSubnet: subnet}, client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -198,7 +199,7 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) 
 		return
 	}
 	for i := range pods.Items {
-		k8s.AddWith(q, handler.LowPriority, requestFor(&pods.Items[i]))
+		reconciler.AddWith(q, handler.LowPriority, requestFor(&pods.Items[i]))
 	}
 }
 
@@ -206,9 +207,9 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) 
 // pools.
 func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.pending.wakeAll() },
-		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.pending.wakeAll() },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) {
+		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, k8s.Queue) { r.pending.wakeAll() },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ k8s.Queue) {
 			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
 				r.pending.wakeAll()
 			}
@@ -220,7 +221,7 @@ func (r *Reconciler) onSpec() handler.EventHandler {
 func (r *Reconciler) onNamespace() handler.EventHandler {
 	wake := func(o client.Object) { r.pending.wakeNamespace(o.GetName()) }
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { wake(e.Object) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) { wake(e.ObjectNew) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ k8s.Queue) { wake(e.Object) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ k8s.Queue) { wake(e.ObjectNew) },
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
 )
 
@@ -68,18 +69,18 @@ func ordinalsOf(set *appsv1.StatefulSet) ordinals {
 
 // onStatefulSet enqueues absent pods if their StatefulSet may not recreate them.
 func (r *Reconciler) onStatefulSet() handler.EventHandler {
-	away := func(o client.Object, q queue) {
+	away := func(o client.Object, q k8s.Queue) {
 		for _, key := range r.retained.Of(client.ObjectKeyFromObject(o)) {
 			q.Add(ctrl.Request{NamespacedName: key})
 		}
 	}
 	return handler.Funcs{
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q k8s.Queue) {
 			before, after := e.ObjectOld.(*appsv1.StatefulSet), e.ObjectNew.(*appsv1.StatefulSet)
 			if ordinalsOf(before) != ordinalsOf(after) || before.DeletionTimestamp == nil != (after.DeletionTimestamp == nil) {
 				away(after, q)
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { away(e.Object, q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) { away(e.Object, q) },
 	}
 }

@@ -197,7 +197,7 @@ func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet str
 
 // onVip wakes the waiting pods if a Vip changes, and enqueues the pods that share it.
 func (r *Reconciler) onVip() handler.EventHandler {
-	changed := func(vip *kubeovnv1.Vip, q queue) {
+	changed := func(vip *kubeovnv1.Vip, q k8s.Queue) {
 		r.pending.wakeAll()
 		for _, user := range r.Vips.UsersOf(vip.Name) {
 			if user.Use&vipusers.Shared != 0 {
@@ -206,9 +206,9 @@ func (r *Reconciler) onVip() handler.EventHandler {
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { changed(e.Object.(*kubeovnv1.Vip), q) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { changed(e.Object.(*kubeovnv1.Vip), q) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q k8s.Queue) { changed(e.Object.(*kubeovnv1.Vip), q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) { changed(e.Object.(*kubeovnv1.Vip), q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q k8s.Queue) {
 			before, after := e.ObjectOld.(*kubeovnv1.Vip), e.ObjectNew.(*kubeovnv1.Vip)
 			if before.Generation != after.Generation || !slices.Equal(vipAddresses(before), vipAddresses(after)) {
 				changed(after, q)

@@ -24,6 +24,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // clusterReconciler maintains the ACLs and conditions of one kind of cluster-wide policies. Its CustomResourceDefinition may be missing.
@@ -45,7 +46,7 @@ func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
 		Named(strings.ToLower(r.kind.name)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(&r.requests).
-		WatchesRawSource(k8s.Drift(r.Northbound, r.kind.name)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind.name)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {

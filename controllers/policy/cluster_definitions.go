@@ -63,7 +63,7 @@ func (r *Reconciler) setupOptional(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("policydefinition").
 		WatchesMetadata(Definition(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(ours)).
-		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+		WatchesRawSource(source.Func(func(_ context.Context, q k8s.Queue) error {
 			for _, c := range r.optional { // a missing definition has no event
 				q.Add(k8s.Request(c.kind.definition()))
 			}

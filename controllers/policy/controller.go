@@ -16,12 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/budget"
@@ -30,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // ReasonNotExpressed is the event of a policy with a part that cannot be expressed in OVN. That part allows nothing.
@@ -49,7 +48,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Sets       *podset.Index
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 
 	policies, groups, sets k8s.RequestSource
 
@@ -73,9 +72,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		WatchesRawSource(&r.policies).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNetworkPolicy)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
-			k8s.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindNetworkPolicy)).
+		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
+			reconciler.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -263,9 +262,6 @@ func (t *reportedProblems) forget(owner desired.Owner) {
 	defer t.mu.Unlock()
 	delete(t.problems, owner)
 }
-
-// queue is the work queue of a controller.
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // connected reports whether a pod may have a port in the database, according to its annotations.
 func connected(p *corev1.Pod) bool {

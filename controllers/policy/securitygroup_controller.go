@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -43,7 +44,7 @@ func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 		For(&kubeovnv1.SecurityGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.SecurityGroup{}, handler.EnqueueRequestsFromMapFunc(r.groupsThatName), builder.WithPredicates(comeOrGo)).
 		WatchesRawSource(&r.groups).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSecurityGroup)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindSecurityGroup)).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileGroup)))
 	if err != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // setupSets adds the controller of sets of pods. It also forwards namespaces to the index, because no other controller follows their
@@ -39,9 +40,9 @@ func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 		WatchesRawSource(&r.sets).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.setsOnNode), builder.WithPredicates(k8s.Changed(addressesOf))).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPodSet)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
-			k8s.OwnersOf(r.Northbound, translate.KindPodSet), r.inUse)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindPodSet)).
+		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
+			reconciler.OwnersOf(r.Northbound, translate.KindPodSet), r.inUse)).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileSet)))
 	if err != nil {
@@ -54,9 +55,9 @@ func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 func (r *Reconciler) onNamespace() handler.EventHandler {
 	set := func(o client.Object) { r.Sets.SetNamespace(o.GetName(), o.GetLabels()) }
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { set(e.Object) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) { set(e.ObjectNew) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { r.Sets.DeleteNamespace(e.Object.GetName()) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ k8s.Queue) { set(e.Object) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ k8s.Queue) { set(e.ObjectNew) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ k8s.Queue) { r.Sets.DeleteNamespace(e.Object.GetName()) },
 	}
 }
 
@@ -142,7 +143,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("isolation").
 		Watches(&corev1.Node{}, one, builder.WithPredicates(k8s.Changed(addressesOf))).
-		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+		WatchesRawSource(source.Func(func(_ context.Context, q k8s.Queue) error {
 			q.Add(k8s.Request(isolation)) // the last policy may have been deleted before the start
 			r.Sets.Observe(func(c podset.Changes) {
 				if len(c.Sets) > 0 || c.Grouped {
@@ -151,7 +152,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 			})
 			return nil
 		})).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIsolation)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindIsolation)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileIsolation)))
 	if err != nil {

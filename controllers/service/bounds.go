@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/internal/budget"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // Restore records the costs of all Services before the first one is applied. Otherwise a young Service that exceeds the bound of its namespace
@@ -39,11 +39,11 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	}
 	for i := range services.Items {
 		s := &services.Items[i]
-		r.refusal(s, k8s.VpcNoted(s), of[client.ObjectKeyFromObject(s)])
+		r.refusal(s, svc.Vpc(s), of[client.ObjectKeyFromObject(s)])
 	}
 	for i := range services.Items { // with the costs of all
 		key := client.ObjectKeyFromObject(&services.Items[i])
-		if verdict := r.budget.Verdict(k8s.ServiceBounds, key); verdict != budget.Within {
+		if verdict := r.budget.Verdict(svc.Bounds, key); verdict != budget.Within {
 			r.reported.swap(key, warnings{refusal: refusal{verdict: verdict}, restored: true})
 		}
 	}
@@ -60,15 +60,15 @@ type refusal struct {
 func (r *Reconciler) refusal(s *corev1.Service, vpc string, of []*discoveryv1.EndpointSlice) refusal {
 	flows := 0
 	if !translate.Unserved(s, vpc) {
-		flows = k8s.ServiceFlows(s, of)
+		flows = svc.Flows(s, of)
 	}
-	verdict := r.spend(k8s.ServiceExpense(s, vpc, flows))
-	return refusal{verdict: verdict, text: k8s.ServiceRefusal(s, vpc, verdict, flows)}
+	verdict := r.spend(svc.Expense(s, vpc, flows))
+	return refusal{verdict: verdict, text: svc.Refusal(s, vpc, verdict, flows)}
 }
 
 // spend records the cost of a Service. It enqueues the other Services whose verdicts have changed.
 func (r *Reconciler) spend(o budget.Object) budget.Verdict {
-	verdict, others := r.budget.Set(k8s.ServiceBounds, o)
+	verdict, others := r.budget.Set(svc.Bounds, o)
 	for _, other := range others {
 		r.requests.AddKey(other)
 	}
@@ -77,5 +77,5 @@ func (r *Reconciler) spend(o budget.Object) budget.Verdict {
 
 // refused reports whether a Service exceeds a bound, by its recorded cost.
 func (r *Reconciler) refused(s *corev1.Service) bool {
-	return r.budget.Verdict(k8s.ServiceBounds, client.ObjectKeyFromObject(s)) != budget.Within
+	return r.budget.Verdict(svc.Bounds, client.ObjectKeyFromObject(s)) != budget.Within
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/internal/budget"
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // endpointsOf returns n addresses.
@@ -47,11 +47,11 @@ func hasVIP(w *controllertest.World, name string, want bool) {
 // TestServicesThatExceedABoundAreNotServed: the oldest Services of a namespace count first; the name decides between Services of one second.
 // Without endpoints each of these costs 32 flows.
 func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
-	before := k8s.ServiceBounds
-	k8s.ServiceBounds = budget.Bounds{Object: 100, Group: 120} // the Service of the API server may be in the namespace, too
+	before := svc.Bounds
+	svc.Bounds = budget.Bounds{Object: 100, Group: 120} // the Service of the API server may be in the namespace, too
 	w := controllertest.New(t)
 	process := w.Start(steps)
-	t.Cleanup(func() { process.Stop(); k8s.ServiceBounds = before })
+	t.Cleanup(func() { process.Stop(); svc.Bounds = before })
 	a, b, c, d, large := newService("a"), newService("b"), newService("c"), newService("d"), newService("large")
 	d.Spec.ExternalIPs = []string{"192.0.2.1"}
 	w.Create(a, b, c)
@@ -94,11 +94,11 @@ func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
 
 // After a restart, a Service may be within the bounds again before its first reconciliation. The younger Service at its address withdraws.
 func TestARestoredRefusalThatEndsTakesItsAddress(t *testing.T) {
-	before := k8s.ServiceBounds
-	k8s.ServiceBounds = budget.Bounds{Group: 120} // the Service of the API server may be in the namespace, too
+	before := svc.Bounds
+	svc.Bounds = budget.Bounds{Group: 120} // the Service of the API server may be in the namespace, too
 	w := controllertest.New(t)
 	process := w.Start(steps)
-	t.Cleanup(func() { process.Stop(); k8s.ServiceBounds = before })
+	t.Cleanup(func() { process.Stop(); svc.Bounds = before })
 	a, b, c, refused, other := newService("a"), newService("b"), newService("c"), requesting("d", "192.0.2.1"), requesting("e", "192.0.2.1")
 	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "younger"}}, a, b, c, refused)
 	other.Namespace = "younger"

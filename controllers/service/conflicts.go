@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // taken returns the fronts of a Service that belong to another Service of its VPC. With two load balancers at one front OVN would choose one
@@ -25,7 +25,7 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 	if translate.OfRouterLBRule(s) || translate.Unserved(s, vpc) {
 		return nil, "", nil
 	}
-	for _, address := range k8s.AskedAddresses(s) {
+	for _, address := range svc.RequestedAddresses(s) {
 		others, err := r.Services.At(ctx, address)
 		if err != nil {
 			return nil, "", fmt.Errorf("find the Services at %s: %w", address, err)
@@ -53,13 +53,13 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 // withdraws (package lbrule).
 func outranks(other, s *corev1.Service, vpc string, address netip.Addr) bool {
 	theirs, ours := rightOf(other, address), rightOf(s, address)
-	return theirs.Service != ours.Service && k8s.VpcNoted(other) == vpc && !translate.Unserved(other, vpc) &&
-		(theirs.Given || !translate.OfRouterLBRule(other)) && theirs.Before(ours)
+	return theirs.Service != ours.Service && svc.Vpc(other) == vpc && !translate.Unserved(other, vpc) &&
+		(theirs.Allocated || !translate.OfRouterLBRule(other)) && theirs.Before(ours)
 }
 
-func rightOf(s *corev1.Service, address netip.Addr) k8s.Right {
-	return k8s.Right{
-		Given: slices.Contains(k8s.ClusterIPs(s), address), Since: s.CreationTimestamp, Service: client.ObjectKeyFromObject(s),
+func rightOf(s *corev1.Service, address netip.Addr) svc.Precedence {
+	return svc.Precedence{
+		Allocated: slices.Contains(svc.ClusterIPs(s), address), Created: s.CreationTimestamp, Service: client.ObjectKeyFromObject(s),
 	}
 }
 
@@ -89,7 +89,7 @@ func describeConflict(s, other *corev1.Service, front translate.Front) string {
 	if slices.Contains(s.Spec.ExternalIPs, front.Address.Addr().String()) {
 		field = "spec.externalIPs"
 	}
-	if rightOf(other, front.Address.Addr()).Given {
+	if rightOf(other, front.Address.Addr()).Allocated {
 		why = "whose ClusterIP it is"
 	}
 	return fmt.Sprintf("%s: %s/%s leads to Service %s, %s: choose another address or port, or change that Service",
@@ -103,7 +103,7 @@ func (r *Reconciler) sharers(ctx context.Context, o client.Object) []reconcile.R
 		return nil
 	}
 	var requests []reconcile.Request
-	for _, address := range k8s.ServiceAddresses(s) {
+	for _, address := range svc.Addresses(s) {
 		others, err := r.Services.At(ctx, address)
 		if err != nil {
 			return nil // the cache is stopping

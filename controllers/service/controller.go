@@ -31,6 +31,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // Indexes of the cache.
@@ -50,7 +52,7 @@ type Reconciler struct {
 	Grants     *grants.Rules
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 	// Workers is how many Services are reconciled at a time.
 	Workers int
 
@@ -70,7 +72,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("index EndpointSlices by Service: %w", err)
 	}
 	err = mgr.GetFieldIndexer().IndexField(ctx, &corev1.Service{}, indexVpc, func(o client.Object) []string {
-		if vpc := k8s.VpcNoted(o.(*corev1.Service)); vpc != kubeovnv1.DefaultVpc {
+		if vpc := svc.Vpc(o.(*corev1.Service)); vpc != kubeovnv1.DefaultVpc {
 			return []string{vpc}
 		}
 		return nil
@@ -84,8 +86,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
 		WatchesRawSource(&r.requests).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindService)).
+		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, reconciler.OwnersOf(r.Northbound, translate.KindService))).
 		WithOptions(r.Gate.Workers(r.Workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {

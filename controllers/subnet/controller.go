@@ -22,6 +22,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -36,11 +38,11 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 	// Detached is called with the name of a deleted VPC when a subnet has detached from its router.
 	Detached func(vpc string)
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
-	ServiceCIDRs k8s.ServiceCIDRs
+	ServiceCIDRs svc.CIDRs
 	// UsageDelay is the delay between a change of a subnet's usage and the update of its status. Zero means 1 s.
 	UsageDelay time.Duration
 

@@ -28,6 +28,8 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -61,8 +63,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.Gate.After(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
 			handler.EnqueueRequestsFromMapFunc(subnetOfQuerier), deleted))).
 		WatchesRawSource(useOf(r.Allocator, cmp.Or(r.UsageDelay, usageDelay))).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
-		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindSubnet)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, reconciler.OwnersOf(r.Northbound, translate.KindSubnet))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -183,7 +185,7 @@ func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile
 
 // aroundServices enqueues the subnets that overlap with a ServiceCIDR. The CIDRs of a ServiceCIDR are immutable.
 func (r *Reconciler) aroundServices(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.overlapping(ctx, kubeovnv1.DefaultVpc, k8s.PrefixesOf(o.(*networkingv1.ServiceCIDR)))
+	return r.overlapping(ctx, kubeovnv1.DefaultVpc, svc.PrefixesOf(o.(*networkingv1.ServiceCIDR)))
 }
 
 // overlapping returns requests for the subnets of a VPC that overlap with any of the prefixes.

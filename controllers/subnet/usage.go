@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -27,7 +25,7 @@ const (
 
 // useOf returns a source that enqueues subnets whose usage has changed, batched as described above.
 func useOf(allocator *ipam.Allocator, delay time.Duration) source.Source {
-	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return source.Func(func(_ context.Context, q k8s.Queue) error {
 		g := &usageReports{report: func(subnet string) { q.Add(k8s.Request(subnet)) }, delay: delay, uses: map[string]*use{}}
 		allocator.Notify(g.changed)
 		return nil

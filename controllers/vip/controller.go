@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/validation"
 	"github.com/kiln-net/kiln/internal/vipusers"
@@ -33,7 +34,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Vips       *vipusers.Index
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 
 	// waiting lists the Vips that wait for a free address, or for a pod that uses the address as its own.
 	waiting reservation.Waiting

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +18,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/vipusers"
 )
@@ -39,9 +39,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&kubeovnv1.Vip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.users()).
-		WatchesRawSource(k8s.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVip)).
-		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vip{}, k8s.OwnersOf(r.Northbound, translate.KindVip))).
+		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindVip)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vip{}, reconciler.OwnersOf(r.Northbound, translate.KindVip))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -57,7 +57,7 @@ func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.
 // users enqueues Vips whose users change. The source is ready once the index of users is complete, so that no Vip is reconciled without
 // its users.
 func (r *Reconciler) users() source.Source {
-	return source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return source.Func(func(ctx context.Context, q k8s.Queue) error {
 		r.Vips.Notify(func(vip string, _ vipusers.User) { q.Add(k8s.Request(vip)) })
 		return r.Vips.Wait(ctx)
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -30,7 +31,7 @@ type Reconciler struct {
 	Networks   *lookup.Networks
 	Namespaces *lookup.Namespaces
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 
 	// detached enqueues deleted VPCs after a subnet has left them.
 	detached k8s.RequestSource

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -39,8 +39,8 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(&r.detached).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVpc)).
-		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{}, k8s.OwnersOf(r.Northbound, translate.KindVpc))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindVpc)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{}, reconciler.OwnersOf(r.Northbound, translate.KindVpc))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -51,18 +51,16 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 
 // onSubnet enqueues a subnet's VPC, both before and after a change.
 var onSubnet = handler.Funcs{
-	CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueueVpcOf(q, e.Object) },
-	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueueVpcOf(q, e.Object) },
-	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+	CreateFunc: func(_ context.Context, e event.CreateEvent, q k8s.Queue) { enqueueVpcOf(q, e.Object) },
+	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) { enqueueVpcOf(q, e.Object) },
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q k8s.Queue) {
 		enqueueVpcOf(q, e.ObjectOld)
 		enqueueVpcOf(q, e.ObjectNew)
 	},
 }
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
 // enqueueVpcOf enqueues a subnet's VPC after subnetsDelay. The join subnet causes no delay, because default routes lead to its gateways.
-func enqueueVpcOf(q queue, o client.Object) {
+func enqueueVpcOf(q k8s.Queue, o client.Object) {
 	subnet := o.(*kubeovnv1.Subnet)
 	if subnet.Name == kubeovnv1.JoinSubnet {
 		q.Add(k8s.Request(lookup.VpcOf(subnet)))

@@ -26,6 +26,8 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // LeaseStates reports which nodes have a working data path.
@@ -45,10 +47,10 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
 	Recorder   events.EventRecorder
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 	Leases     LeaseStates
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
-	ServiceCIDRs k8s.ServiceCIDRs
+	ServiceCIDRs svc.CIDRs
 	// ClusterAccess is the default for VPCs whose clusterAccess is empty.
 	ClusterAccess kubeovnv1.ClusterAccess
 

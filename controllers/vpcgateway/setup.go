@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +30,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // workers is the number of VPCs that are reconciled in parallel. A failed node may serve many VPCs, which then move in few transactions.
@@ -41,8 +41,6 @@ const subnetsDelay = 200 * time.Millisecond
 
 // indexNode is an index of VPCs by the nodes of their pairs. VPCs that lack a node are listed under the empty name.
 const indexNode = "vpcgateway.node"
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // SetupWithManager registers the reconciler. It enqueues a Vpc for changes of: the Vpc and its subnets; the nodes of its pair and their
 // Leases; its IP object; the join subnet; and drift of its rows. Changes of other nodes enqueue only VPCs that lack a node.
@@ -74,9 +72,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(join.Holder(vpcOf).Source(mgr.GetCache(), r.Gate, predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(&r.moved).
 		WatchesRawSource(r.leases.Source()).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVpcGateway)).
-		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
-			k8s.OwnersOf(r.Northbound, translate.KindVpcGateway), join.Holder(vpcOf).All(r.Client))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindVpcGateway)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
+			reconciler.OwnersOf(r.Northbound, translate.KindVpcGateway), join.Holder(vpcOf).All(r.Client))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -116,15 +114,15 @@ func viewNode(n *corev1.Node) nodeView {
 
 // onNode enqueues the VPCs that use a node, and VPCs that lack a node.
 func (r *Reconciler) onNode() handler.EventHandler {
-	enqueue := func(ctx context.Context, q queue, node string) {
+	enqueue := func(ctx context.Context, q k8s.Queue, node string) {
 		for _, vpc := range append(r.carriedBy(ctx, node), r.carriedBy(ctx, "")...) {
 			q.Add(k8s.Request(vpc))
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object.GetName()) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectNew.GetName()) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object.GetName()) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) { enqueue(ctx, q, e.Object.GetName()) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) { enqueue(ctx, q, e.ObjectNew.GetName()) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) { enqueue(ctx, q, e.Object.GetName()) },
 	}
 }
 
@@ -144,7 +142,7 @@ func (r *Reconciler) carriedBy(ctx context.Context, node string) []string {
 
 // onSubnet enqueues the VPC of a subnet in its last valid spec, before and after the change. For the join subnet it enqueues all VPCs.
 func (r *Reconciler) onSubnet() handler.EventHandler {
-	enqueue := func(ctx context.Context, q queue, o client.Object) {
+	enqueue := func(ctx context.Context, q k8s.Queue, o client.Object) {
 		if !join.Is(o) {
 			if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
 				q.AddAfter(k8s.Request(lookup.VpcOf(valid)), subnetsDelay)
@@ -156,12 +154,12 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			enqueue(ctx, q, e.ObjectOld)
 			enqueue(ctx, q, e.ObjectNew)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // Subnet is the applied join subnet.
@@ -137,7 +138,7 @@ func (l *Leases) remove(object string) {
 }
 
 // Source enqueues the objects without an address when the use of the subnet that blocks them changes.
-func (l *Leases) Source() source.Source { return k8s.OnUse(l.Allocator, 0, l.whoWaits) }
+func (l *Leases) Source() source.Source { return reconciler.OnUse(l.Allocator, 0, l.whoWaits) }
 
 func (l *Leases) whoWaits(subnet string) []string {
 	l.mu.Lock()

@@ -24,6 +24,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // Object returns the IP object of a lease.
@@ -119,7 +120,7 @@ type Holder func(*kubeovnv1.IP) string
 // Source enqueues the objects whose IP objects are changed or deleted, once the gate is open. Creations are ignored, because the
 // reconcilers create the IP objects themselves. A reconciliation for one, before the cache shows the last write, would write it
 // twice.
-func (h Holder) Source(informers cache.Cache, gate *k8s.StartGate, changed predicate.Predicate) source.Source {
+func (h Holder) Source(informers cache.Cache, gate *reconciler.StartGate, changed predicate.Predicate) source.Source {
 	notCreated := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
 	wake := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		if name := h(o.(*kubeovnv1.IP)); name != "" {
@@ -131,7 +132,7 @@ func (h Holder) Source(informers cache.Cache, gate *k8s.StartGate, changed predi
 }
 
 // All lists the objects that have IP objects.
-func (h Holder) All(reader client.Reader) k8s.Names {
+func (h Holder) All(reader client.Reader) reconciler.Names {
 	return func(ctx context.Context) ([]types.NamespacedName, error) {
 		var ips kubeovnv1.IPList
 		if err := reader.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {

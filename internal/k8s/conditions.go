@@ -1,6 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package k8s contains what reconcilers of the controller, the operator and the agents share: minimal patches, conditions, events, requests, pauses
+// between attempts, and views of objects.
 package k8s
 
 import (

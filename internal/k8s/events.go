@@ -49,8 +49,3 @@ func WarnAnew(r events.EventRecorder, obj runtime.Object, before, after []metav1
 		Warn(r, obj, c.Reason, c.Message)
 	}
 }
-
-// Tell reports a change of obj as a normal event.
-func Tell(r events.EventRecorder, obj runtime.Object, reason, message string) {
-	r.Eventf(obj, nil, corev1.EventTypeNormal, reason, actionReconcile, "%s", message)
-}

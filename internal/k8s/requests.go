@@ -5,20 +5,23 @@ package k8s
 
 import (
 	"context"
-	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-func request(n types.NamespacedName) reconcile.Request { return reconcile.Request{NamespacedName: n} }
+// Queue is the work queue of a controller.
+type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// RequestOf returns the request for an object.
+func RequestOf(n types.NamespacedName) reconcile.Request { return reconcile.Request{NamespacedName: n} }
 
 // Request returns the request for a cluster-scoped object.
-func Request(name string) reconcile.Request { return request(types.NamespacedName{Name: name}) }
+func Request(name string) reconcile.Request { return RequestOf(types.NamespacedName{Name: name}) }
 
 // Requests returns the requests for cluster-scoped objects.
 func Requests(names ...string) []reconcile.Request {
@@ -34,7 +37,7 @@ func RequestsOf[T, O client.Object](objects []O) []reconcile.Request {
 	requests := make([]reconcile.Request, 0, len(objects))
 	for _, o := range objects {
 		if _, ok := client.Object(o).(T); ok {
-			requests = append(requests, request(client.ObjectKeyFromObject(o)))
+			requests = append(requests, RequestOf(client.ObjectKeyFromObject(o)))
 		}
 	}
 	return requests
@@ -47,26 +50,8 @@ func Listed(ctx context.Context, cache client.Reader, list client.ObjectList, op
 	}
 	requests := make([]reconcile.Request, 0, apimeta.LenList(list))
 	_ = apimeta.EachListItem(list, func(o runtime.Object) error { // the function returns no error
-		requests = append(requests, request(client.ObjectKeyFromObject(o.(client.Object))))
+		requests = append(requests, RequestOf(client.ObjectKeyFromObject(o.(client.Object))))
 		return nil
 	})
 	return requests
-}
-
-// Notifier notifies of each change in the use of a subnet's addresses. The allocator implements it.
-type Notifier interface {
-	Notify(func(subnet string))
-}
-
-// OnUse enqueues the cluster-scoped objects that concerned returns for a subnet after the use of its addresses has changed. It
-// waits for moment, so that several changes enqueue an object once.
-func OnUse(n Notifier, moment time.Duration, concerned func(subnet string) []string) source.Source {
-	return source.Func(func(_ context.Context, q queue) error {
-		n.Notify(func(subnet string) {
-			for _, name := range concerned(subnet) {
-				q.AddAfter(Request(name), moment)
-			}
-		})
-		return nil
-	})
 }

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // indexServiceAddress finds Services by their addresses.
@@ -26,7 +26,7 @@ type Services struct {
 func NewServices(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Services, error) {
 	err := indexer.IndexField(ctx, &corev1.Service{}, indexServiceAddress, func(o client.Object) []string {
 		var texts []string
-		for _, a := range k8s.ServiceAddresses(o.(*corev1.Service)) {
+		for _, a := range svc.Addresses(o.(*corev1.Service)) {
 			texts = append(texts, a.String())
 		}
 		return texts

@@ -13,9 +13,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // serviceShape is the size of a TCP Service of IPv4.
@@ -55,7 +55,7 @@ func (s serviceShape) inputs(name string, n int) translate.ServiceInputs {
 	return in
 }
 
-// TestFlowsOfServices counts the flows that ovn-controller installs for Services in a VPC of five subnets. k8s.ServiceFlows
+// TestFlowsOfServices counts the flows that ovn-controller installs for Services in a VPC of five subnets. svc.Flows
 // must not be less, since it bounds Services.
 func TestFlowsOfServices(t *testing.T) {
 	server := nbtest.Start(t)
@@ -76,7 +76,7 @@ func TestFlowsOfServices(t *testing.T) {
 		in := shape.inputs("s", 1)
 		owner := translate.ServiceOwner("ns", "s")
 		e.apply(owner, translate.Service(in))
-		flows, estimate := chassis.Flows()-before, k8s.ServiceFlows(in.Service, in.Slices)
+		flows, estimate := chassis.Flows()-before, svc.Flows(in.Service, in.Slices)
 		t.Logf("%v: %d flows, estimated at %d", shape, flows, estimate)
 		if flows == 0 || flows > estimate || estimate > 2*flows {
 			t.Errorf("%v: %d flows, estimated at %d", shape, flows, estimate)

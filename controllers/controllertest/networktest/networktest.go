@@ -12,7 +12,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // Pods returns the reconciler of pods.
@@ -39,9 +39,9 @@ func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler
 }
 
 // Services returns the CIDRs of Services.
-func Services(p *controllertest.Process) k8s.ServiceCIDRs {
+func Services(p *controllertest.Process) svc.CIDRs {
 	cidrs, _ := ipfamily.ParseCIDRs("10.96.0.0/12,fd00:10:96::/108")
-	return k8s.ServiceCIDRs{Configured: cidrs, Reader: p.Client}
+	return svc.CIDRs{Configured: cidrs, Reader: p.Client}
 }
 
 // Restore creates the default VPC and its subnets, and restores the leases of ports. pods and join are CIDRs in the format of cidrBlock.

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,15 +26,16 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // Writer is the controller of IP objects. Its exported fields are required, but for Pace; the zero value of Pace writes IP objects at once.
 type Writer struct {
 	Client     client.Client
-	Northbound k8s.Northbound
+	Northbound reconciler.Northbound
 	Allocator  *ipam.Allocator
 	Retained   *leases.Retained
-	Gate       *k8s.StartGate
+	Gate       *reconciler.StartGate
 	Pace       Pace
 	// PodAt returns the pod on the pod network that has a port, nil if there is none; TypeOf the kind of workload that retains its
 	// addresses.
@@ -56,9 +56,6 @@ type Writer struct {
 	complete atomic.Bool
 }
 
-// requestQueue is the work queue of the controller.
-type requestQueue = workqueue.TypedRateLimitingInterface[ctrl.Request]
-
 // workers is the number of concurrent reconciles of IP objects, deletions and repairs included.
 const workers = 16
 
@@ -70,7 +67,7 @@ func (w *Writer) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(w.Gate.After(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{}, w.onIP()))).
 		WatchesRawSource(w.Gate.After(w.synced(mgr.GetCache()))).
 		WatchesRawSource(&w.queue).
-		WatchesRawSource(w.Gate.After(k8s.Orphans(mgr.GetCache(), w.Gate, &kubeovnv1.IP{}, w.staleObjects))).
+		WatchesRawSource(w.Gate.After(reconciler.Orphans(mgr.GetCache(), w.Gate, &kubeovnv1.IP{}, w.staleObjects))).
 		WithOptions(k8s.Workers(workers)).
 		Complete(w.Gate.Reconciler(w))
 	if err != nil {
@@ -81,7 +78,7 @@ func (w *Writer) SetupWithManager(mgr ctrl.Manager) error {
 
 // synced sets cached once the cache has all IP objects. On a standby that is before it leads.
 func (w *Writer) synced(informers cache.Informers) source.Source {
-	return source.Func(func(ctx context.Context, _ requestQueue) error {
+	return source.Func(func(ctx context.Context, _ k8s.Queue) error {
 		if _, err := informers.GetInformer(ctx, &kubeovnv1.IP{}); err != nil {
 			return fmt.Errorf("wait for IPs: %w", err)
 		}
@@ -92,24 +89,24 @@ func (w *Writer) synced(informers cache.Informers) source.Source {
 
 // onIP enqueues pods whose IP object differs from their lease: others have changed it, or the pod was deleted.
 func (w *Writer) onIP() handler.EventHandler {
-	check := func(ctx context.Context, ip *kubeovnv1.IP, q requestQueue) {
+	check := func(ctx context.Context, ip *kubeovnv1.IP, q k8s.Queue) {
 		w.writes.newest(ip.Name, ip)
 		if key, ok := w.isStale(ctx, ip); ok {
 			q.Add(ctrl.Request{NamespacedName: key})
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q requestQueue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) {
 			// staleObjects checks all cached IP objects once the allocator has the leases, and sets complete before it reads them. This source
 			// starts at about the same time, so its initial list may contain an IP object that staleObjects has not seen.
 			if !e.IsInInitialList || w.complete.Load() {
 				check(ctx, e.Object.(*kubeovnv1.IP), q)
 			}
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q requestQueue) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			check(ctx, e.ObjectNew.(*kubeovnv1.IP), q)
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q requestQueue) {
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			w.writes.forget(e.Object.GetName())
 			ip := e.Object.(*kubeovnv1.IP)
 			key := ctrl.Request{NamespacedName: leases.KeyOf(ip.Name)}

@@ -14,33 +14,33 @@ import (
 // RequestSource is a source of requests from other controllers. The zero value is ready. Requests are buffered until the source starts.
 type RequestSource struct {
 	mu    sync.Mutex
-	queue queue
+	queue Queue
 	early []reconcile.Request
 }
 
 // Start implements source.Source.
-func (f *RequestSource) Start(_ context.Context, q queue) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.queue = q
-	for _, req := range f.early {
+func (s *RequestSource) Start(_ context.Context, q Queue) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = q
+	for _, req := range s.early {
 		q.Add(req)
 	}
-	f.early = nil
+	s.early = nil
 	return nil
 }
 
 // Add enqueues a cluster-scoped object. It never blocks.
-func (f *RequestSource) Add(name string) { f.AddKey(types.NamespacedName{Name: name}) }
+func (s *RequestSource) Add(name string) { s.AddKey(types.NamespacedName{Name: name}) }
 
 // AddKey enqueues an object. It never blocks.
-func (f *RequestSource) AddKey(key types.NamespacedName) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	req := request(key)
-	if f.queue == nil {
-		f.early = append(f.early, req)
+func (s *RequestSource) AddKey(key types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	req := RequestOf(key)
+	if s.queue == nil {
+		s.early = append(s.early, req)
 		return
 	}
-	f.queue.Add(req)
+	s.queue.Add(req)
 }

@@ -1,7 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s
+// Package svc contains what the controller and agents compute alike about Services, so that pods and nodes reach the same ones: addresses,
+// precedence, and the bounds of their cost.
+package svc
 
 import (
 	"cmp"
@@ -18,9 +20,9 @@ import (
 // ClusterIPs returns the addresses that the API server allocated to a Service: no other Service has them.
 func ClusterIPs(s *corev1.Service) []netip.Addr { return addresses(s.Spec.ClusterIPs) }
 
-// AskedAddresses returns the addresses that a Service requests: its externalIPs and the addresses of its load balancer. Several
+// RequestedAddresses returns the addresses that a Service requests: its externalIPs, and the addresses of its load balancer. Several
 // Services can request the same one.
-func AskedAddresses(s *corev1.Service) []netip.Addr {
+func RequestedAddresses(s *corev1.Service) []netip.Addr {
 	texts := slices.Clone(s.Spec.ExternalIPs)
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
 		if ingress.IPMode == nil || *ingress.IPMode == corev1.LoadBalancerIPModeVIP {
@@ -30,9 +32,9 @@ func AskedAddresses(s *corev1.Service) []netip.Addr {
 	return addresses(texts)
 }
 
-// ServiceAddresses returns the addresses of ClusterIPs and AskedAddresses without duplicates.
-func ServiceAddresses(s *corev1.Service) []netip.Addr {
-	return unique(append(ClusterIPs(s), AskedAddresses(s)...))
+// Addresses returns the addresses of ClusterIPs and RequestedAddresses without duplicates.
+func Addresses(s *corev1.Service) []netip.Addr {
+	return unique(append(ClusterIPs(s), RequestedAddresses(s)...))
 }
 
 // addresses parses texts and returns each address once. It skips invalid texts, such as None.
@@ -56,25 +58,26 @@ func unique(all []netip.Addr) []netip.Addr {
 	})
 }
 
-// VpcNoted returns the VPC of a Service by its annotations: the one that the user set, or else the one that the Service
+// Vpc returns the VPC of a Service by its annotations: the one that the user set, or else the one that the Service
 // controller recorded.
-func VpcNoted(s *corev1.Service) string {
+func Vpc(s *corev1.Service) string {
 	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
 }
 
-// Right is the precedence of a Service for an address and port that other Services request, too. Controller and agents compare
+// Precedence is the precedence of a Service for an address and port that other Services request, too. Controller and agents compare
 // it in the same way, so that pods and nodes reach the same Service.
-type Right struct {
-	// Given is true if the API server allocated it to this Service only: a ClusterIP or a node port.
-	Given   bool
-	Since   metav1.Time
+type Precedence struct {
+	// Allocated is true if the API server allocated it to this Service only: a ClusterIP or a node port.
+	Allocated bool
+	// Created is the creation time of the Service.
+	Created metav1.Time
 	Service types.NamespacedName
 }
 
-// Before reports whether r takes precedence: allocated before requested, then the older Service, then by name.
-func (r Right) Before(o Right) bool {
-	if r.Given != o.Given {
-		return r.Given
+// Before reports whether p takes precedence: allocated before requested, then the older Service, then by name.
+func (p Precedence) Before(o Precedence) bool {
+	if p.Allocated != o.Allocated {
+		return p.Allocated
 	}
-	return cmp.Or(r.Since.Compare(o.Since.Time), cmp.Compare(r.Service.Namespace, o.Service.Namespace), cmp.Compare(r.Service.Name, o.Service.Name)) < 0
+	return cmp.Or(p.Created.Compare(o.Created.Time), cmp.Compare(p.Service.Namespace, o.Service.Namespace), cmp.Compare(p.Service.Name, o.Service.Name)) < 0
 }

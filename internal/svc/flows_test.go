@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s_test
+package svc_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/kiln-net/kiln/internal/budget"
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // serviceOf returns a Service of both families with its EndpointSlices.
@@ -79,7 +79,7 @@ func TestFlowsOfServices(t *testing.T) {
 		{"ExternalName", 1, 10, []func(*corev1.Service){func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := k8s.ServiceFlows(serviceOf(tt.ports, tt.endpoints, tt.change...)); got != tt.flows {
+			if got := svc.Flows(serviceOf(tt.ports, tt.endpoints, tt.change...)); got != tt.flows {
 				t.Errorf("%d flows, want %d", got, tt.flows)
 			}
 		})
@@ -91,8 +91,8 @@ func TestOrdinaryServicesAreWithinTheBounds(t *testing.T) {
 	for _, tt := range []struct{ services, ports, endpoints int }{
 		{1, 3, 20_000}, {1, 1000, 40}, {1, 4000, 0}, {5000, 2, 30}, {10_000, 2, 10}, {10_000, 3, 1},
 	} {
-		flows := k8s.ServiceFlows(serviceOf(tt.ports, tt.endpoints))
-		if flows > k8s.ServiceBounds.Object || tt.services*flows > k8s.ServiceBounds.Group {
+		flows := svc.Flows(serviceOf(tt.ports, tt.endpoints))
+		if flows > svc.Bounds.Object || tt.services*flows > svc.Bounds.Group {
 			t.Errorf("%+v cost %d flows each, %d in all", tt, flows, tt.services*flows)
 		}
 	}
@@ -109,7 +109,7 @@ func TestTheCostOfAHugeServiceIsFoundFast(t *testing.T) {
 		of = append(of, of[:2]...)
 	}
 	began := time.Now()
-	if flows := k8s.ServiceFlows(s, of); flows <= k8s.ServiceBounds.Object {
+	if flows := svc.Flows(s, of); flows <= svc.Bounds.Object {
 		t.Errorf("%d flows", flows)
 	}
 	if took := time.Since(began); took > 10*time.Second { // 0.3 s on an idle machine; a quadratic algorithm would take minutes
@@ -124,7 +124,7 @@ func TestRefusals(t *testing.T) {
 		budget.GroupExceeded:  "the Service is not served: with its 5 flows the Services of namespace ns in Vpc v would cost each node more than 1048576 flows",
 		budget.Within:         "",
 	} {
-		if got := k8s.ServiceRefusal(s, "v", verdict, 5); !strings.HasPrefix(got, want) || (want == "") != (got == "") {
+		if got := svc.Refusal(s, "v", verdict, 5); !strings.HasPrefix(got, want) || (want == "") != (got == "") {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

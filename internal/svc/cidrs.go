@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s
+package svc
 
 import (
 	"context"
@@ -14,32 +14,32 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ServiceCIDRs are the prefixes of ClusterIPs: the prefixes in the API server's flag and in ServiceCIDR objects of users.
-type ServiceCIDRs struct {
+// CIDRs are the prefixes of ClusterIPs: the prefixes in the API server's flag and in ServiceCIDR objects of users.
+type CIDRs struct {
 	// Configured are the prefixes that are known without objects.
 	Configured []netip.Prefix
 	// Reader reads ServiceCIDR objects; nil if the API server does not serve them (before Kubernetes 1.33).
 	Reader client.Reader
 }
 
-// NewServiceCIDRs checks whether the API server serves ServiceCIDRs.
-func NewServiceCIDRs(mapper apimeta.RESTMapper, reader client.Reader, configured []netip.Prefix) (ServiceCIDRs, error) {
+// NewCIDRs checks whether the API server serves ServiceCIDRs.
+func NewCIDRs(mapper apimeta.RESTMapper, reader client.Reader, configured []netip.Prefix) (CIDRs, error) {
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
 	_, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	switch {
 	case apimeta.IsNoMatchError(err):
-		return ServiceCIDRs{Configured: configured}, nil
+		return CIDRs{Configured: configured}, nil
 	case err != nil:
-		return ServiceCIDRs{}, fmt.Errorf("find the API of ServiceCIDRs: %w", err)
+		return CIDRs{}, fmt.Errorf("find the API of ServiceCIDRs: %w", err)
 	}
-	return ServiceCIDRs{Configured: configured, Reader: reader}, nil
+	return CIDRs{Configured: configured, Reader: reader}, nil
 }
 
 // Served reports whether ServiceCIDR objects can be watched.
-func (s ServiceCIDRs) Served() bool { return s.Reader != nil }
+func (s CIDRs) Served() bool { return s.Reader != nil }
 
 // List returns all CIDRs, sorted and disjoint: of overlapping ones, only the largest is included.
-func (s ServiceCIDRs) List(ctx context.Context) ([]netip.Prefix, error) {
+func (s CIDRs) List(ctx context.Context) ([]netip.Prefix, error) {
 	all := slices.Clone(s.Configured)
 	if s.Served() {
 		var list networkingv1.ServiceCIDRList

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s
+package svc
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 	"github.com/kiln-net/kiln/internal/endpoints"
 )
 
-// ServiceBounds are the flows (ServiceFlows) that one Service, and the Services of a namespace in one VPC, may cost each node. They are the same
+// Bounds are the flows (Flows) that one Service, and the Services of a namespace in one VPC, may cost each node. They are the same
 // for the controller and for agents, so that pods and nodes reach the same Services.
-var ServiceBounds = budget.Bounds{Object: 1 << 17, Group: 1 << 20}
+var Bounds = budget.Bounds{Object: 1 << 17, Group: 1 << 20}
 
 // Weights of the parts of a Service in OpenFlow flows, in a VPC of five subnets that serve Services (TestFlowsOfServices). They are fixed: a
 // Service must not exceed a bound because an administrator adds a subnet. An element of nftables takes as long as a flow.
@@ -30,9 +30,9 @@ const (
 	flowsOfRange = 2
 )
 
-// ServiceFlows estimates how many flows a Service costs each node. It counts all addresses of the EndpointSlices, whether they serve or not, so that
+// Flows estimates how many flows a Service costs each node. It counts all addresses of the EndpointSlices, whether they serve or not, so that
 // a rolling update changes little. It is linear in the size of the objects.
-func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
+func Flows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) {
 		return 0
 	}
@@ -47,7 +47,7 @@ func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 		}
 	}
 	addresses := map[discoveryv1.AddressType]int{}
-	for _, a := range ServiceAddresses(s) {
+	for _, a := range Addresses(s) {
 		if a.Is4() {
 			addresses[discoveryv1.AddressTypeIPv4]++
 		} else {
@@ -70,23 +70,23 @@ func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 	return flows
 }
 
-// ServiceExpense returns the Service's cost in the budget of its namespace. Each VPC has its own budget, because Services cost
+// Expense returns the Service's cost in the budget of its namespace. Each VPC has its own budget, because Services cost
 // the nodes of their VPC.
-func ServiceExpense(s *corev1.Service, vpc string, flows int) budget.Object {
+func Expense(s *corev1.Service, vpc string, flows int) budget.Object {
 	return budget.Object{
 		Key: client.ObjectKeyFromObject(s), Group: s.Namespace + "/" + vpc, Created: s.CreationTimestamp.Time, Cost: flows,
 	}
 }
 
-// ServiceRefusal returns why a Service is not served and what to change; empty for a Service within the bounds.
-func ServiceRefusal(s *corev1.Service, vpc string, verdict budget.Verdict, flows int) string {
+// Refusal returns why a Service is not served and what to change; empty for a Service within the bounds.
+func Refusal(s *corev1.Service, vpc string, verdict budget.Verdict, flows int) string {
 	switch verdict {
 	case budget.ObjectExceeded:
 		return fmt.Sprintf("the Service is not served: it would cost each node %d flows, more than %d: divide it, or use fewer ports, addresses or endpoints",
-			flows, ServiceBounds.Object)
+			flows, Bounds.Object)
 	case budget.GroupExceeded:
 		return fmt.Sprintf("the Service is not served: with its %d flows the Services of namespace %s in Vpc %s would cost each node more than %d flows. The oldest ones "+
-			"count first: delete Services, or use fewer ports, addresses or endpoints", flows, s.Namespace, vpc, ServiceBounds.Group)
+			"count first: delete Services, or use fewer ports, addresses or endpoints", flows, s.Namespace, vpc, Bounds.Group)
 	}
 	return ""
 }

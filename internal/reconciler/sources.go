@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s
+package reconciler
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
@@ -30,13 +30,10 @@ type Northbound interface {
 	Subscribe(kind string, f func(desired.Owner))
 }
 
-// queue is the work queue of a controller.
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
 // Drift enqueues the owners of one kind whose rows another program changed, or whose missing parent or reference was created.
 func Drift(nb Northbound, kind string) source.Source {
-	return source.Func(func(_ context.Context, q queue) error {
-		nb.Subscribe(kind, func(o desired.Owner) { q.Add(request(nameOf(o))) })
+	return source.Func(func(_ context.Context, q k8s.Queue) error {
+		nb.Subscribe(kind, func(o desired.Owner) { q.Add(k8s.RequestOf(nameOf(o))) })
 		return nil
 	})
 }
@@ -68,7 +65,7 @@ const lateAfter = time.Minute
 
 // LateAfter returns the delay before an object that the cache does not show yet is reconciled without an event. It is far longer
 // than the usual lag of a cache.
-func LateAfter() time.Duration { return Periodic(lateAfter) }
+func LateAfter() time.Duration { return k8s.Periodic(lateAfter) }
 
 // OrphansOf is Orphans for a kind whose rows and addresses must not be removed by mistake. The cache of a new leader can be
 // stale compared with the objects for which the previous leader made rows. So each object that is missing from the cache is read
@@ -93,7 +90,7 @@ type Readers interface {
 type isLate func(context.Context, types.NamespacedName) bool
 
 func orphans(informers cache.Informers, gate *StartGate, kind client.Object, lists []Names, late isLate) source.Source {
-	return source.Func(func(ctx context.Context, q queue) error {
+	return source.Func(func(ctx context.Context, q k8s.Queue) error {
 		go func() {
 			if err := enqueueOrphans(ctx, q, informers, gate, kind, lists, late); err != nil && ctx.Err() == nil {
 				log.FromContext(ctx).Error(err, "cannot look for orphans", "kind", fmt.Sprintf("%T", kind))
@@ -104,7 +101,7 @@ func orphans(informers cache.Informers, gate *StartGate, kind client.Object, lis
 }
 
 func enqueueOrphans(
-	ctx context.Context, q queue, informers cache.Informers, gate *StartGate, kind client.Object, lists []Names, late isLate,
+	ctx context.Context, q k8s.Queue, informers cache.Informers, gate *StartGate, kind client.Object, lists []Names, late isLate,
 ) error {
 	if _, err := informers.GetInformer(ctx, kind); err != nil {
 		return fmt.Errorf("wait for the informer: %w", err)
@@ -119,17 +116,17 @@ func enqueueOrphans(
 		}
 		for _, n := range names {
 			if late(ctx, n) {
-				q.AddAfter(request(n), LateAfter())
+				q.AddAfter(k8s.RequestOf(n), LateAfter())
 				continue
 			}
-			AddWith(q, handler.LowPriority, request(n))
+			AddWith(q, handler.LowPriority, k8s.RequestOf(n))
 		}
 	}
 	return nil
 }
 
 // AddWith enqueues requests with a priority, if the queue supports priorities.
-func AddWith(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority int, requests ...reconcile.Request) {
+func AddWith(q k8s.Queue, priority int, requests ...reconcile.Request) {
 	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 		pq.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
 		return
@@ -141,4 +138,22 @@ func AddWith(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority
 
 func nameOf(o desired.Owner) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+}
+
+// Notifier notifies of each change in the use of a subnet's addresses. The allocator implements it.
+type Notifier interface {
+	Notify(func(subnet string))
+}
+
+// OnUse enqueues the cluster-scoped objects that concerned returns for a subnet after the use of its addresses has changed. It
+// waits for moment, so that several changes enqueue an object once.
+func OnUse(n Notifier, moment time.Duration, concerned func(subnet string) []string) source.Source {
+	return source.Func(func(_ context.Context, q k8s.Queue) error {
+		n.Notify(func(subnet string) {
+			for _, name := range concerned(subnet) {
+				q.AddAfter(k8s.Request(name), moment)
+			}
+		})
+		return nil
+	})
 }

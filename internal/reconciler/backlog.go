@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s
+package reconciler
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 const (
@@ -21,19 +23,19 @@ const (
 	startRounds = 6
 	// idleRounds is how many empty rounds in succession end WaitWritten early.
 	idleRounds = 2
-	// startAttempts is how often a key of a round is tried. With the pauses of Retries that takes five seconds. Its error is logged, and one bad
+	// startAttempts is how often a key of a round is tried. With the pauses of k8s.Retries that takes five seconds. Its error is logged, and one bad
 	// key must not hold up the others.
 	startAttempts = 10
 )
 
-// Workers returns the options of a controller with n workers, whose keys WaitWritten counts. The controller retries as Retries says.
+// Workers returns the options of a controller with n workers, whose keys WaitWritten counts. The controller retries as k8s.Retries says.
 func (g *StartGate) Workers(n int) controller.Options {
 	b := newBacklog()
 	g.mu.Lock()
 	g.backlogs = append(g.backlogs, b)
 	g.mu.Unlock()
-	options := Workers(n)
-	options.NewQueue = func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) queue {
+	options := k8s.Workers(n)
+	options.NewQueue = func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) k8s.Queue {
 		b.PriorityQueue = priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) {
 			o.Log, o.RateLimiter = log.Log.WithValues("controller", name), limiter
 		})

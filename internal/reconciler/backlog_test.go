@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s_test
+package reconciler_test
 
 import (
 	"context"
@@ -13,19 +13,19 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // starting is a controller behind an open gate whose queue has keys at the start.
 type starting struct {
 	t     *testing.T
-	gate  *k8s.StartGate
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	gate  *reconciler.StartGate
+	queue k8s.Queue
 
 	mu        sync.Mutex
 	calls     map[string]int
@@ -36,7 +36,7 @@ type starting struct {
 // earlier calls for it.
 func start(t *testing.T, attempt func(s *starting, name string, calls int) error, names ...string) *starting {
 	t.Helper()
-	s := &starting{t: t, gate: k8s.NewStartGate(), calls: map[string]int{}, succeeded: map[string]int{}}
+	s := &starting{t: t, gate: reconciler.NewStartGate(), calls: map[string]int{}, succeeded: map[string]int{}}
 	s.gate.Open()
 	options := s.gate.Workers(2)
 	options.SkipNameValidation = new(true)
@@ -57,7 +57,7 @@ func start(t *testing.T, attempt func(s *starting, name string, calls int) error
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = c.Watch(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	err = c.Watch(source.Func(func(_ context.Context, q k8s.Queue) error {
 		s.queue = q
 		for _, name := range names {
 			q.Add(k8s.Request(name))
@@ -165,7 +165,7 @@ func TestAKeyThatAlwaysFailsDoesNotHoldUpTheStart(t *testing.T) {
 }
 
 func TestTheStartIsNotWrittenBeforeControllersWork(t *testing.T) {
-	gate := k8s.NewStartGate()
+	gate := reconciler.NewStartGate()
 	gate.Workers(1)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

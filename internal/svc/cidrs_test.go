@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k8s_test
+package svc_test
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 func TestServiceCIDRs(t *testing.T) {
@@ -34,7 +34,7 @@ func TestServiceCIDRs(t *testing.T) {
 		"in a cluster without the kind":   {apimeta.NewDefaultRESTMapper(nil), "[10.96.0.0/16 fd00:96::/112]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cidrs, err := k8s.NewServiceCIDRs(c.mapper, reader, configured)
+			cidrs, err := svc.NewCIDRs(c.mapper, reader, configured)
 			if err != nil {
 				t.Fatal(err)
 			}

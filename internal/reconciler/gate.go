@@ -1,8 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package k8s contains parts that reconcilers share: sources other than watches, minimal patches, conditions and events.
-package k8s
+// Package reconciler contains the parts of the controller that all its reconcilers share: the gate that they wait at, the record of what is still
+// to be written after a start, and sources of requests other than watches.
+package reconciler
 
 import (
 	"context"
@@ -13,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // StartGate blocks reconcilers until the state they depend on is complete: this process is the leader, and the allocator knows every
@@ -48,7 +51,7 @@ const standbyAfter = 2 * time.Second
 // After returns a source that starts once the gate is open, so that it does not delay the steps before that. On a standby
 // it starts after standbyAfter, so that it has synced before the standby becomes the leader. Nothing waits for its sync.
 func (g *StartGate) After(s source.Source) source.Source {
-	return source.Func(func(ctx context.Context, q queue) error {
+	return source.Func(func(ctx context.Context, q k8s.Queue) error {
 		go func() {
 			patience, stop := context.WithTimeout(ctx, standbyAfter)
 			_ = g.Wait(patience) // after the timeout this process is a standby

@@ -1,0 +1,56 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/kiln-net/kiln/"
+
+// TestDependencies checks the rules of docs/architecture.md about imports through other packages, which depguard does not follow.
+func TestDependencies(t *testing.T) {
+	for _, tt := range []struct {
+		packages string
+		never    []string // import paths, and packages below them
+	}{
+		{"agent/...", []string{module + "internal/northbound", module + "internal/reconciler", module + "controllers"}},
+		{"controllers/operator/...", []string{
+			module + "internal/northbound", module + "internal/ovsdb/nb", module + "internal/reconciler", module + "agent",
+			"github.com/ovn-kubernetes/libovsdb",
+		}},
+		{"internal/supervisor/...", []string{module + "internal/northbound", module + "controllers", module + "agent"}},
+		{"internal/northbound/translate", []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go"}},
+		{"cmd/kube-ovn", []string{"net/http", "os/exec", "k8s.io", "sigs.k8s.io"}},
+		{"internal/ipam", []string{"k8s.io", "sigs.k8s.io"}},
+		{"api/...", []string{"k8s.io/client-go", module + "controllers", module + "internal"}},
+	} {
+		t.Run(tt.packages, func(t *testing.T) {
+			for _, dep := range dependencies(t, tt.packages) {
+				if slices.ContainsFunc(tt.never, func(never string) bool { return dep == never || strings.HasPrefix(dep, never+"/") }) {
+					t.Errorf("depends on %s; packages with their imports: go list -deps -f '{{.ImportPath}} {{.Imports}}' ./%s", dep, tt.packages)
+				}
+			}
+		})
+	}
+}
+
+// dependencies returns the import paths of packages and of all that they import, without their tests.
+func dependencies(t *testing.T, packages string) []string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+packages)
+	list.Dir = root
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("list the dependencies of %s: %v", packages, err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.ContainsFunc(deps, func(d string) bool { return strings.HasPrefix(d, module) }) {
+		t.Fatalf("%s has no package of this module", packages)
+	}
+	return deps
+}

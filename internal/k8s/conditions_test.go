@@ -1,0 +1,54 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+func TestReady(t *testing.T) {
+	waiting := errors.New("waiting")
+	for _, tt := range []struct {
+		name   string
+		err    error
+		status metav1.ConditionStatus
+		reason string
+	}{
+		{"applied", nil, metav1.ConditionTrue, kubeovnv1.ReasonApplied},
+		{"waiting for another", fmt.Errorf("apply: %w", waiting), metav1.ConditionFalse, kubeovnv1.ReasonWaiting},
+		{"failed", errors.New("broken"), metav1.ConditionFalse, kubeovnv1.ReasonFailed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if c := k8s.Ready(tt.err, waiting); c.Status != tt.status || c.Reason != tt.reason {
+				t.Errorf("condition %+v", c)
+			}
+		})
+	}
+}
+
+func TestConditionsAreOfAGeneration(t *testing.T) {
+	var list []metav1.Condition
+	k8s.SetConditions(&list, 2, k8s.Validated(nil), metav1.Condition{
+		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Long", Message: strings.Repeat("x", 40000),
+	})
+	if !k8s.IsTrue(list, kubeovnv1.ConditionValidated, 2) || k8s.IsTrue(list, kubeovnv1.ConditionValidated, 3) {
+		t.Errorf("Validated holds for another generation than its own: %+v", list[0])
+	}
+	if n := len(list[1].Message); n != 32768 {
+		t.Errorf("a message of %d bytes was kept", n)
+	}
+	before := append([]metav1.Condition(nil), list...)
+	k8s.SetConditions(&list, 3, k8s.Validated(nil))
+	if !k8s.SameMessage(before, list, kubeovnv1.ConditionValidated) {
+		t.Error("a new generation alone is news")
+	}
+}
