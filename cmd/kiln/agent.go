@@ -17,8 +17,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-func init() { commands = append(commands, newAgentCommand) }
-
 func newAgentCommand() *cobra.Command {
 	o := agent.Options{
 		Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), CNISocket: wire.DefaultSocket, OVSSocket: "/run/openvswitch/db.sock",

@@ -14,8 +14,6 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 )
 
-func init() { commands = append(commands, newBackupsCommand) }
-
 func newBackupsCommand() *cobra.Command {
 	o := ovsdb.ArchiveOptions{
 		Database: ovsdb.Northbound, Tool: ovsdb.DefaultPrograms.Tool,

@@ -18,8 +18,6 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-func init() { commands = append(commands, newCleanUpCommand) }
-
 // cleanUpOptions locate Kiln's state on the node.
 type cleanUpOptions struct {
 	agent agent.Options

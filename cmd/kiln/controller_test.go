@@ -25,6 +25,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/manager"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -35,6 +36,12 @@ import (
 
 // controllerAddress is the listen address of the tested process's health; members listen on other addresses of the loopback network.
 var controllerAddress = healthAt(1)
+
+// The name in the certificate of the northbound database, and its port.
+const (
+	northboundName = "ovn-nb"
+	northboundPort = 6641
+)
 
 // healthAt returns the address of a process's health, which is unique to this run.
 func healthAt(host byte) string {
@@ -101,8 +108,8 @@ func TestControllerRefusesWrongFlags(t *testing.T) {
 		{name: "unknown choice", pods: "10.16.0.0/16", security: "Maybe", want: `--port-security is "Maybe": use one of Enforced, Requested`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := controllerOptions{membership: "Granted", clusterAccess: "None", portSecurity: cmp.Or(tt.security, kubeovnv1.PortSecurityEnforced)}
-			if err := o.parse(tt.pods, tt.joins, "10.96.0.0/12"); err == nil || !strings.Contains(err.Error(), tt.want) {
+			o := manager.Options{Membership: "Granted", ClusterAccess: "None", PortSecurity: cmp.Or(tt.security, kubeovnv1.PortSecurityEnforced)}
+			if err := parseController(&o, tt.pods, tt.joins, "10.96.0.0/12"); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})

@@ -26,6 +26,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/manager"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/fuzzedit"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -91,11 +92,11 @@ func newFuzzCluster(f *testing.F) *fuzzCluster {
 
 	f.Setenv("POD_NAMESPACE", "default")
 	f.Setenv("POD_NAME", "controller")
-	options := controllerOptions{
-		tlsDirectory: certificates.Dir, address: "0",
-		membership: v1alpha1.MembershipGranted, clusterAccess: kubeovnv1.ClusterAccessNone, portSecurity: kubeovnv1.PortSecurityEnforced,
+	options := manager.Options{
+		TLSDirectory: certificates.Dir, Address: "0",
+		Membership: v1alpha1.MembershipGranted, ClusterAccess: kubeovnv1.ClusterAccessNone, PortSecurity: kubeovnv1.PortSecurityEnforced,
 	}
-	must(f, options.parse("10.16.0.0/16,fd00:10:16::/64", "", "10.0.0.0/24"))
+	must(f, parseController(&options, "10.16.0.0/16,fd00:10:16::/64", "", "10.0.0.0/24"))
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error)
 	go func() { stopped <- runController(ctx, options) }()

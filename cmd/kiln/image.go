@@ -5,8 +5,6 @@ package main
 
 import "github.com/spf13/cobra"
 
-func init() { commands = append(commands, newHoldImageCommand) }
-
 func newHoldImageCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "hold-image",

@@ -12,9 +12,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// commands are the constructors of the subcommands; each file of this package adds its own from init.
-var commands []func() *cobra.Command
-
 func main() {
 	root := &cobra.Command{
 		Use:           "kiln",
@@ -22,9 +19,11 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
-	for _, c := range commands {
-		root.AddCommand(c())
-	}
+	root.AddCommand(
+		newOperatorCommand(), newControllerCommand(), newAgentCommand(), // for the cluster, and for a node
+		newOVSDBCommand(), newNorthdCommand(), newOVSCommand(), // next to the daemons of OVN and Open vSwitch
+		newBackupsCommand(), newCleanUpCommand(), newHoldImageCommand(),
+	)
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		os.Exit(1)
 	}

@@ -15,8 +15,6 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
 
-func init() { commands = append(commands, newNorthdCommand) }
-
 func newNorthdCommand() *cobra.Command {
 	o := northd.Options{RunDir: "/run/ovn", Program: northd.DefaultProgram, HealthAddress: ":10671"}
 	command := &cobra.Command{

@@ -27,8 +27,6 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-func init() { commands = append(commands, newOperatorCommand) }
-
 const (
 	// operatorAddress is the listen address of metrics, /healthz and /readyz.
 	operatorAddress = ":10670"

@@ -15,8 +15,6 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/ovs"
 )
 
-func init() { commands = append(commands, newOVSCommand) }
-
 func newOVSCommand() *cobra.Command {
 	o := ovs.Options{
 		RunDir: "/run/openvswitch", OVNRunDir: "/run/ovn", ConfigDir: "/etc/openvswitch",

@@ -17,8 +17,6 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 )
 
-func init() { commands = append(commands, newOVSDBCommand) }
-
 func newOVSDBCommand() *cobra.Command {
 	o := ovsdb.Options{RunDir: "/run/ovn", Programs: ovsdb.DefaultPrograms}
 	var db string

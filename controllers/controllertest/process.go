@@ -13,44 +13,26 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/ippools"
-	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
-	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Process is one run of a controller.
 type Process struct {
-	Manager    ctrl.Manager
-	Client     client.Client // the manager's client
-	Recorder   events.EventRecorder
-	Engine     *northbound.Engine
-	Allocator  *ipam.Allocator
-	Namespaces *lookup.Namespaces
-	Networks   *lookup.Networks
-	Pools      *ippools.Lookup
-	Grants     *grants.Rules
-	Vips       *vipusers.Index
-	Services   *lookup.Services
-	Sets       *podset.Index
-	Gate       *reconciler.StartGate
+	*reconciler.Shared
+
+	Manager ctrl.Manager
 
 	world     *World
 	proxy     *nbtest.Proxy
@@ -75,10 +57,10 @@ type Steps struct {
 func (w *World) Start(steps Steps) *Process {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: reconciler.NewStartGate(), Allocator: ipam.New(), Sets: podset.New(), proxy: w.Database.Proxy()}
+	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), proxy: w.Database.Proxy()}
 	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{p.proxy.Endpoint()}, Log: ctrl.Log})
 	w.Must(err)
-	p.Engine, err = northbound.New(session, ctrl.Log)
+	engine, err := northbound.New(session, ctrl.Log)
 	w.Must(err)
 	p.Manager, err = ctrl.NewManager(p.writes.counted(account), ctrl.Options{
 		Scheme:     scheme,
@@ -87,17 +69,7 @@ func (w *World) Start(steps Steps) *Process {
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	w.Must(err)
-	p.Client, p.Recorder = p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
-	p.Namespaces, err = lookup.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Client)
-	w.Must(err)
-	p.Networks, err = lookup.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Client)
-	w.Must(err)
-	p.Pools, err = ippools.NewLookup(ctx, p.Manager.GetFieldIndexer(), p.Client)
-	w.Must(err)
-	p.Grants = grants.NewRules(p.Client, p.Namespaces, false)
-	p.Vips, err = vipusers.New(ctx, p.Manager.GetCache(), p.Client)
-	w.Must(err)
-	p.Services, err = lookup.NewServices(ctx, p.Manager.GetFieldIndexer(), p.Client)
+	p.Shared, err = reconciler.NewShared(ctx, p.Manager, engine, false)
 	w.Must(err)
 	w.Must(p.Manager.Add(p.Engine))
 	w.Must(steps.Setup(ctx, p))

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package manager
 
 import (
 	"context"
@@ -20,15 +20,15 @@ const writtenPause = time.Second
 // reportWritten labels the pod with the northbound database's cluster ID after all objects that exist at the start have been reconciled.
 // Later changes do not delay the label. After a recovery ovn-northd waits for it, because ovn-northd deletes the southbound rows of
 // missing northbound rows.
-func (p *controllerProcess) reportWritten(ctx context.Context, clusterID string) error {
-	if p.gate.WaitWritten(ctx, writtenPause) != nil || clusterID == "" {
+func (p *process) reportWritten(ctx context.Context, clusterID string) error {
+	if p.shared.Gate.WaitWritten(ctx, writtenPause) != nil || clusterID == "" {
 		return nil
 	}
 	clients, err := kubernetes.NewForConfig(p.config)
 	if err != nil {
 		return fmt.Errorf("make a client of pods: %w", err)
 	}
-	label := podlabel.Label{Pods: clients.CoreV1().Pods(p.options.own.Namespace), Pod: p.options.own.Pod, Key: podlabel.NorthboundWritten, Log: p.log}
+	label := podlabel.Label{Pods: clients.CoreV1().Pods(p.options.Own.Namespace), Pod: p.options.Own.Pod, Key: podlabel.NorthboundWritten, Log: p.log}
 	label.Put(ctx, clusterID)
 	p.log.Info("the objects of the start are written", "clusterID", clusterID)
 	return nil

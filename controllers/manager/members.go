@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package manager
 
 import (
 	"context"
@@ -80,8 +80,8 @@ func (m *members) follow(ctx context.Context, set func([]string)) error {
 }
 
 // connect waits for a session without a time limit. If the addresses change meanwhile, it restarts with the new ones.
-func (p *controllerProcess) connect(ctx context.Context, m *members) (*ovsdbclient.Session, error) {
-	config, err := ovsdbclient.LoadTLS(p.options.tlsDirectory, northboundName)
+func (p *process) connect(ctx context.Context, m *members) (*ovsdbclient.Session, error) {
+	config, err := ovsdbclient.LoadTLS(p.options.TLSDirectory, northboundName)
 	if err != nil {
 		return nil, fmt.Errorf("load the certificate for the northbound database: %w", err)
 	}

@@ -1,13 +1,15 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package manager composes the controllers of `kiln controller`: their shared parts, the order of the start, and what the process reports.
+package manager
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -23,13 +25,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/policy"
@@ -37,7 +39,6 @@ import (
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
-	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
@@ -61,34 +62,58 @@ const (
 // readyWithin is how long a readiness probe waits for a session with the northbound database that is just coming up.
 const readyWithin = time.Second
 
-// controllerProcess is `kiln controller`: a manager whose controllers are added once the northbound database can be reached.
-type controllerProcess struct {
-	options   controllerOptions
-	config    *rest.Config
-	manager   ctrl.Manager
-	log       logr.Logger
-	gate      *reconciler.StartGate
-	allocator *ipam.Allocator
-	pods      *pod.Reconciler
-	vips      *vip.Reconciler
-	eips      *ovneip.Reconciler
-	policies  *policy.Reconciler
-	services  *service.Reconciler
-	session   atomic.Pointer[ovsdbclient.Session]
+// Options are the settings of the process.
+type Options struct {
+	// PodCIDRs and JoinCIDRs are the prefixes of the subnets ovn-default and join, ServiceCIDRs those of the API server's flag; at most one per
+	// family each.
+	PodCIDRs, JoinCIDRs, ServiceCIDRs []netip.Prefix
+	// TLSDirectory contains the certificate for the northbound database.
+	TLSDirectory string
+	// Address is the listen address of metrics, /healthz and /readyz.
+	Address string
+	// PprofAddress is the listen address of profiles; empty to serve none.
+	PprofAddress string
+	// Own identifies the process's pod, which holds the leader's Lease.
+	Own      k8s.Identity
+	Election Election
+	// KeepVMIP retains the addresses of KubeVirt's virtual machines.
+	KeepVMIP bool
+	// Membership, ClusterAccess and PortSecurity are defaults of objects that do not set their own (v1alpha1.Tenancy).
+	Membership    v1alpha1.Membership
+	ClusterAccess kubeovnv1.ClusterAccess
+	PortSecurity  kubeovnv1.PortSecurity
 }
 
-func runController(ctx context.Context, o controllerOptions) error {
-	go limitMemory(ctx)
-	kubeconfig, err := config.GetConfig()
-	if err != nil {
-		return fmt.Errorf("load the API server's address and credentials: %w", err)
-	}
-	kubeconfig.QPS, kubeconfig.Burst = apiQPS, apiBurst
+// Election has the settings of the leader election (client-go, leaderelection.LeaderElectionConfig).
+type Election struct {
+	Enabled                                   bool
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+}
+
+// process is a manager whose controllers are added once the northbound database can be reached.
+type process struct {
+	options  Options
+	config   *rest.Config
+	manager  ctrl.Manager
+	log      logr.Logger
+	shared   *reconciler.Shared
+	pods     *pod.Reconciler
+	vips     *vip.Reconciler
+	eips     *ovneip.Reconciler
+	policies *policy.Reconciler
+	services *service.Reconciler
+	session  atomic.Pointer[ovsdbclient.Session]
+}
+
+// Run runs the controllers until ctx ends. It returns an error if the process cannot start, or must end because another one leads or the northbound
+// database was re-created.
+func Run(ctx context.Context, config *rest.Config, o Options) error {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = apiQPS, apiBurst
 	// A watch that began with the list is compressed for its whole life (Kubernetes 1.37): every event would be flushed through gzip.
-	kubeconfig.DisableCompression = true
-	p := &controllerProcess{
-		options: o, config: kubeconfig, log: ctrl.Log.WithName("controller"), gate: reconciler.NewStartGate(), allocator: ipam.New(),
-	}
+	config.DisableCompression = true
+	p := &process{options: o, config: config, log: ctrl.Log.WithName("controller")}
+	var err error
 	if p.manager, err = p.newManager(); err != nil {
 		return err
 	}
@@ -105,29 +130,29 @@ func runController(ctx context.Context, o controllerOptions) error {
 	return nil
 }
 
-func (p *controllerProcess) newManager() (ctrl.Manager, error) {
+func (p *process) newManager() (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme), policy.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register kinds: %w", err)
 	}
-	election := p.options.election
-	lock, err := p.options.own.Lock(p.config, k8s.EventRecorder, election.renewDeadline)
+	election := p.options.Election
+	lock, err := p.options.Own.Lock(p.config, k8s.EventRecorder, election.RenewDeadline)
 	if err != nil {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(p.config, ctrl.Options{
 		Scheme:                              scheme,
 		Cache:                               trimmedCache(),
-		LeaderElection:                      election.enabled,
+		LeaderElection:                      election.Enabled,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,
-		LeaseDuration:                       &election.leaseDuration,
-		RenewDeadline:                       &election.renewDeadline,
-		RetryPeriod:                         &election.retryPeriod,
-		PprofBindAddress:                    p.options.pprofAddress,
+		LeaseDuration:                       &election.LeaseDuration,
+		RenewDeadline:                       &election.RenewDeadline,
+		RetryPeriod:                         &election.RetryPeriod,
+		PprofBindAddress:                    p.options.PprofAddress,
 		Controller:                          controllerconfig.Controller{EnableWarmup: new(true)},
 		Metrics: metricsserver.Options{
-			BindAddress: p.options.address,
+			BindAddress: p.options.Address,
 			ExtraHandlers: map[string]http.Handler{
 				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
 				"/readyz":    healthz.CheckHandler{Checker: p.ready},
@@ -142,7 +167,7 @@ func (p *controllerProcess) newManager() (ctrl.Manager, error) {
 }
 
 // ready reports whether the session with the northbound database is connected.
-func (p *controllerProcess) ready(req *http.Request) error {
+func (p *process) ready(req *http.Request) error {
 	session := p.session.Load()
 	if session == nil {
 		return errors.New("the northbound database was not reached yet")
@@ -163,7 +188,7 @@ func needed() []client.Object {
 
 // warm starts the informers of the needed kinds and does not wait for them. They list while the process connects to the northbound
 // database, and on replicas that do not lead.
-func (p *controllerProcess) warm(ctx context.Context) error {
+func (p *process) warm(ctx context.Context) error {
 	for _, kind := range needed() {
 		if _, err := p.manager.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch %T: %w", kind, err)
@@ -173,7 +198,7 @@ func (p *controllerProcess) warm(ctx context.Context) error {
 }
 
 // run connects to the northbound database, adds the controllers and the engine, and then follows the members of the database.
-func (p *controllerProcess) run(ctx context.Context) error {
+func (p *process) run(ctx context.Context) error {
 	if err := p.warm(ctx); err != nil {
 		return err
 	}
@@ -210,12 +235,12 @@ func (p *controllerProcess) run(ctx context.Context) error {
 
 // lead prepares a new leader: it creates the default objects, takes a term that fences off the previous leader, and restores the
 // allocator. Then it opens the gate, and reconciliation starts. It returns when the term ends.
-func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Session, engine *northbound.Engine, clusterID string) error {
+func (p *process) lead(ctx context.Context, session *ovsdbclient.Session, engine *northbound.Engine, clusterID string) error {
 	c := p.manager.GetClient()
 	if err := vpc.CreateDefault(ctx, c); err != nil {
 		return err
 	}
-	if err := subnet.CreateDefaults(ctx, c, subnet.Defaults{PodCIDRs: p.options.podCIDRs, JoinCIDRs: p.options.joinCIDRs}); err != nil {
+	if err := subnet.CreateDefaults(ctx, c, subnet.Defaults{PodCIDRs: p.options.PodCIDRs, JoinCIDRs: p.options.JoinCIDRs}); err != nil {
 		return err
 	}
 	if err := session.WaitConnected(ctx); err != nil {
@@ -240,7 +265,7 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	if err := p.eips.Restore(ctx); err != nil {
 		return fmt.Errorf("restore the addresses of OvnEips: %w", err)
 	}
-	p.gate.Open()
+	p.shared.Gate.Open()
 	p.log.Info("leading")
 	writers, writersCtx := errgroup.WithContext(ctx)
 	writers.Go(func() error { return p.reportWritten(writersCtx, clusterID) })

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package manager
 
 import (
 	"cmp"
@@ -38,12 +38,12 @@ const (
 
 // reportHealth updates the condition v1alpha1.PodConditionNorthbound of the process's own pod until ctx ends. The operator reads the
 // condition.
-func (p *controllerProcess) reportHealth(ctx context.Context, engine *northbound.Engine) error {
+func (p *process) reportHealth(ctx context.Context, engine *northbound.Engine) error {
 	clients, err := kubernetes.NewForConfig(p.config)
 	if err != nil {
 		return fmt.Errorf("make a client of pods: %w", err)
 	}
-	pods := clients.CoreV1().Pods(p.options.own.Namespace)
+	pods := clients.CoreV1().Pods(p.options.Own.Namespace)
 	ticker := time.NewTicker(healthPeriod)
 	defer ticker.Stop()
 	var reported corev1.PodCondition
@@ -54,7 +54,7 @@ func (p *controllerProcess) reportHealth(ctx context.Context, engine *northbound
 			stamped := found
 			stamped.LastTransitionTime = metav1.Now()
 			limited, cancel := context.WithTimeout(ctx, healthTimeout)
-			err := client.IgnoreNotFound(k8s.PatchPodCondition(limited, pods, p.options.own.Pod, stamped))
+			err := client.IgnoreNotFound(k8s.PatchPodCondition(limited, pods, p.options.Own.Pod, stamped))
 			if cancel(); err == nil {
 				reported, period = found, healthPeriod
 			} else {

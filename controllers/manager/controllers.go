@@ -1,0 +1,108 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package manager
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/controllers/ippool"
+	"github.com/kiln-net/kiln/controllers/lbrule"
+	"github.com/kiln-net/kiln/controllers/namespace"
+	"github.com/kiln-net/kiln/controllers/node"
+	"github.com/kiln-net/kiln/controllers/ovneip"
+	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
+	"github.com/kiln-net/kiln/controllers/policy"
+	"github.com/kiln-net/kiln/controllers/service"
+	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/vip"
+	"github.com/kiln-net/kiln/controllers/vpc"
+	"github.com/kiln-net/kiln/controllers/vpcgateway"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
+)
+
+// controller adds its reconcilers and sources to a manager.
+type controller interface {
+	SetupWithManager(context.Context, ctrl.Manager) error
+}
+
+// addControllers adds all controllers with their shared parts. They wait at the gate until the process leads.
+func (p *process) addControllers(ctx context.Context, engine *northbound.Engine) (err error) {
+	if p.shared, err = reconciler.NewShared(ctx, p.manager, engine, p.options.Membership == v1alpha1.MembershipOpen); err != nil {
+		return err
+	}
+	derived, err := p.derived()
+	if err != nil {
+		return err
+	}
+	for _, r := range append(p.restored(), derived...) {
+		if err := r.SetupWithManager(ctx, p.manager); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restored makes the controllers whose state must be complete before the gate opens.
+func (p *process) restored() []controller {
+	s := p.shared
+	p.pods = &pod.Reconciler{
+		Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Namespaces: s.Namespaces, Pools: s.Pools, Vips: s.Vips, Grants: s.Grants, Networks: s.Networks,
+		Sets: s.Sets, SecurePorts: p.options.PortSecurity == kubeovnv1.PortSecurityEnforced, Recorder: s.Recorder, Gate: s.Gate, KeepMachines: p.options.KeepVMIP,
+		Workers: podWorkers, IPWritePace: ipobject.DefaultPace,
+	}
+	p.vips = &vip.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Vips: s.Vips, Recorder: s.Recorder, Gate: s.Gate}
+	p.eips = &ovneip.Reconciler{Client: s.Client, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate}
+	p.services = &service.Reconciler{
+		Client: s.Client, Live: s.Live, Services: s.Services, Grants: s.Grants, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Workers: serviceWorkers,
+	}
+	p.policies = &policy.Reconciler{Client: s.Client, Northbound: s.Engine, Sets: s.Sets, Recorder: s.Recorder, Gate: s.Gate}
+	return []controller{p.pods, p.vips, p.eips, p.services, p.policies}
+}
+
+// derived makes the other controllers.
+func (p *process) derived() ([]controller, error) {
+	s := p.shared
+	serviceCIDRs, err := svc.NewCIDRs(p.manager.GetRESTMapper(), s.Client, p.options.ServiceCIDRs)
+	if err != nil {
+		return nil, err
+	}
+	clients, err := kubernetes.NewForConfig(p.config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of Leases: %w", err)
+	}
+	leases, err := gateway.NewLeaseStates(clients.CoordinationV1().RESTClient(), p.options.Own.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	vpcs := &vpc.Reconciler{Client: s.Client, Northbound: s.Engine, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate}
+	return []controller{
+		vpcs,
+		&subnet.Reconciler{
+			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate,
+			Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs,
+		},
+		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},
+		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Gate: s.Gate},
+		&ippool.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Pools: s.Pools, Recorder: s.Recorder, Gate: s.Gate},
+		&gateway.Reconciler{Client: s.Client, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
+		&vpcgateway.Reconciler{
+			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
+			ServiceCIDRs: serviceCIDRs, ClusterAccess: p.options.ClusterAccess,
+		},
+		&lbrule.Reconciler{
+			Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Services: s.Services,
+			Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate,
+		},
+	}, nil
+}
