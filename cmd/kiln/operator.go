@@ -22,6 +22,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kiln-net/kiln/controllers/operator"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
@@ -123,7 +124,7 @@ func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return err
 	}
-	chassis := &operator.ChassisReconciler{
+	chassis := &certs.ChassisReconciler{
 		Client:    mgr.GetClient(),
 		APIReader: mgr.GetAPIReader(),
 		Namespace: o.own.Namespace,

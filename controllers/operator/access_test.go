@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -142,9 +143,11 @@ func withBackups() render.Config {
 // rendered returns all objects that the operator renders, with every option that adds one.
 func rendered() []render.Object {
 	c := withBackups()
-	return slices.Concat(render.AccessObjects(c), render.Policies(c), render.DatabaseObjects(c, render.Northbound),
-		render.DatabaseObjects(c, render.Southbound), render.NorthdObjects(c), render.OpenVSwitchObjects(c), render.ControllerObjects(c),
-		render.AgentObjects(c), render.DisruptionBudgets(c), render.BackupsObjects(c), render.ImageObjects(c), []render.Object{render.CleanUp(c)})
+	all := slices.Concat(render.AccessObjects(c), render.Policies(c), render.DisruptionBudgets(c))
+	for _, o := range render.Operands {
+		all = append(all, o.Objects(c)...)
+	}
+	return all
 }
 
 // operatorOwns returns the names of the objects that the operator applies and deletes, by resource in the form of grants.
@@ -163,9 +166,9 @@ func (w *world) operatorOwns(t *testing.T) map[string][]string {
 		}
 		owns[resource] = append(owns[resource], o.GetName())
 	}
-	owns["secrets @own"] = secretNames()
-	for _, name := range authorities {
-		owns["certificates.cert-manager.io @own"] = append(owns["certificates.cert-manager.io @own"], issuedPrefix+name)
+	owns["secrets @own"] = certs.SecretNames()
+	for _, name := range certs.Authorities {
+		owns["certificates.cert-manager.io @own"] = append(owns["certificates.cert-manager.io @own"], certs.IssuedPrefix+name)
 	}
 	return owns
 }

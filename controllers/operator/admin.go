@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -41,9 +42,9 @@ func callTLS(p *pass, server string, authority *pki.Authority) (*tls.Config, err
 // serverAuthority returns the CA that signs the certificates of the members.
 func (p *pass) serverAuthority(db render.Database) *pki.Authority {
 	if db.Flag == render.Southbound.Flag {
-		return p.authorities[authoritySouthbound]
+		return p.authorities[certs.Southbound]
 	}
-	return p.authorities[authorityNorthbound]
+	return p.authorities[certs.Northbound]
 }
 
 // ask requests the report of the member at this IP address.

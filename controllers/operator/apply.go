@@ -93,7 +93,7 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 // cached returns the object from the cache, or nil on a cache miss.
 func (r *Reconciler) cached(ctx context.Context, key objectKey) (client.Object, error) {
 	if key.gvk == secretKind {
-		secret, err := r.cachedSecret(ctx, key.Name)
+		secret, err := r.secrets.Cached(ctx, key.Name)
 		if secret == nil {
 			return nil, err
 		}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -64,7 +65,7 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 		return err
 	}
 	p.archive = archive{claim: claim.ClaimName}
-	config, err := callTLS(p, adminapi.ArchiveName, p.authorities[authorityNorthboundClient])
+	config, err := callTLS(p, adminapi.ArchiveName, p.authorities[certs.NorthboundClient])
 	if err != nil {
 		return err
 	}

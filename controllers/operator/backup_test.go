@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -128,7 +129,7 @@ func (s *scenario) claimed(t *testing.T) {
 	}
 	trusts(render.Northbound.Secret, "ca.crt", render.BackupsSecret, "", x509.ExtKeyUsageClientAuth)
 	trusts(render.BackupsSecret, "ca.crt", render.Northbound.Secret, render.Northbound.Service, x509.ExtKeyUsageServerAuth)
-	trusts(render.BackupsSecret, adminTrustFile, render.Northbound.Secret, "", x509.ExtKeyUsageClientAuth)
+	trusts(render.BackupsSecret, certs.AdminTrustFile, render.Northbound.Secret, "", x509.ExtKeyUsageClientAuth)
 	trusts(render.Northbound.Secret, "ca.crt", render.BackupsSecret, adminapi.ArchiveName, x509.ExtKeyUsageServerAuth)
 
 	pod := s.addPod(t, "backups-0", render.BackupsName, node, "192.0.2.1", "")

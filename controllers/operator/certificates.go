@@ -13,96 +13,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
-
-// Names of the CAs. ovsdb-server checks only the CA of a client's certificate, so each role has its own CA.
-const (
-	authorityNorthbound       = "nb-server"
-	authoritySouthbound       = "sb-server"
-	authorityNorthboundClient = "nb-client"
-	authorityChassis          = "sb-client"
-	authorityNorthd           = "northd"
-	authorityAdmin            = "admin"
-)
-
-var authorities = []string{
-	authorityNorthbound, authoritySouthbound, authorityNorthboundClient, authorityChassis, authorityNorthd, authorityAdmin,
-}
-
-// authoritySecretPrefix plus the name of a CA is the name of its Secret. Only the operator reads these Secrets.
-const authoritySecretPrefix = "kiln-ca-"
-
-// adminTrustFile is the CA bundle of a member's admin endpoint.
-const adminTrustFile = "admin-ca.crt"
-
-// chassisTrustFile is the file next to render.TrustFile with the CA of the nodes' own certificates.
-const chassisTrustFile = "sb-client.crt"
-
-// credential describes the Secret of one workload.
-type credential struct {
-	secret    string
-	component string
-	authority string
-	profile   pki.Profile
-	// trust lists, per file, the CAs that the workload trusts.
-	trust map[string][]string
-}
-
-var credentials = []credential{
-	{
-		secret: render.Northbound.Secret, component: render.NorthboundName, authority: authorityNorthbound,
-		profile: pki.Profile{CommonName: render.Northbound.Service, DNSNames: []string{render.Northbound.Service}, Server: true},
-		trust: map[string][]string{
-			pki.TrustKey:   {authorityNorthbound, authorityNorthboundClient, authorityNorthd},
-			adminTrustFile: {authorityAdmin},
-		},
-	},
-	{
-		secret: render.Southbound.Secret, component: render.SouthboundName, authority: authoritySouthbound,
-		profile: pki.Profile{CommonName: render.Southbound.Service, DNSNames: []string{render.Southbound.Service}, Server: true},
-		trust: map[string][]string{
-			pki.TrustKey:   {authoritySouthbound, authorityChassis, authorityNorthd},
-			adminTrustFile: {authorityAdmin},
-		},
-	},
-	{
-		secret: render.NorthdSecret, component: render.NorthdName, authority: authorityNorthd,
-		profile: pki.Profile{CommonName: "ovn-northd"},
-		trust:   map[string][]string{pki.TrustKey: {authorityNorthbound, authoritySouthbound}},
-	},
-	{
-		secret: render.ControllerSecret, component: render.ControllerName, authority: authorityNorthboundClient,
-		profile: pki.Profile{CommonName: render.ControllerName},
-		trust:   map[string][]string{pki.TrustKey: {authorityNorthbound}},
-	},
-}
-
-// backupsCredential exists only while the spec names a claim for backups. Its CA is the controller's: both connect to the
-// northbound database as clients.
-var backupsCredential = credential{
-	secret: render.BackupsSecret, component: render.BackupsName, authority: authorityNorthboundClient,
-	profile: pki.Profile{CommonName: adminapi.ArchiveName, DNSNames: []string{adminapi.ArchiveName}, Server: true},
-	trust: map[string][]string{
-		pki.TrustKey:   {authorityNorthbound},
-		adminTrustFile: {authorityAdmin, authorityNorthbound}, // clients: the operator, and members that a recovery re-creates
-	},
-}
 
 // issueCertificates creates the CAs, the Secrets of the workloads and the nodes' CA bundle. It reuses certificates while
 // they are valid for their purpose and schedules a pass for the first renewal.
 func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 	p.authorities = map[string]*pki.Authority{}
-	for _, name := range authorities {
+	for _, name := range certs.Authorities {
 		if err := r.ensureAuthority(ctx, p, name); err != nil {
 			return err
 		}
 	}
-	wanted := credentials
+	wanted := certs.Credentials
 	if p.config.Spec.Central.Backup.PersistentVolumeClaim != nil {
-		wanted = append(slices.Clone(wanted), backupsCredential)
+		wanted = append(slices.Clone(wanted), certs.Backups)
 	}
 	for _, c := range wanted {
 		if err := r.ensureCredential(ctx, p, c); err != nil {
@@ -112,16 +39,16 @@ func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 	return r.apply(ctx, p, []render.Object{&corev1.ConfigMap{
 		ObjectMeta: r.certificateMeta(render.TrustConfigMap, render.OpenVSwitch),
 		Data: map[string]string{
-			render.TrustFile: string(p.authorities[authoritySouthbound].Bundle()),
+			render.TrustFile: string(p.authorities[certs.Southbound].Bundle()),
 			// With it, the supervisor of Open vSwitch notices that its certificate is of a CA that was replaced.
-			chassisTrustFile: string(p.authorities[authorityChassis].Bundle()),
+			certs.ChassisTrustFile: string(p.authorities[certs.Chassis].Bundle()),
 		},
 	}})
 }
 
 func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) error {
-	secret := authoritySecretPrefix + name
-	held, err := r.secretData(ctx, secret)
+	secret := certs.SecretPrefix + name
+	held, err := r.secrets.Data(ctx, secret)
 	if err != nil {
 		return err
 	}
@@ -146,7 +73,7 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) 
 	if err := a.Advance(rotation, p.now); err != nil {
 		return err
 	}
-	p.issuer.note(name, a, rotation, p.now)
+	p.issuer.Note(name, a, rotation, p.now)
 	data, err := a.Data()
 	if err != nil {
 		return fmt.Errorf("encode authority %s: %w", name, err)
@@ -160,15 +87,15 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) 
 	return r.applyOne(ctx, p, r.certificateSecret(secret, "kiln-ca", data))
 }
 
-func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c credential) error {
-	held, err := r.secretData(ctx, c.secret)
+func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c certs.Credential) error {
+	held, err := r.secrets.Data(ctx, c.Secret)
 	if err != nil {
 		return err
 	}
-	authority := p.authorities[c.authority]
+	authority := p.authorities[c.Authority]
 	kp := pki.KeyPair{Certificate: held[pki.CertificateKey], Key: held[pki.PrivateKeyKey]}
-	if !authority.Current(kp, c.profile, p.now) {
-		if kp, err = authority.Issue(c.profile, p.now); err != nil {
+	if !authority.Current(kp, c.Profile, p.now) {
+		if kp, err = authority.Issue(c.Profile, p.now); err != nil {
 			return err
 		}
 	}
@@ -180,12 +107,12 @@ func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c credential
 		p.wakeAt(renewal)
 	}
 	data := map[string][]byte{pki.CertificateKey: kp.Certificate, pki.PrivateKeyKey: kp.Key}
-	for _, file := range slices.Sorted(maps.Keys(c.trust)) {
-		for _, name := range c.trust[file] {
+	for _, file := range slices.Sorted(maps.Keys(c.Trust)) {
+		for _, name := range c.Trust[file] {
 			data[file] = append(data[file], p.authorities[name].Bundle()...)
 		}
 	}
-	return r.apply(ctx, p, []render.Object{r.certificateSecret(c.secret, c.component, data)})
+	return r.apply(ctx, p, []render.Object{r.certificateSecret(c.Secret, c.Component, data)})
 }
 
 func (r *Reconciler) certificateSecret(name, component string, data map[string][]byte) *corev1.Secret {
@@ -210,5 +137,5 @@ const operatorLifetime = time.Hour
 
 // adminCredential issues the operator's certificate for the members' admin endpoints. The operator does not store it.
 func (p *pass) adminCredential() (pki.KeyPair, error) {
-	return p.authorities[authorityAdmin].Issue(pki.Profile{CommonName: "kiln-operator", Lifetime: operatorLifetime}, p.now)
+	return p.authorities[certs.Admin].Issue(pki.Profile{CommonName: "kiln-operator", Lifetime: operatorLifetime}, p.now)
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 )
@@ -96,7 +97,7 @@ func (c certManager) issue(t *testing.T, authority string, isCA bool) {
 	g.Expect(err).NotTo(HaveOccurred())
 	secret.Labels = labels
 	secret.Annotations = map[string]string{
-		issuerNameAnnotation: ref["name"].(string), issuerKindAnnotation: ref["kind"].(string), issuerGroupAnnotation: ref["group"].(string),
+		certs.IssuerNameAnnotation: ref["name"].(string), certs.IssuerKindAnnotation: ref["kind"].(string), certs.IssuerGroupAnnotation: ref["group"].(string),
 	}
 	secret.Type = corev1.SecretTypeTLS
 	secret.Data = map[string][]byte{
@@ -113,7 +114,7 @@ func (c certManager) issue(t *testing.T, authority string, isCA bool) {
 
 func (c certManager) issueAll(t *testing.T) {
 	t.Helper()
-	for _, name := range authorities {
+	for _, name := range certs.Authorities {
 		c.issue(t, name, true)
 	}
 }
@@ -122,12 +123,12 @@ func (c certManager) issueAll(t *testing.T) {
 func (c certManager) refuse(t *testing.T, authority, message string) {
 	t.Helper()
 	order := c.ordered(t, authority)
-	request := untyped(requestKind)
+	request := untyped(certs.RequestKind)
 	request.SetNamespace(testNamespace)
 	request.SetName(order.GetName() + "-1")
 	request.SetLabels(order.GetLabels())
 	request.Object["spec"] = map[string]any{"issuerRef": issuerOf(order)}
-	request.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(order, certificateKind)})
+	request.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(order, certs.CertificateKind)})
 	g := newG(t)
 	g.Expect(c.admin.Create(t.Context(), request)).To(Succeed())
 	request.Object["status"] = map[string]any{"conditions": []any{
@@ -138,9 +139,9 @@ func (c certManager) refuse(t *testing.T, authority, message string) {
 
 func (s *scenario) ordered(t *testing.T, authority string) *unstructured.Unstructured {
 	t.Helper()
-	order := untyped(certificateKind)
+	order := untyped(certs.CertificateKind)
 	newG(t).Eventually(func() error {
-		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: issuedPrefix + authority}, order)
+		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: certs.IssuedPrefix + authority}, order)
 	}).Should(Succeed())
 	return order
 }
@@ -148,8 +149,8 @@ func (s *scenario) ordered(t *testing.T, authority string) *unstructured.Unstruc
 // signers returns the subject key identifiers of the CAs, which change with their keys.
 func (s *scenario) signers(t *testing.T) map[string]string {
 	all := map[string]string{}
-	for _, name := range authorities {
-		all[name] = fmt.Sprintf("%x", s.leaf(t, authoritySecretPrefix+name).SubjectKeyId)
+	for _, name := range certs.Authorities {
+		all[name] = fmt.Sprintf("%x", s.leaf(t, certs.SecretPrefix+name).SubjectKeyId)
 	}
 	return all
 }
@@ -187,7 +188,7 @@ func (s *scenario) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) 
 func (s *scenario) orders(t *testing.T) map[string]string {
 	t.Helper()
 	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(certificateKind)
+	list.SetGroupVersionKind(certs.CertificateKind)
 	if err := s.admin.List(t.Context(), &list, client.InNamespace(testNamespace)); err != nil {
 		t.Fatal(err)
 	}
@@ -202,10 +203,15 @@ func (s *scenario) orders(t *testing.T) map[string]string {
 func (s *scenario) countOrders(t *testing.T) int {
 	t.Helper()
 	n := len(s.orders(t))
-	for _, name := range authorities {
-		if s.exists(t, &corev1.Secret{}, issuedPrefix+name)() == nil {
+	for _, name := range certs.Authorities {
+		if s.exists(t, &corev1.Secret{}, certs.IssuedPrefix+name)() == nil {
 			n++
 		}
 	}
 	return n
+}
+
+func issuerOf(u *unstructured.Unstructured) map[string]any {
+	ref, _, _ := unstructured.NestedMap(u.Object, "spec", "issuerRef")
+	return ref
 }

@@ -4,6 +4,10 @@
 package operator
 
 import (
+	"time"
+
+	"github.com/kiln-net/kiln/controllers/operator/certs"
+
 	"fmt"
 	"slices"
 	"strings"
@@ -36,7 +40,7 @@ type summary struct {
 	generation int64
 	components []component
 	upgrade    rollout.Plan
-	issuer     issuerStatus
+	issuer     certs.Progress
 	protection protection
 	nodes      []nodeTrouble
 	// halt and err are the results of the pass. Both are set if the databases have different results.
@@ -103,7 +107,7 @@ func (s summary) progressing() metav1.Condition {
 	if len(waiting) > 0 {
 		return newCondition(v1alpha1.ConditionProgressing, true, reasonWaiting, strings.Join(waiting, "; "))
 	}
-	return s.issuer.progressing()
+	return progressing(&s.issuer)
 }
 
 func (s summary) degraded() metav1.Condition {
@@ -136,11 +140,11 @@ func (s summary) degraded() metav1.Condition {
 		nodes = append(nodes, n.text)
 	}
 	troubles = append(troubles, rollout.Few(nodes)...)
-	if len(s.issuer.troubles) > 0 {
+	if len(s.issuer.Troubles) > 0 {
 		if len(troubles) == 0 {
 			reason = reasonUnissued
 		}
-		troubles = append(troubles, s.issuer.trouble())
+		troubles = append(troubles, issuerTrouble(&s.issuer))
 	}
 	if len(troubles) > 0 {
 		return newCondition(v1alpha1.ConditionDegraded, true, reason, strings.Join(troubles, "; "))
@@ -154,4 +158,23 @@ func newCondition(kind string, holds bool, reason, message string) metav1.Condit
 		status = metav1.ConditionTrue
 	}
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// progressing returns the condition Progressing of an OVNCluster that waits for nothing else.
+func progressing(i *certs.Progress) metav1.Condition {
+	switch {
+	case len(i.Troubles) > 0:
+		return newCondition(v1alpha1.ConditionProgressing, false, reasonUnissued, issuerTrouble(i))
+	case len(i.Waiting) > 0:
+		return newCondition(v1alpha1.ConditionProgressing, true, reasonOrdered, "waiting for "+strings.Join(rollout.Few(i.Waiting), "; "))
+	case !i.Joining.IsZero():
+		return newCondition(v1alpha1.ConditionProgressing, true, reasonJoining,
+			"new CAs are trusted next to the current ones, and sign from "+i.Joining.UTC().Format(time.RFC3339))
+	}
+	return newCondition(v1alpha1.ConditionProgressing, false, reasonAsWanted, "everything is as specified")
+}
+
+// issuerTrouble returns the message of the conditions: the problems, and that the existing CAs stay in use.
+func issuerTrouble(i *certs.Progress) string {
+	return strings.Join(rollout.Few(i.Troubles), "; ") + "; until then the authorities that are there stay"
 }

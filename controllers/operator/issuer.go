@@ -6,38 +6,23 @@ package operator
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 )
-
-// Kinds of cert-manager (its API reference, cert-manager.io/v1). The operator uses them without typed clients, so
-// cert-manager is optional.
-var (
-	certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
-	requestKind     = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "CertificateRequest"}
-)
-
-const (
-	certificateDefinition = "certificates.cert-manager.io"
-	// Annotations of a Secret that name the issuer of its certificate.
-	issuerNameAnnotation  = "cert-manager.io/issuer-name"
-	issuerKindAnnotation  = "cert-manager.io/issuer-kind"
-	issuerGroupAnnotation = "cert-manager.io/issuer-group"
-)
-
-// issuedPrefix plus the name of a CA is the name of its Certificate and of the Secret that cert-manager creates for it.
-const issuedPrefix = "kiln-issued-"
 
 // orderTimeout limits the delay that an unresponsive cert-manager webhook can cause.
 const orderTimeout = 5 * time.Second
@@ -50,14 +35,14 @@ func (r *Reconciler) rotation(ctx context.Context, p *pass, name string) (pki.Ro
 		return pki.Rotation{}, nil
 	}
 	ordered := pki.Rotation{ByIssuer: true}
-	secret, err := r.cachedSecret(ctx, issuedPrefix+name)
+	secret, err := r.secrets.Cached(ctx, certs.IssuedPrefix+name)
 	if err != nil || secret == nil {
 		return ordered, err
 	}
 	by := v1alpha1.IssuerReference{
-		Name:  secret.Annotations[issuerNameAnnotation],
-		Kind:  secret.Annotations[issuerKindAnnotation],
-		Group: secret.Annotations[issuerGroupAnnotation],
+		Name:  secret.Annotations[certs.IssuerNameAnnotation],
+		Kind:  secret.Annotations[certs.IssuerKindAnnotation],
+		Group: secret.Annotations[certs.IssuerGroupAnnotation],
 	}
 	if by != *ref {
 		return ordered, nil
@@ -65,7 +50,7 @@ func (r *Reconciler) rotation(ctx context.Context, p *pass, name string) (pki.Ro
 	ordered.Issued, err = pki.ParseIssued(
 		pki.KeyPair{Certificate: secret.Data[pki.CertificateKey], Key: secret.Data[pki.PrivateKeyKey]}, p.now)
 	if err != nil {
-		p.issuer.troubles = append(p.issuer.troubles, fmt.Sprintf("the authority in Secret %s/%s cannot be used: %s", r.Namespace, secret.Name, err))
+		p.issuer.Troubles = append(p.issuer.Troubles, fmt.Sprintf("the authority in Secret %s/%s cannot be used: %s", r.Namespace, secret.Name, err))
 	}
 	return ordered, nil
 }
@@ -85,18 +70,18 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 		return err
 	}
 	if !served {
-		p.issuer.troubles = append(p.issuer.troubles,
+		p.issuer.Troubles = append(p.issuer.Troubles,
 			"the API does not serve certificates.cert-manager.io: install cert-manager, or take spec.certificates.issuerRef away")
 		return r.stopWatching(ctx)
 	}
 	if err := r.watchOrders(); err != nil {
 		return err
 	}
-	for _, name := range authorities {
-		if err := r.apply(ctx, p, []render.Object{r.order(name, p.config.Spec.Certificates)}); err != nil {
+	for _, name := range certs.Authorities {
+		if err := r.apply(ctx, p, []render.Object{certs.Order(r.Namespace, name, r.certificateMeta("", "kiln-ca").Labels, p.config.Spec.Certificates)}); err != nil {
 			return err
 		}
-		if p.issuer.missing[name] == "" {
+		if p.issuer.Missing[name] == "" {
 			continue
 		}
 		if err := r.explain(ctx, p, name); err != nil {
@@ -106,38 +91,8 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// order returns the Certificate of a CA. Each renewal creates a new key. The Secret gets the labels of all objects of the
-// operator.
-func (r *Reconciler) order(name string, spec v1alpha1.Certificates) *unstructured.Unstructured {
-	meta := r.certificateMeta(issuedPrefix+name, "kiln-ca")
-	labels := map[string]any{}
-	for key, value := range meta.Labels {
-		labels[key] = value
-	}
-	u := untyped(certificateKind)
-	u.SetNamespace(meta.Namespace)
-	u.SetName(meta.Name)
-	u.SetLabels(meta.Labels)
-	u.Object["spec"] = map[string]any{
-		"commonName": "kiln-" + name,
-		"isCA":       true,
-		"usages":     []any{"cert sign", "crl sign", "digital signature"},
-		"secretName": meta.Name,
-		"duration":   spec.AuthorityDuration.Duration.String(),
-		"privateKey": map[string]any{
-			"algorithm": "ECDSA", "size": int64(256), "encoding": "PKCS8", "rotationPolicy": "Always",
-		},
-		"issuerRef": map[string]any{
-			"name": spec.IssuerRef.Name, "kind": spec.IssuerRef.Kind, "group": spec.IssuerRef.Group,
-		},
-		"secretTemplate":       map[string]any{"labels": labels},
-		"revisionHistoryLimit": int64(1),
-	}
-	return u
-}
-
 func (r *Reconciler) servesCertificates(ctx context.Context) (bool, error) {
-	d := definition(certificateDefinition)
+	d := definition(certs.CertificateDefinition)
 	if err := r.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
 		if apierrors.IsNotFound(err) {
 			return false, nil
@@ -153,7 +108,7 @@ func (r *Reconciler) watchOrders() error {
 		return nil
 	}
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[render.ManagedByLabel] == render.ManagedBy })
-	for _, kind := range []schema.GroupVersionKind{certificateKind, requestKind} {
+	for _, kind := range []schema.GroupVersionKind{certs.CertificateKind, certs.RequestKind} {
 		if err := r.controller.Watch(source.Kind[client.Object](r.cache, untyped(kind), theCluster, ours)); err != nil {
 			return fmt.Errorf("watch %s: %w", kind.Kind, err)
 		}
@@ -166,7 +121,7 @@ func (r *Reconciler) stopWatching(ctx context.Context) error {
 	if !r.watching {
 		return nil
 	}
-	for _, kind := range []schema.GroupVersionKind{certificateKind, requestKind} {
+	for _, kind := range []schema.GroupVersionKind{certs.CertificateKind, certs.RequestKind} {
 		if err := r.cache.RemoveInformer(ctx, untyped(kind)); err != nil {
 			return fmt.Errorf("stop watching %s: %w", kind.Kind, err)
 		}
@@ -187,8 +142,8 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 		}
 		r.ordersCancelled = true
 	}
-	for _, name := range authorities {
-		secret, err := r.cachedSecret(ctx, issuedPrefix+name)
+	for _, name := range certs.Authorities {
+		secret, err := r.secrets.Cached(ctx, certs.IssuedPrefix+name)
 		if err == nil && secret != nil {
 			err = r.remove(ctx, secret, secretKind.Kind)
 		}
@@ -207,7 +162,7 @@ func (r *Reconciler) deleteOrders(ctx context.Context, p *pass) error {
 		return err
 	}
 	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(certificateKind)
+	list.SetGroupVersionKind(certs.CertificateKind)
 	err = r.APIReader.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingLabels{render.ManagedByLabel: render.ManagedBy})
 	if err != nil {
 		return fmt.Errorf("list Certificates: %w", err)
@@ -216,9 +171,38 @@ func (r *Reconciler) deleteOrders(ctx context.Context, p *pass) error {
 		if !metav1.IsControlledBy(&list.Items[i], p.cluster) {
 			continue
 		}
-		if err := r.remove(ctx, &list.Items[i], certificateKind.Kind); err != nil {
+		if err := r.remove(ctx, &list.Items[i], certs.CertificateKind.Kind); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// explain records why cert-manager has not issued a CA. It uses the message of the newest CertificateRequest to this
+// issuer, or else the Certificate's.
+func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
+	key := objectKey{certs.CertificateKind, types.NamespacedName{Namespace: r.Namespace, Name: certs.IssuedPrefix + name}}
+	object, err := r.cached(ctx, key)
+	if err != nil {
+		return err
+	}
+	certificate, _ := object.(*unstructured.Unstructured)
+	var requests unstructured.UnstructuredList
+	requests.SetGroupVersionKind(certs.RequestKind)
+	if err := r.cache.List(ctx, &requests, client.InNamespace(r.Namespace)); err != nil {
+		return fmt.Errorf("list CertificateRequests: %w", err)
+	}
+	refusal := certs.Refusal(certificate, requests.Items)
+	what := p.issuer.Missing[name]
+	at := fmt.Sprintf("Certificate %s/%s: ", r.Namespace, key.Name)
+	switch {
+	case refusal != "":
+		p.issuer.Troubles = append(p.issuer.Troubles, what+at+refusal)
+	case p.issuer.Overdue[name]:
+		p.issuer.Troubles = append(p.issuer.Troubles, what+"see why cert-manager does not renew "+strings.TrimSuffix(at, ": "))
+	case len(p.issuer.Troubles) == 0:
+		_, message := certs.Readiness(certificate)
+		p.issuer.Waiting = append(p.issuer.Waiting, what+at+message)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 )
@@ -49,7 +50,7 @@ func (s *scenario) withoutCertManager(t *testing.T) {
 	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(HavePrefix("True WaitingForIssuer"),
 		ContainSubstring("kiln-issued-nb-server: cert-manager has not said anything")))
 	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
-	for _, name := range authorities {
+	for _, name := range certs.Authorities {
 		order := s.ordered(t, name)
 		g.Expect(order.Object["spec"]).To(SatisfyAll(HaveKeyWithValue("isCA", true), HaveKeyWithValue("duration", "8760h0m0s"),
 			HaveKeyWithValue("issuerRef", map[string]any{"name": "organisation", "kind": "ClusterIssuer", "group": "cert-manager.io"})))
@@ -70,7 +71,7 @@ func (s *scenario) issuerMissing(t *testing.T) {
 	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
-	c.refuse(t, authorityChassis, `Referenced "ClusterIssuer" not found: clusterissuer.cert-manager.io "organisation" not found`)
+	c.refuse(t, certs.Chassis, `Referenced "ClusterIssuer" not found: clusterissuer.cert-manager.io "organisation" not found`)
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True AuthoritiesNotIssued"),
 		ContainSubstring("authority sb-client: Certificate kube-system/kiln-issued-sb-client: Referenced \"ClusterIssuer\" not found"),
 		ContainSubstring("the authorities that are there stay")))
@@ -81,7 +82,7 @@ func (s *scenario) unusable(t *testing.T) {
 	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
-	c.issue(t, authorityNorthbound, false)
+	c.issue(t, certs.Northbound, false)
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring(
 		"the authority in Secret kube-system/kiln-issued-nb-server cannot be used: it is not the certificate of an authority"))
 	g.Expect(s.signers(t)).To(Equal(before))
@@ -105,14 +106,14 @@ func (s *scenario) issued(t *testing.T) {
 	for name, id := range s.signers(t) {
 		g.Expect(id).NotTo(Equal(before[name]))
 		var made corev1.Secret
-		g.Expect(s.exists(t, &made, issuedPrefix+name)()).To(Succeed())
+		g.Expect(s.exists(t, &made, certs.IssuedPrefix+name)()).To(Succeed())
 		ours, err := pki.ParseCertificates(made.Data[pki.CertificateKey])
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(id).To(Equal(fmt.Sprintf("%x", ours[0].SubjectKeyId)))
 	}
 	leaf := s.leaf(t, render.Northbound.Secret)
 	g.Expect(leaf.Equal(certificate)).To(BeFalse())
-	g.Expect(leaf.CheckSignatureFrom(s.leaf(t, authoritySecretPrefix+authorityNorthbound))).To(Succeed())
+	g.Expect(leaf.CheckSignatureFrom(s.leaf(t, certs.SecretPrefix+certs.Northbound))).To(Succeed())
 	g.Expect(s.trusted(t)).To(HaveLen(6), "holders of old certificates are still trusted")
 	s.expectAnchors(t, c)
 }
@@ -131,7 +132,7 @@ func (s *scenario) expectAnchors(t *testing.T, c certManager) {
 func (s *scenario) restarted(t *testing.T) {
 	g := newG(t)
 	before, orders := s.stable(t), s.orders(t)
-	g.Expect(orders).To(HaveLen(len(authorities)))
+	g.Expect(orders).To(HaveLen(len(certs.Authorities)))
 	again := *s.operate
 	again.applied = nil
 	_, err := again.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "default"}})
@@ -178,16 +179,16 @@ func (s *scenario) webhookDown(t *testing.T) {
 func (s *scenario) renewed(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
-	s.certManager(t, "organisation").issue(t, authoritySouthbound, true)
+	s.certManager(t, "organisation").issue(t, certs.Southbound, true)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
 	g.Expect(s.signers(t)).To(Equal(before))
 	s.wait(t, time.Hour+time.Minute)
 	want := maps.Clone(before)
-	delete(want, authoritySouthbound)
+	delete(want, certs.Southbound)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
 	after := s.signers(t)
-	g.Expect(after[authoritySouthbound]).NotTo(Equal(before[authoritySouthbound]))
-	delete(after, authoritySouthbound)
+	g.Expect(after[certs.Southbound]).NotTo(Equal(before[certs.Southbound]))
+	delete(after, certs.Southbound)
 	g.Expect(after).To(Equal(want), "others were replaced as well")
 }
 
@@ -196,7 +197,7 @@ func (s *scenario) ofAnotherIssuer(t *testing.T) {
 	before := s.signers(t)
 	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = &v1alpha1.IssuerReference{Name: "another"} })).To(Succeed())
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForIssuer"))
-	for _, name := range authorities {
+	for _, name := range certs.Authorities {
 		g.Eventually(func() map[string]any { return issuerOf(s.ordered(t, name)) }).Should(
 			Equal(map[string]any{"name": "another", "kind": "Issuer", "group": "cert-manager.io"}))
 	}
@@ -227,7 +228,7 @@ func (s *scenario) certManagerGone(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
 	before := s.signers(t)
-	for _, name := range []string{certificateDefinition, "certificaterequests.cert-manager.io"} {
+	for _, name := range []string{certs.CertificateDefinition, "certificaterequests.cert-manager.io"} {
 		d := untyped(definition("").GroupVersionKind())
 		d.SetName(name)
 		g.Expect(s.admin.Delete(t.Context(), d)).To(Succeed())
@@ -237,7 +238,7 @@ func (s *scenario) certManagerGone(t *testing.T) {
 	g.Expect(s.signers(t)).To(Equal(before))
 	g.Expect(s.createFile(t.Context(), filepath.Join("testdata", "cert-manager.yaml"))).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
-	for _, name := range authorities {
+	for _, name := range certs.Authorities {
 		s.ordered(t, name)
 	}
 	g.Expect(s.signers(t)).To(Equal(before))
@@ -255,7 +256,7 @@ func (s *scenario) givenUp(t *testing.T) {
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
 	for name, id := range s.signers(t) {
 		g.Expect(id).NotTo(Equal(before[name]))
-		own := s.leaf(t, authoritySecretPrefix+name)
+		own := s.leaf(t, certs.SecretPrefix+name)
 		g.Expect(own.NotAfter).To(BeTemporally(">", s.now().Add(pki.AuthorityLifetime-24*time.Hour)))
 	}
 }
@@ -266,11 +267,11 @@ func (s *scenario) lost(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	s.ahead.Store(0)
-	for _, name := range authorities {
-		g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.Secret{}, authoritySecretPrefix+name))).To(Succeed())
+	for _, name := range certs.Authorities {
+		g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.Secret{}, certs.SecretPrefix+name))).To(Succeed())
 	}
-	for _, name := range authorities {
-		g.Eventually(s.exists(t, &corev1.Secret{}, authoritySecretPrefix+name)).Should(Succeed())
+	for _, name := range certs.Authorities {
+		g.Eventually(s.exists(t, &corev1.Secret{}, certs.SecretPrefix+name)).Should(Succeed())
 	}
 	for name, id := range s.signers(t) {
 		g.Expect(id).NotTo(Equal(before[name]))

@@ -24,14 +24,10 @@ var (
 	podsReplaced = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kiln_pods_replaced_total", Help: "Pods on nodes and of databases that were deleted so that new ones run the newest image and settings.",
 	}, []string{"component"})
-	authorityEnd = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kiln_authority_expiration_timestamp_seconds",
-		Help: "Time at which the signing CA of a role expires, in Unix seconds, by its source: operator or issuer.",
-	}, []string{"authority", "made_by"})
 )
 
 func init() {
-	metrics.Registry.MustRegister(componentPods, componentVersionPods, upgradeUnderWay, podsReplaced, authorityEnd)
+	metrics.Registry.MustRegister(componentPods, componentVersionPods, upgradeUnderWay, podsReplaced)
 }
 
 // measure exports the component rows and the upgrade as metrics.

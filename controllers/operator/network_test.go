@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/ovs"
@@ -155,8 +156,8 @@ func TestMembersAreAskedWhereTheyAnswer(t *testing.T) {
 	if render.ChassisSigner != ovs.SignerName {
 		t.Errorf("requests to %q are granted; nodes ask %q", render.ChassisSigner, ovs.SignerName)
 	}
-	if chassisTrustFile != ovs.ChassisTrustFile {
-		t.Errorf("the CA of chassis certificates is written to %q; nodes read %q", chassisTrustFile, ovs.ChassisTrustFile)
+	if certs.ChassisTrustFile != ovs.ChassisTrustFile {
+		t.Errorf("the CA of chassis certificates is written to %q; nodes read %q", certs.ChassisTrustFile, ovs.ChassisTrustFile)
 	}
 }
 

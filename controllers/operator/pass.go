@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/internal/pki"
@@ -34,8 +35,8 @@ type pass struct {
 	pods           []corev1.Pod
 	config         render.Config
 	authorities    map[string]*pki.Authority
-	// issuerStatus is the progress of the issuer of the CAs, if there is one.
-	issuer issuerStatus
+	// issuer is the progress of the issuer of the CAs, if there is one.
+	issuer certs.Progress
 	// inventory has the objects that the phases applied.
 	inventory map[objectKey]bool
 	// live are the workloads as the API server returned them in this pass. The cache may still be stale.

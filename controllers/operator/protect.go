@@ -118,7 +118,7 @@ func (r *Reconciler) otherVersions(p *pass) bool {
 	if p.config.Image != r.Image {
 		return true
 	}
-	for _, component := range []string{render.NorthboundName, render.SouthboundName, render.NorthdName, render.ControllerName} {
+	for _, component := range render.Select(func(o render.Operand) bool { return o.LabelsPods }) {
 		for _, pod := range p.podsOf(component) {
 			if pod.Spec.Containers[0].Image != r.Image {
 				return true

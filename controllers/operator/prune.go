@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -75,6 +76,23 @@ func (r *Reconciler) remove(ctx context.Context, o client.Object, kind string, o
 	err := r.Delete(ctx, o, options...)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s %s: %w", kind, o.GetName(), err)
+	}
+	return nil
+}
+
+// pruneSecrets is prune for Secrets.
+func (r *Reconciler) pruneSecrets(ctx context.Context, p *pass) error {
+	for _, name := range certs.SecretNames() {
+		secret, err := r.secrets.Cached(ctx, name)
+		if err != nil {
+			return err
+		}
+		if secret == nil {
+			continue
+		}
+		if err := r.pruneOne(ctx, p, objectKey{secretKind, client.ObjectKeyFromObject(secret)}, secret); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
@@ -59,8 +60,7 @@ type Reconciler struct {
 	// cache and controller are set by SetupWithManager.
 	cache      cache.Cache
 	controller controller.Controller
-	// secrets are caches of one Secret each, by its name.
-	secrets map[string]cache.Cache
+	secrets    *certs.Secrets
 	// watching is set while Certificates trigger passes. ordersCancelled is set after all unused Certificates have been
 	// deleted.
 	watching, ordersCancelled bool

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -272,7 +273,7 @@ func (s *scenario) available(t *testing.T) {
 		g.Expect(row.Image).To(Equal("kiln.local/kiln:test"), row.Name)
 		g.Expect(row.Message).To(BeEmpty(), row.Name)
 	}
-	g.Expect(names).To(Equal(render.Components))
+	g.Expect(names).To(Equal(render.Components()))
 }
 
 // versions returns the resource versions of all objects that the operator writes.
@@ -411,7 +412,7 @@ func (s *scenario) authoritiesStay(t *testing.T) {
 	}
 	trust := &corev1.ConfigMap{}
 	g.Expect(s.exists(t, trust, render.TrustConfigMap)()).To(Succeed())
-	for _, file := range []string{render.TrustFile, chassisTrustFile} {
+	for _, file := range []string{render.TrustFile, certs.ChassisTrustFile} {
 		g.Expect(trust.Data[file]).To(ContainSubstring("BEGIN CERTIFICATE"), file)
 	}
 }

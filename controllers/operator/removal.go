@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -45,9 +46,9 @@ var removalPhases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
 }{
-	{"stop the controller and the agents", stopping(render.ControllerName, render.AgentName, render.ImageName)},
-	{"stop northd and Open vSwitch", stopping(render.NorthdName, render.OpenVSwitch, render.BackupsName)},
-	{"stop the databases", stopping(render.NorthboundName, render.SouthboundName)},
+	{"stop the controller and the agents", stopping(render.StopWriters)},
+	{"stop northd and Open vSwitch", stopping(render.StopNodes)},
+	{"stop the databases", stopping(render.StopDatabases)},
 	{"clean the nodes", (*Reconciler).cleanNodes},
 	{"release the network resources", (*Reconciler).releaseResources},
 	{"delete the authorities", (*Reconciler).deleteAuthorities},
@@ -93,7 +94,9 @@ func (r *Reconciler) patchFinalizers(ctx context.Context, p *pass) error {
 	return nil
 }
 
-func stopping(names ...string) func(*Reconciler, context.Context, *pass) error {
+// stopping returns the phase that stops the operands of a step.
+func stopping(step render.RemovalStep) func(*Reconciler, context.Context, *pass) error {
+	names := render.Select(func(o render.Operand) bool { return o.Removal == step })
 	return func(r *Reconciler, ctx context.Context, p *pass) error { return r.stop(ctx, p, names...) }
 }
 
@@ -236,8 +239,8 @@ func (r *Reconciler) deleteAuthorities(ctx context.Context, p *pass) error {
 	if err := r.deleteOrders(ctx, p); err != nil {
 		return err
 	}
-	for _, name := range authorities {
-		for _, prefix := range []string{issuedPrefix, authoritySecretPrefix} {
+	for _, name := range certs.Authorities {
+		for _, prefix := range []string{certs.IssuedPrefix, certs.SecretPrefix} {
 			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: prefix + name}}
 			if err := r.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("delete authority %s: %w", name, err)

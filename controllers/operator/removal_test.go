@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -130,8 +131,8 @@ func (s *scenario) nodesCleaned(t *testing.T) {
 	g.Expect(s.absent(t, &appsv1.DaemonSet{}, render.CleanUpName)()).To(BeTrue())
 	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
 	g.Expect(kept.GetFinalizers()).To(Equal([]string{"example.com/of-others"}))
-	for _, name := range authorities {
-		g.Expect(s.exists(t, &corev1.Secret{}, authoritySecretPrefix+name)()).To(Succeed())
+	for _, name := range certs.Authorities {
+		g.Expect(s.exists(t, &corev1.Secret{}, certs.SecretPrefix+name)()).To(Succeed())
 	}
 }
 
@@ -148,8 +149,8 @@ func (s *scenario) madeAgain(t *testing.T) {
 
 func (s *scenario) dataDeleted(t *testing.T) {
 	g := newG(t)
-	issued := issuedPrefix + authorityNorthd
-	order := s.named(untyped(certificateKind), issued)
+	issued := certs.IssuedPrefix + certs.Northd
+	order := s.named(untyped(certs.CertificateKind), issued)
 	order.SetLabels(map[string]string{render.ManagedByLabel: render.ManagedBy})
 	order.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster"))})
 	g.Expect(s.admin.Create(t.Context(), order)).To(Succeed())
@@ -171,8 +172,8 @@ func (s *scenario) dataDeleted(t *testing.T) {
 		s.setReady(t, s.addPod(t, "clean-"+name, render.CleanUpName, name, "192.0.2.1", template), true)
 	}
 	g.Eventually(s.absent(t, &v1alpha1.OVNCluster{}, "default")).Should(BeTrue())
-	for _, name := range authorities {
-		g.Expect(s.absent(t, &corev1.Secret{}, authoritySecretPrefix+name)()).To(BeTrue())
+	for _, name := range certs.Authorities {
+		g.Expect(s.absent(t, &corev1.Secret{}, certs.SecretPrefix+name)()).To(BeTrue())
 	}
 	g.Expect(s.countOrders(t)).To(BeZero(), "or cert-manager makes their keys again")
 }

@@ -45,7 +45,7 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (rollout.Upgra
 	puller := r.observePuller(p)
 	holds := map[string]bool{}
 	onNodes := map[string]map[string]rollout.Pod{}
-	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
+	for _, name := range render.OnNodes() {
 		onNodes[name] = map[string]rollout.Pod{}
 		for _, pod := range p.podsOf(name) {
 			seen := r.see(p, name, templates[name], pod)
@@ -68,20 +68,15 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (rollout.Upgra
 		}
 	}
 	u.MaxUnavailable = maxUnavailable(spec.MaxUnavailable, len(u.Nodes))
-	for _, s := range []struct {
-		stage     v1alpha1.UpgradeStage
-		component string
-	}{
-		{v1alpha1.StageDatabases, render.NorthboundName},
-		{v1alpha1.StageDatabases, render.SouthboundName},
-		{v1alpha1.StageNorthd, render.NorthdName},
-		{v1alpha1.StageController, render.ControllerName},
-	} {
-		set, err := r.observeSet(ctx, p, s.component, templates[s.component])
+	for _, o := range render.Operands {
+		if o.Stage == "" || o.Stage == v1alpha1.StageNodes {
+			continue
+		}
+		set, err := r.observeSet(ctx, p, o.Name, templates[o.Name])
 		if err != nil {
 			return u, err
 		}
-		u.Sets[s.stage] = append(u.Sets[s.stage], set)
+		u.Sets[o.Stage] = append(u.Sets[o.Stage], set)
 	}
 	return u, nil
 }
@@ -185,7 +180,7 @@ func dead(pod *corev1.Pod) bool {
 
 // replacePods deletes the pods on nodes that the plan selects; their DaemonSets re-create them.
 func (r *Reconciler) replacePods(ctx context.Context, p *pass) error {
-	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
+	for _, name := range render.OnNodes() {
 		set, isSet := p.live[name].(*appsv1.DaemonSet)
 		if !isSet || set.Status.ObservedGeneration < set.Generation {
 			continue // it would re-create them from the older template

@@ -4,8 +4,9 @@
 package operator
 
 import (
+	"github.com/kiln-net/kiln/controllers/operator/certs"
+
 	"bytes"
-	"context"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -17,8 +18,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/internal/daemontest"
@@ -44,20 +43,20 @@ func (s *scenario) leaf(t *testing.T, secret string) *x509.Certificate {
 func (s *scenario) expired(t *testing.T) {
 	g := newG(t)
 	before := map[string]*x509.Certificate{}
-	for _, c := range credentials {
-		before[c.secret] = s.leaf(t, c.secret)
+	for _, c := range certs.Credentials {
+		before[c.Secret] = s.leaf(t, c.Secret)
 	}
-	authority := s.leaf(t, authoritySecretPrefix+authorityNorthbound)
+	authority := s.leaf(t, certs.SecretPrefix+certs.Northbound)
 	s.ahead.Store(int64(pki.LeafLifetime + 24*time.Hour))
 	defer s.ahead.Store(0)
 	s.poke(t, "expired") // the operator would wake up by itself at the first renewal
-	for _, c := range credentials {
-		g.Eventually(func() bool { return s.leaf(t, c.secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.secret)
-		after := s.leaf(t, c.secret)
-		g.Expect(after.Equal(before[c.secret])).To(BeFalse())
-		g.Expect(after.AuthorityKeyId).To(Equal(before[c.secret].AuthorityKeyId), "its earlier clients still trust it")
+	for _, c := range certs.Credentials {
+		g.Eventually(func() bool { return s.leaf(t, c.Secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.Secret)
+		after := s.leaf(t, c.Secret)
+		g.Expect(after.Equal(before[c.Secret])).To(BeFalse())
+		g.Expect(after.AuthorityKeyId).To(Equal(before[c.Secret].AuthorityKeyId), "its earlier clients still trust it")
 	}
-	g.Expect(s.leaf(t, authoritySecretPrefix+authorityNorthbound).Equal(authority)).To(BeTrue())
+	g.Expect(s.leaf(t, certs.SecretPrefix+certs.Northbound).Equal(authority)).To(BeTrue())
 }
 
 // poke wakes the operator.
@@ -80,14 +79,14 @@ func (s *scenario) away(t *testing.T) {
 	before := s.signers(t)
 	s.ahead.Store(int64(2 * pki.AuthorityLifetime))
 	s.poke(t, "away")
-	for _, name := range authorities {
-		g.Eventually(func() bool { return s.leaf(t, authoritySecretPrefix+name).NotAfter.After(s.now()) }).Should(BeTrue(), name)
+	for _, name := range certs.Authorities {
+		g.Eventually(func() bool { return s.leaf(t, certs.SecretPrefix+name).NotAfter.After(s.now()) }).Should(BeTrue(), name)
 	}
 	for name, id := range s.signers(t) {
 		g.Expect(id).NotTo(Equal(before[name]))
 	}
-	for _, c := range credentials {
-		g.Eventually(func() bool { return s.leaf(t, c.secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.secret)
+	for _, c := range certs.Credentials {
+		g.Eventually(func() bool { return s.leaf(t, c.Secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.Secret)
 	}
 	for db, m := range s.members {
 		asked := m.count()
@@ -130,45 +129,5 @@ func (s *scenario) secretsKept(t *testing.T) {
 			}
 		}
 	}
-	g.Expect(keys).To(BeNumerically(">=", len(authorities)+len(credentials)))
-}
-
-// oneSecret is a cache, and an API server, with one Secret or none.
-type oneSecret struct {
-	cache.Cache
-	secret *corev1.Secret
-}
-
-func (o oneSecret) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	if o.secret == nil {
-		return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
-	}
-	o.secret.DeepCopyInto(into.(*corev1.Secret))
-	return nil
-}
-
-// A Secret without data is a damaged CA, and not the absence of one: a new CA would cut off all clients.
-func TestASecretWithoutDataExists(t *testing.T) {
-	held := &corev1.Secret{Data: map[string][]byte{"a": []byte("b")}}
-	for _, c := range []struct {
-		name        string
-		cached, api *corev1.Secret
-		exists      bool
-		entries     int
-	}{
-		{"no Secret", nil, nil, false, 0},
-		{"a Secret", held, nil, true, 1},
-		{"a Secret that the cache does not have yet", nil, held, true, 1},
-		{"a Secret without data", &corev1.Secret{}, nil, true, 0},
-		{"a Secret without data that the cache does not have yet", nil, &corev1.Secret{}, true, 0},
-	} {
-		r := &Reconciler{APIReader: oneSecret{secret: c.api}, secrets: map[string]cache.Cache{"ca": oneSecret{secret: c.cached}}}
-		data, err := r.secretData(t.Context(), "ca")
-		if err != nil || (data != nil) != c.exists || len(data) != c.entries {
-			t.Errorf("%s: %v, %v", c.name, data, err)
-		}
-	}
-	if _, err := pki.ParseAuthority(map[string][]byte{}); err == nil {
-		t.Error("a CA is read from no data")
-	}
+	g.Expect(keys).To(BeNumerically(">=", len(certs.Authorities)+len(certs.Credentials)))
 }

@@ -29,6 +29,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -80,10 +81,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		b = b.Owns(kind)
 	}
 	var err error
-	if r.secrets, err = newSecretCaches(mgr, r.Namespace); err != nil {
+	if r.secrets, err = certs.NewSecrets(mgr, r.Namespace); err != nil {
 		return err
 	}
-	for _, c := range r.secrets { // the Secrets of CAs have no owner
+	for _, c := range r.secrets.Caches { // the Secrets of CAs have no owner
 		b = b.WatchesRawSource(source.Kind[client.Object](c, &corev1.Secret{}, theCluster))
 	}
 	if r.controller, err = b.Build(r); err != nil {
@@ -136,5 +137,5 @@ func isCleanUp(o client.Object) bool { return o.GetName() == render.CleanUpName 
 // concerns selects the definitions of the network resources and of Certificates.
 func concerns(o client.Object) bool {
 	_, group, _ := strings.Cut(o.GetName(), ".")
-	return group == v1alpha1.GroupVersion.Group || o.GetName() == certificateDefinition
+	return group == v1alpha1.GroupVersion.Group || o.GetName() == certs.CertificateDefinition
 }

@@ -6,7 +6,6 @@ package operator
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -37,9 +36,9 @@ type component struct {
 // components returns the components of this installation in the order of their start.
 func (p *pass) components() []string {
 	if p.cluster.Spec.Central.Backup.PersistentVolumeClaim == nil {
-		return render.Components
+		return render.Components()
 	}
-	return append(slices.Clone(render.Components), render.BackupsName)
+	return append(render.Components(), render.BackupsName)
 }
 
 // report computes the status at the end of a pass, writes it if it changed, and creates events for changed conditions.
@@ -92,7 +91,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		if p.removing() {
 			message = "removed"
 		}
-		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}, aside: name == render.BackupsName}, nil
+		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}, aside: render.OperandOf(name).Optional}, nil
 	}
 	progress := progressOf(workload)
 	if _, is := workload.(*appsv1.Deployment); !is {
@@ -102,7 +101,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		row: v1alpha1.ComponentStatus{
 			Name: name, Desired: progress.desired, Ready: progress.ready, Updated: progress.updated, Image: progress.image,
 		},
-		serves: progress.serves(), aside: name == render.BackupsName,
+		serves: progress.serves(), aside: render.OperandOf(name).Optional,
 	}
 	c.row.Versions = r.versionsOf(p, name)
 	unreachable := int32(0)
@@ -143,15 +142,8 @@ func (r *Reconciler) workload(ctx context.Context, p *pass, name string) (client
 	if live := p.live[name]; live != nil {
 		return live, nil
 	}
-	kind := "Deployment"
-	switch name {
-	case render.NorthboundName, render.SouthboundName:
-		kind = "StatefulSet"
-	case render.OpenVSwitch, render.AgentName, render.CleanUpName, render.ImageName:
-		kind = "DaemonSet"
-	}
 	return r.cached(ctx, objectKey{
-		appsv1.SchemeGroupVersion.WithKind(kind), types.NamespacedName{Namespace: r.Namespace, Name: name},
+		appsv1.SchemeGroupVersion.WithKind(render.OperandOf(name).Kind), types.NamespacedName{Namespace: r.Namespace, Name: name},
 	})
 }
 
@@ -159,7 +151,7 @@ func (r *Reconciler) workload(ctx context.Context, p *pass, name string) (client
 // database's data.
 func (p *pass) trouble(name string, pod *corev1.Pod) string {
 	if n := p.node(madeFor(pod)); silent(n) {
-		if name == render.NorthboundName || name == render.SouthboundName {
+		if render.OperandOf(name).Database {
 			return fmt.Sprintf("node %s, which holds the database, does not answer: start it", n.Name)
 		}
 		return ""

@@ -32,6 +32,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -159,7 +160,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 	if err := w.operate.SetupWithManager(mgr); err != nil {
 		return err
 	}
-	chassis := &ChassisReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: testNamespace, Now: time.Now}
+	chassis := &certs.ChassisReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: testNamespace, Now: time.Now}
 	if err := chassis.SetupWithManager(mgr); err != nil {
 		return err
 	}

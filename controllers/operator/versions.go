@@ -135,14 +135,14 @@ func (v *versions) forget(pods []corev1.Pod) {
 
 // versionsOf groups the pods of a component by their versions. The previous result stays while an answer is pending.
 func (r *Reconciler) versionsOf(p *pass, name string) []v1alpha1.ComponentVersion {
-	groups := map[version.Programs][]string{}
+	groups, port := map[version.Programs][]string{}, render.OperandOf(name).VersionPort
 	for _, pod := range p.podsOf(name) {
 		if !ready(pod) || silent(p.node(pod.Spec.NodeName)) {
 			continue
 		}
 		var address netip.AddrPort
-		if ip, err := netip.ParseAddr(pod.Status.PodIP); err == nil && render.VersionPorts[name] != 0 {
-			address = netip.AddrPortFrom(ip, render.VersionPorts[name])
+		if ip, err := netip.ParseAddr(pod.Status.PodIP); err == nil && port != 0 {
+			address = netip.AddrPortFrom(ip, port)
 		}
 		programs, pending := r.versions.of(containerOf(pod), address, p.now)
 		switch {

@@ -43,7 +43,7 @@ func (f *fakeVersions) get(_ context.Context, address netip.AddrPort) (version.P
 func (f *fakeVersions) set(component string, programs version.Programs) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.programs[render.VersionPorts[component]] = programs
+	f.programs[render.OperandOf(component).VersionPort] = programs
 }
 
 func TestEachContainerIsAskedOnce(t *testing.T) {
@@ -51,7 +51,7 @@ func TestEachContainerIsAskedOnce(t *testing.T) {
 	fake := &fakeVersions{programs: map[uint16]version.Programs{}}
 	v := newVersions(fake.get)
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{ContainerID: "1"}}}}
-	at := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), render.VersionPorts[render.NorthdName])
+	at := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), render.OperandOf(render.NorthdName).VersionPort)
 	now := time.Unix(1000, 0)
 	ask := func() (version.Programs, bool) { return v.of(containerOf(&pod), at, now) }
 

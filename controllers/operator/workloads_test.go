@@ -89,7 +89,7 @@ func (w *workloads) turn(ctx context.Context) error {
 	if err := w.admin.List(ctx, &nodes); err != nil {
 		return err
 	}
-	for _, name := range append(slices.Clone(render.Components), render.ImageName) {
+	for _, name := range append(render.Components(), render.ImageName) {
 		if err := w.work(ctx, name, nodes.Items); err != nil {
 			return err
 		}

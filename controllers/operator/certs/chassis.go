@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package certs
 
 import (
 	"context"
@@ -175,7 +175,7 @@ func (r *ChassisReconciler) fail(ctx context.Context, request *certificatesv1.Ce
 
 func (r *ChassisReconciler) sign(ctx context.Context, request *certificatesv1.CertificateSigningRequest, parsed *x509.CertificateRequest) error {
 	var secret corev1.Secret
-	key := types.NamespacedName{Namespace: r.Namespace, Name: authoritySecretPrefix + authorityChassis}
+	key := types.NamespacedName{Namespace: r.Namespace, Name: SecretPrefix + Chassis}
 	if err := r.APIReader.Get(ctx, key, &secret); err != nil {
 		return fmt.Errorf("get the authority of chassis: %w", err)
 	}

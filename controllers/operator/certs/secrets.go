@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package certs
 
 import (
 	"context"
@@ -16,23 +16,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// secretNames returns the names of all Secrets that the operator reads and writes.
-func secretNames() []string {
-	names := []string{backupsCredential.secret}
-	for _, c := range credentials {
-		names = append(names, c.secret)
-	}
-	for _, name := range authorities {
-		names = append(names, authoritySecretPrefix+name, issuedPrefix+name)
-	}
-	return names
+// Secrets reads the Secrets of the operator in one namespace.
+type Secrets struct {
+	Namespace string
+	// API reads from the API server.
+	API client.Reader
+	// Caches has a cache for each Secret, by the Secret's name.
+	Caches map[string]cache.Cache
 }
 
-// newSecretCaches returns a cache per Secret, by name. RBAC limits list and watch to named objects only where a request selects one
+// NewSecrets adds a cache for each of SecretNames to a manager. RBAC limits list and watch to named objects only where a request selects one
 // name, so one cache of several Secrets would need the right to read all Secrets of the namespace.
-func newSecretCaches(mgr ctrl.Manager, namespace string) (map[string]cache.Cache, error) {
+func NewSecrets(mgr ctrl.Manager, namespace string) (*Secrets, error) {
 	caches := map[string]cache.Cache{}
-	for _, name := range secretNames() {
+	for _, name := range SecretNames() {
 		c, err := cache.New(mgr.GetConfig(), cache.Options{
 			HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
 			DefaultNamespaces:    map[string]cache.Config{namespace: {}},
@@ -47,13 +44,13 @@ func newSecretCaches(mgr ctrl.Manager, namespace string) (map[string]cache.Cache
 		}
 		caches[name] = c
 	}
-	return caches, nil
+	return &Secrets{Namespace: namespace, API: mgr.GetAPIReader(), Caches: caches}, nil
 }
 
-// cachedSecret returns a Secret of secretNames from its cache, or nil on a cache miss.
-func (r *Reconciler) cachedSecret(ctx context.Context, name string) (*corev1.Secret, error) {
+// Cached returns a Secret of SecretNames from its cache, or nil on a cache miss.
+func (s *Secrets) Cached(ctx context.Context, name string) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
-	err := r.secrets[name].Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, secret)
+	err := s.Caches[name].Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -63,17 +60,17 @@ func (r *Reconciler) cachedSecret(ctx context.Context, name string) (*corev1.Sec
 	return secret, nil
 }
 
-// secretData returns the data of a Secret, or nil if the API server reports that it does not exist. A cache miss is not enough: the cache
+// Data returns the data of a Secret, or nil if the API server reports that it does not exist. A cache miss is not enough: the cache
 // may be stale, and a second CA would cut off all clients that trust the first. For the same reason the data of a Secret without data is empty
 // and not nil: the operator does not replace a CA that a user has damaged.
-func (r *Reconciler) secretData(ctx context.Context, name string) (map[string][]byte, error) {
-	secret, err := r.cachedSecret(ctx, name)
+func (s *Secrets) Data(ctx context.Context, name string) (map[string][]byte, error) {
+	secret, err := s.Cached(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if secret == nil {
 		secret = &corev1.Secret{}
-		err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, secret)
+		err = s.API.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -84,21 +81,4 @@ func (r *Reconciler) secretData(ctx context.Context, name string) (map[string][]
 		return map[string][]byte{}, nil
 	}
 	return secret.Data, nil
-}
-
-// pruneSecrets is prune for Secrets.
-func (r *Reconciler) pruneSecrets(ctx context.Context, p *pass) error {
-	for _, name := range secretNames() {
-		secret, err := r.cachedSecret(ctx, name)
-		if err != nil {
-			return err
-		}
-		if secret == nil {
-			continue
-		}
-		if err := r.pruneOne(ctx, p, objectKey{secretKind, client.ObjectKeyFromObject(secret)}, secret); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	// BackupsName is the workload that stores backups on a PersistentVolumeClaim, if the spec names one.
-	BackupsName = "ovn-central-backups"
 	// BackupsSecret holds the certificate of that workload.
 	BackupsSecret = "kiln-tls-backups"
 

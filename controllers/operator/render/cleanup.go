@@ -10,10 +10,6 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// CleanUpName is the DaemonSet that removes all state of Kiln from the nodes. Its pod becomes ready when the node is
-// clean.
-const CleanUpName = "kiln-clean-up"
-
 // cleanUpHealthPort differs from the other components' health ports: a leftover pod may run next to a new installation.
 const cleanUpHealthPort = 10673
 

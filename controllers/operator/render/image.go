@@ -9,9 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// ImageName is the DaemonSet that pulls an image on nodes before their pods are replaced.
-const ImageName = "kiln-image"
-
 // ImageObjects returns the DaemonSet that pulls the image. Its pods hold the image, so that the kubelet does not delete it before the
 // node's turn. They have no rights, and no priority: a node that is full is no reason to evict other pods.
 func ImageObjects(c Config) []Object {

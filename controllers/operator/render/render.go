@@ -52,19 +52,6 @@ const (
 	AppLabel = "app"
 )
 
-// Workloads, which are also the components in the status.
-const (
-	NorthboundName = "ovn-central-nb"
-	SouthboundName = "ovn-central-sb"
-	NorthdName     = "ovn-central-northd"
-	OpenVSwitch    = "ovs-ovn"
-	ControllerName = "kube-ovn-controller"
-	AgentName      = "kube-ovn-cni"
-)
-
-// Components lists the workloads in the order in which they come up.
-var Components = []string{NorthboundName, SouthboundName, NorthdName, OpenVSwitch, ControllerName, AgentName}
-
 // Secrets and the ConfigMap with certificates. The operator fills them.
 const (
 	NorthdSecret     = "kiln-tls-northd"
@@ -81,12 +68,6 @@ const (
 	northdHealthPort      = 10671
 	openVSwitchHealthPort = 10672
 )
-
-// VersionPorts are the ports on which pods serve their versions, by component. Databases and the backups pod use their
-// admin endpoints instead.
-var VersionPorts = map[string]uint16{
-	NorthdName: northdHealthPort, OpenVSwitch: openVSwitchHealthPort, ControllerName: controllerHealthPort, AgentName: agentHealthPort,
-}
 
 // centralAccount is the ServiceAccount of the databases and northd.
 const centralAccount = "ovn-central"

@@ -28,16 +28,17 @@ func stamp(t *corev1.PodTemplateSpec) {
 	t.Annotations[TemplateAnnotation] = hex.EncodeToString(sum[:8])
 }
 
-// Templates returns the stamp of every component's pod template, by name of the component.
+// Templates returns the stamp of the pod template of every operand that upgrades replace, by name.
 func Templates(c Config) map[string]string {
 	all := map[string]string{}
-	objects := append(DatabaseObjects(c, Northbound), DatabaseObjects(c, Southbound)...)
-	for _, more := range [][]Object{NorthdObjects(c), OpenVSwitchObjects(c), ControllerObjects(c), AgentObjects(c)} {
-		objects = append(objects, more...)
-	}
-	for _, o := range objects {
-		if t := Template(o); t != nil {
-			all[o.GetName()] = t.Annotations[TemplateAnnotation]
+	for _, operand := range Operands {
+		if operand.Stage == "" {
+			continue
+		}
+		for _, o := range operand.Objects(c) {
+			if t := Template(o); t != nil {
+				all[o.GetName()] = t.Annotations[TemplateAnnotation]
+			}
 		}
 	}
 	return all

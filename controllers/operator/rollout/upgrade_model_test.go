@@ -146,7 +146,7 @@ func (m *upgradeModel) observe() Upgrade {
 		}
 		u.Nodes = append(u.Nodes, seen)
 	}
-	for _, name := range render.Components {
+	for _, name := range render.Components() {
 		s, stage := m.sets[name], componentStages[name]
 		if s == nil {
 			continue
@@ -178,7 +178,7 @@ func (m *upgradeModel) pass() {
 	if p.Pull {
 		m.pulls = m.wanted
 	}
-	for _, name := range render.Components {
+	for _, name := range render.Components() {
 		if s := m.sets[name]; s != nil {
 			if !step() {
 				return
@@ -337,7 +337,7 @@ func (m *upgradeModel) world() {
 			}
 		}
 	}
-	for _, name := range render.Components {
+	for _, name := range render.Components() {
 		if s := m.sets[name]; s != nil {
 			for i := range s.pods {
 				if p := s.pods[i]; !s.deployment && p != nil && p.ending && m.random.IntN(3) == 0 {
