@@ -19,10 +19,11 @@ var (
 	RequestKind     = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "CertificateRequest"}
 )
 
+// CertificateDefinition is the name of the CustomResourceDefinition of Certificates.
+const CertificateDefinition = "certificates.cert-manager.io"
+
+// Annotations of a Secret that name the issuer of its certificate.
 const (
-	// CertificateDefinition is the name of the CustomResourceDefinition.
-	CertificateDefinition = "certificates.cert-manager.io"
-	// Annotations of a Secret that name the issuer of its certificate.
 	IssuerNameAnnotation  = "cert-manager.io/issuer-name"
 	IssuerKindAnnotation  = "cert-manager.io/issuer-kind"
 	IssuerGroupAnnotation = "cert-manager.io/issuer-group"
