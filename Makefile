@@ -251,8 +251,9 @@ crashes: images ## Kill the daemons of a node's Open vSwitch in a new lab, and c
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules
+lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; and the language of comments, messages and docs
 	$(GOLANGCI_LINT) run ./...
+	go run ./hack/language
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code

@@ -1,0 +1,136 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Language checks that the share of archaic or riddling English in comments, string literals and pages of documentation stays low. A marker is a
+// symptom: name the subject and use the field's word, instead of a synonym of the marker (CONTRIBUTING.md).
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// markers are words and phrases that plain technical English does without in most places.
+var markers = regexp.MustCompile(strings.Join([]string{
+	`(?i)\bwhat (?:is|are|was|were|it|they|has|have|others|users|pods|comes|came|goes|must|may|can|cannot|does|follows|belongs|runs|serves|asks)\b`,
+	`(?i)\b(?:those|that) (?:of|which|who|with|without)\b`,
+	`\b(?:tells?|told|hears? of|heard of)\b`,
+	`(?i)\b(?:nobody|somebody|anybody|whoever|whomever|whom)\b`,
+	`\b(?:anew|rivals?|beside|mend(?:s|ed|ing)?|in force)\b`,
+	`\b(?:is|are|was|were) gone\b`,
+	`\bany more\b|\bof before\b|\bfrom before\b|\bfor (?:its|their) own\b`,
+	`\b(?:comes?|goes?|went) (?:by|away|on)\b`,
+	`\b(?:is|are) to (?:be|have|go|come)\b`,
+}, "|"))
+
+// fewWords is the number of words below which a text is not judged.
+const fewWords = 4
+
+// share counts the texts of one kind.
+type share struct {
+	kind string
+	// limit is the highest share of texts with a marker, in parts of a thousand.
+	limit         int
+	texts, marked int
+	found         []string
+}
+
+func (s *share) add(at, text string) {
+	if len(strings.Fields(text)) < fewWords {
+		return
+	}
+	s.texts++
+	if m := markers.FindString(text); m != "" {
+		s.marked++
+		s.found = append(s.found, fmt.Sprintf("%s: %q in: %.120s", at, m, strings.Join(strings.Fields(text), " ")))
+	}
+}
+
+func (s *share) exceeded() bool { return s.marked*1000 > s.texts*s.limit }
+
+func main() {
+	if err := run("."); err != nil {
+		fmt.Fprintln(os.Stderr, "language:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string) error {
+	comments, literals, pages := &share{kind: "comments", limit: 10}, &share{kind: "string literals", limit: 2}, &share{kind: "sentences of docs", limit: 20}
+	list := exec.Command("git", "-C", root, "ls-files", "*.go", "*.md")
+	names, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("list the files: %w", err)
+	}
+	for _, name := range strings.Fields(string(names)) {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			continue // deleted, and not committed yet
+		}
+		if filepath.Ext(name) == ".md" {
+			judgePage(pages, name, string(text))
+			continue
+		}
+		if err := judgeCode(comments, literals, name, text); err != nil {
+			return err
+		}
+	}
+	exceeded := false
+	for _, s := range []*share{comments, literals, pages} {
+		fmt.Printf("%d of %d %s have a marker (%.1f %%, limit %.1f %%)\n", s.marked, s.texts, s.kind, 100*float64(s.marked)/float64(max(s.texts, 1)), float64(s.limit)/10)
+		if s.exceeded() {
+			exceeded = true
+			fmt.Println("  " + strings.Join(s.found, "\n  "))
+		}
+	}
+	if exceeded {
+		return errors.New("rewrite some of the texts above (CONTRIBUTING.md, Language)")
+	}
+	return nil
+}
+
+// judgeCode judges the comments and the string literals of a file that people write.
+func judgeCode(comments, literals *share, name string, text []byte) error {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, text, parser.ParseComments)
+	if err != nil {
+		return fmt.Errorf("parse %s: %w", name, err)
+	}
+	if ast.IsGenerated(file) || strings.HasPrefix(name, "internal/ovsdb/nb/") || strings.HasPrefix(name, "internal/ovsdb/sb/") || strings.HasPrefix(name, "internal/ovsdb/vswitch/") {
+		return nil
+	}
+	at := func(p token.Pos) string { return files.Position(p).String() }
+	for _, group := range file.Comments {
+		comments.add(at(group.Pos()), group.Text())
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if lit, is := n.(*ast.BasicLit); is && lit.Kind == token.STRING {
+			literals.add(at(lit.Pos()), strings.Trim(lit.Value, "\"`"))
+		}
+		return true
+	})
+	return nil
+}
+
+var (
+	fence    = regexp.MustCompile("(?s)```.*?```")
+	code     = regexp.MustCompile("`[^`\n]*`")
+	tableRow = regexp.MustCompile(`(?m)^\|[^\n]*$`)
+	sentence = regexp.MustCompile(`[.!?:]\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s`)
+)
+
+// judgePage judges the sentences of a page, without code and tables.
+func judgePage(pages *share, name, text string) {
+	text = tableRow.ReplaceAllString(code.ReplaceAllString(fence.ReplaceAllString(text, " "), "x"), "")
+	for _, s := range sentence.Split(text, -1) {
+		pages.add(name, s)
+	}
+}
