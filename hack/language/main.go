@@ -11,8 +11,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -65,23 +65,28 @@ func main() {
 
 func run(root string) error {
 	comments, literals, pages := &share{kind: "comments", limit: 10}, &share{kind: "string literals", limit: 2}, &share{kind: "sentences of docs", limit: 20}
-	list := exec.Command("git", "-C", root, "ls-files", "*.go", "*.md")
-	names, err := list.Output()
-	if err != nil {
-		return fmt.Errorf("list the files: %w", err)
-	}
-	for _, name := range strings.Fields(string(names)) {
-		text, err := os.ReadFile(filepath.Join(root, name))
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(root, path)
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "_output" || name == ".git" || name == "bin"):
+			return filepath.SkipDir
+		case filepath.Ext(name) != ".md" && filepath.Ext(name) != ".go":
+			return nil
+		}
+		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // deleted, and not committed yet
+			return err
 		}
 		if filepath.Ext(name) == ".md" {
 			judgePage(pages, name, string(text))
-			continue
+			return nil
 		}
-		if err := judgeCode(comments, literals, name, text); err != nil {
-			return err
-		}
+		return judgeCode(comments, literals, name, text)
+	})
+	if err != nil {
+		return fmt.Errorf("read the texts: %w", err)
 	}
 	exceeded := false
 	for _, s := range []*share{comments, literals, pages} {
