@@ -52,7 +52,7 @@ func upgradeSpecs(p **pair) {
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(asInstalled()))).To(Succeed())
 		labelNodes(ctx, canaryLabel, nil)
 		runsOn(ctx, present)
-	}, NodeTimeout(6*time.Minute))
+	}, NodeTimeout(upgradeTime))
 
 	It("stop before the first pod is replaced if nodes cannot pull the image", func(ctx SpecContext) {
 		wantImage(ctx, "kiln.local/kiln:missing", v1alpha1.UpgradeAutomatic)
@@ -75,7 +75,7 @@ func upgradeSpecs(p **pair) {
 
 		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeCanary)
-		Eventually(progressing).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(
+		Eventually(progressing).WithContext(ctx).WithTimeout(upgradeTime / 3).WithPolling(time.Second).Should(
 			And(HavePrefix("False ReplacingPaused"), ContainSubstring("the canary nodes are done")))
 		for node, images := range imagesByNode(ctx, Default) {
 			want := present
@@ -87,26 +87,29 @@ func upgradeSpecs(p **pair) {
 		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, nextImage)
 		traffic(ctx, "upgrade", 2)
-	}, SpecTimeout(8*time.Minute))
+	}, SpecTimeout(upgradeTime))
 
 	It("go back when the image is set back", func(ctx SpecContext) {
 		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, present)
 		traffic(ctx, "rollback", 2)
-	}, SpecTimeout(8*time.Minute))
+	}, SpecTimeout(upgradeTime))
 
 	It("go back halfway as well", Label("faults"), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
 		Eventually(func(g Gomega) {
 			g.Expect(imagesByNode(ctx, g)).To(HaveKeyWithValue(suite.Workers[0], HaveEach(nextImage)))
-		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		}).WithContext(ctx).WithTimeout(upgradeTime / 3).WithPolling(time.Second).Should(Succeed())
 		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, present)
 		traffic(ctx, "rollback halfway", 4)
-	}, SpecTimeout(8*time.Minute))
+	}, SpecTimeout(upgradeTime))
 }
+
+// upgradeTime is more than an upgrade takes: two minutes in make test, and ten with three members of each database in a kernel lab on one CPU.
+const upgradeTime = 18 * time.Minute
 
 // wantImage changes only the image and the upgrade mode.
 func wantImage(ctx context.Context, image string, mode v1alpha1.UpgradeMode) {
@@ -134,7 +137,7 @@ func runsOn(ctx context.Context, image string) {
 			g.Expect(row.Versions[0].Pods).To(Equal(row.Desired), row.Name)
 		}
 		g.Expect(oc.Status.Versions).To(MatchRegexp(`^Kiln \S+; OVN [0-9.]+; Open vSwitch [0-9.]+$`))
-	}).WithContext(ctx).WithTimeout(6 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(upgradeTime).WithPolling(time.Second).Should(Succeed())
 }
 
 // componentImages returns the images of all component pods.
