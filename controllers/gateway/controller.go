@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,9 +34,6 @@ type Reconciler struct {
 	Gate       *reconciler.StartGate
 	// LeaseStates of the gateway nodes; nil if their Leases are not watched.
 	Leases *LeaseStates
-
-	// measured holds the labels of the exported metric of each subnet.
-	measured sync.Map
 }
 
 // Reconcile applies the gateway of one Subnet. While its spec is invalid, the last valid one applies, as on nodes, and its gateway still
@@ -179,13 +175,13 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) error {
 	if err != nil {
 		return fmt.Errorf("apply the gateway of subnet %s: %w", in.subnet.Name, err)
 	}
-	r.measure(in, hops)
+	measure(in, hops)
 	return nil
 }
 
 // remove deletes the gateway of a subnet from the database. It is idempotent.
 func (r *Reconciler) remove(ctx context.Context, subnet string) error {
-	r.unmeasure(subnet)
+	unmeasure(subnet)
 	if err := r.Northbound.Apply(ctx, translate.GatewayOwner(subnet), nil); err != nil {
 		return fmt.Errorf("delete the gateway of subnet %s: %w", subnet, err)
 	}

@@ -12,45 +12,35 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 var (
 	// Name and labels match the metric of Kube-OVN.
-	info = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	info = reconciler.NewSeries(prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "centralized_subnet_info", Help: "Gateway of a subnet with a centralized gateway; 1 while a node carries its traffic.",
-	}, []string{"subnet_name", "enable_ecmp", "gateway_node", "active_gateway", "match", "nexthops"})
+	}, []string{"subnet_name", "enable_ecmp", "gateway_node", "active_gateway", "match", "nexthops"}))
 	failovers = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kiln_gateway_failovers_total", Help: "Failovers: how often the traffic of a subnet moved away from a gateway node that stopped serving.",
 	}, []string{"subnet_name"})
 )
 
-func init() { metrics.Registry.MustRegister(info, failovers) }
+func init() { metrics.Registry.MustRegister(failovers) }
 
-// measure exports the gateway of a subnet. It deletes the series with previous labels.
-func (r *Reconciler) measure(in inputs, hops []netip.Addr) {
+// measure exports the gateway of a subnet.
+func measure(in inputs, hops []netip.Addr) {
 	value := 0.0
 	if len(hops) > 0 {
 		value = 1
 	}
-	labels := [...]string{
+	info.Set([]string{
 		in.subnet.Name, strconv.FormatBool(in.spec.ECMP), in.valid.Spec.GatewayNode, strings.Join(in.selected, ","),
 		ipfamily.Join(in.cidrs), ipfamily.Join(hops),
-	}
-	if before, ok := r.measured.Swap(in.subnet.Name, labels); ok && before != labels {
-		forget(before)
-	}
-	info.WithLabelValues(labels[:]...).Set(value)
+	}, value)
 }
 
 // unmeasure deletes the series of a subnet.
-func (r *Reconciler) unmeasure(subnet string) {
-	if labels, ok := r.measured.LoadAndDelete(subnet); ok {
-		forget(labels)
-		failovers.DeleteLabelValues(subnet)
-	}
-}
-
-func forget(labels any) {
-	values := labels.([6]string)
-	info.DeleteLabelValues(values[:]...)
+func unmeasure(subnet string) {
+	info.Delete(subnet)
+	failovers.DeleteLabelValues(subnet)
 }

@@ -49,8 +49,6 @@ type Reconciler struct {
 	// allocatorNetworks has the last network that the allocator received for each subnet, as text.
 	allocatorNetworks sync.Map
 	admissions        admissions
-	// measured holds the labels of the exported usage metrics of each subnet.
-	measured sync.Map
 }
 
 // Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied.
@@ -172,7 +170,7 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 // remove deletes a subnet from the allocator and its rows from the database. It is idempotent.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
 	r.allocatorNetworks.Delete(name)
-	r.unmeasure(name)
+	addressCounts.Delete(name)
 	r.Allocator.DeleteSubnet(name)
 	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the switch of subnet %s: %w", name, err)

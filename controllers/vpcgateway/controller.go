@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -58,8 +57,6 @@ type Reconciler struct {
 	leases join.Leases
 	// moved enqueues VPCs with a node whose Lease state changed.
 	moved k8s.RequestSource
-	// measured holds the labels of the exported metric of each VPC.
-	measured sync.Map
 }
 
 // Reconcile applies the gateway router of one VPC and updates its status.
@@ -110,7 +107,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 			r.Leases.Expect(node)
 		}
 	}
-	r.measure(*in)
+	measure(*in)
 	return join.Record(ctx, r.Client, in.object())
 }
 
@@ -134,7 +131,7 @@ func (in *inputs) object() *kubeovnv1.IP {
 
 // remove deletes the gateway router of a VPC. It releases the address after the ports are deleted.
 func (r *Reconciler) remove(ctx context.Context, vpc string) error {
-	r.unmeasure(vpc)
+	unmeasure(vpc)
 	if err := r.Northbound.Apply(ctx, translate.VpcGatewayOwner(vpc), nil); err != nil {
 		return fmt.Errorf("delete the way out of VPC %s: %w", vpc, err)
 	}

@@ -8,41 +8,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 var (
-	info = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	info = reconciler.NewSeries(prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kiln_vpc_transit_info", Help: "The way from a custom VPC to Services and the outside; 1 while a node that serves carries it.",
-	}, []string{"vpc", "node", "standby", "addresses"})
+	}, []string{"vpc", "node", "standby", "addresses"}))
 	failovers = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kiln_vpc_transit_failovers_total", Help: "Failovers: how often the outgoing traffic of a custom VPC moved away from a node that stopped serving.",
 	}, []string{"vpc"})
 )
 
-func init() { metrics.Registry.MustRegister(info, failovers) }
+func init() { metrics.Registry.MustRegister(failovers) }
 
-// measure exports the gateway router of a VPC. It deletes the series with previous labels.
-func (r *Reconciler) measure(in inputs) {
+// measure exports the gateway router of a VPC.
+func measure(in inputs) {
 	value := 0.0
 	if in.up && in.conflict == "" {
 		value = 1
 	}
-	labels := [...]string{in.vpc.Name, in.pair.Active, in.pair.Standby, ipfamily.Join(in.lease.Addresses)}
-	if before, ok := r.measured.Swap(in.vpc.Name, labels); ok && before != labels {
-		forget(before)
-	}
-	info.WithLabelValues(labels[:]...).Set(value)
+	info.Set([]string{in.vpc.Name, in.pair.Active, in.pair.Standby, ipfamily.Join(in.lease.Addresses)}, value)
 }
 
 // unmeasure deletes the series of a VPC.
-func (r *Reconciler) unmeasure(vpc string) {
-	if labels, ok := r.measured.LoadAndDelete(vpc); ok {
-		forget(labels)
-		failovers.DeleteLabelValues(vpc)
-	}
-}
-
-func forget(labels any) {
-	values := labels.([4]string)
-	info.DeleteLabelValues(values[:]...)
+func unmeasure(vpc string) {
+	info.Delete(vpc)
+	failovers.DeleteLabelValues(vpc)
 }
