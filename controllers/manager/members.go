@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/tlsdir"
 )
 
 const (
@@ -81,7 +82,7 @@ func (m *members) follow(ctx context.Context, set func([]string)) error {
 
 // connect waits for a session without a time limit. If the addresses change meanwhile, it restarts with the new ones.
 func (p *process) connect(ctx context.Context, m *members) (*ovsdbclient.Session, error) {
-	config, err := ovsdbclient.LoadTLS(p.options.TLSDirectory, northboundName)
+	config, err := tlsdir.Client(p.options.TLSDirectory, northboundName)
 	if err != nil {
 		return nil, fmt.Errorf("load the certificate for the northbound database: %w", err)
 	}

@@ -39,6 +39,7 @@ import (
 	"github.com/kiln-net/kiln/internal/panics"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/tlsdir"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -229,7 +230,7 @@ func (f *fakeMembers) serve(t *testing.T, port int32, mount func() string, handl
 	t.Helper()
 	s := httptest.NewUnstartedServer(handler)
 	s.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		config, err := adminapi.ServerTLS(mount()).GetConfigForClient(hello)
+		config, err := tlsdir.Server(mount(), certs.AdminTrustFile).GetConfigForClient(hello)
 		if err == nil {
 			config.Time = f.now
 		}

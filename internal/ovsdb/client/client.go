@@ -43,7 +43,7 @@ const (
 type Options struct {
 	// Endpoints in OVSDB's form (ovsdb(7)): "ssl:[2001:db8::1]:6641", "tcp:127.0.0.1:6641", "unix:/run/ovn/ovnnb_db.sock".
 	Endpoints []string
-	// TLS is for ssl: endpoints; see LoadTLS.
+	// TLS is for ssl: endpoints; see tlsdir.Client.
 	TLS *tls.Config
 	Log logr.Logger
 }

@@ -6,13 +6,12 @@ package adminapi
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
+
+	"github.com/kiln-net/kiln/internal/tlsdir"
 )
 
 // Handler serves a member. Errors of the member are returned as status 500 with their text.
@@ -71,41 +70,12 @@ func answer(w http.ResponseWriter, err error) {
 	}
 }
 
-// ServerTLS returns the configuration of the endpoint's listener from a directory that holds tls.crt, tls.key and admin-ca.crt,
-// the CA of callers. The files are read at each handshake (handshakes are rare), so that rotated files apply at once.
-func ServerTLS(dir string) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return load(dir)
-		},
-	}
-}
-
-func load(dir string) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
-	if err != nil {
-		return nil, fmt.Errorf("load the endpoint's certificate: %w", err)
-	}
-	callers, err := os.ReadFile(filepath.Join(dir, "admin-ca.crt"))
-	if err != nil {
-		return nil, fmt.Errorf("load the callers' authority: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(callers) {
-		return nil, fmt.Errorf("%s holds no certificate", filepath.Join(dir, "admin-ca.crt"))
-	}
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{pair},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ClientCAs:    pool,
-	}, nil
-}
+// callersFile has the CA of callers, in the directory of tls.crt and tls.key.
+const callersFile = "admin-ca.crt"
 
 // Serve serves on address (`[::]:6651`) until ctx ends.
 func Serve(ctx context.Context, address, tlsDir string, handler http.Handler) error {
-	listener, err := tls.Listen("tcp", address, ServerTLS(tlsDir))
+	listener, err := tls.Listen("tcp", address, tlsdir.Server(tlsDir, callersFile))
 	if err != nil {
 		return fmt.Errorf("listen for the operator on %s: %w", address, err)
 	}

@@ -5,8 +5,6 @@ package ovsdb
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
+	"github.com/kiln-net/kiln/internal/tlsdir"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -87,7 +86,7 @@ func (a *archive) follow(ctx context.Context) {
 
 // connect connects to any member that is part of the cluster: a backup holds the data that the cluster has agreed on.
 func (a *archive) connect(ctx context.Context, status v1alpha1.DatabaseStatus) (*jsonrpc.Conn, error) {
-	config, err := clientTLS(a.options.TLSDir, a.options.Database.ServerName)
+	config, err := tlsdir.Client(a.options.TLSDir, a.options.Database.ServerName)
 	if err != nil {
 		return nil, err
 	}
@@ -173,26 +172,11 @@ func (m *member) fetch(ctx context.Context, f files, p startup.Plan) error {
 	if err != nil {
 		return fmt.Errorf("fetch backup %s: %w", p.Backup, err)
 	}
-	config, err := clientTLS(m.options.TLSDir, adminapi.ArchiveName)
+	config, err := tlsdir.Client(m.options.TLSDir, adminapi.ArchiveName)
 	if err != nil {
 		return err
 	}
 	client := adminapi.NewClient(netip.AddrPortFrom(address, adminapi.PortArchive), config)
 	defer client.Close()
 	return f.takeIn(ctx, p.Backup, func(to io.Writer) error { return client.Backup(ctx, p.Backup, to) })
-}
-
-// clientTLS returns the configuration for connections to the server of this name.
-func clientTLS(dir, server string) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
-	if err != nil {
-		return nil, fmt.Errorf("load the certificate: %w", err)
-	}
-	authority, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
-	if err != nil {
-		return nil, fmt.Errorf("load the authority of %s: %w", server, err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority)
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: server}, nil
 }

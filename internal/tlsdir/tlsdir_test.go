@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package tlsdir
 
 import (
 	"crypto/ecdsa"
@@ -80,10 +80,16 @@ func handshake(t *testing.T, config *tls.Config, servers, clients *authority, na
 	key, cert := servers.sign(&x509.Certificate{DNSNames: []string{name}})
 	pool := x509.NewCertPool()
 	pool.AddCert(clients.cert)
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+	return exchange(t, &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}},
 		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: pool,
-	})
+	}, config)
+}
+
+// exchange reads a byte from a server.
+func exchange(t *testing.T, serve, config *tls.Config) error {
+	t.Helper()
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", serve)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +111,11 @@ func handshake(t *testing.T, config *tls.Config, servers, clients *authority, na
 	return err
 }
 
-func TestTLSVerifiesBothSidesByTodaysFiles(t *testing.T) {
+func TestAClientVerifiesByTodaysFiles(t *testing.T) {
 	servers, clients, others := newAuthority(t), newAuthority(t), newAuthority(t)
 	dir := t.TempDir()
 	clients.files(dir, "controller", servers)
-	config, err := LoadTLS(dir, "ovn-nb")
+	config, err := Client(dir, "ovn-nb")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,9 +137,9 @@ func TestTLSVerifiesBothSidesByTodaysFiles(t *testing.T) {
 	}
 }
 
-func TestTLSNeedsItsFiles(t *testing.T) {
+func TestAClientNeedsItsFiles(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := LoadTLS(dir, "ovn-nb"); err == nil {
+	if _, err := Client(dir, "ovn-nb"); err == nil {
 		t.Error("no files, no error")
 	}
 	a := newAuthority(t)
@@ -141,7 +147,32 @@ func TestTLSNeedsItsFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadTLS(dir, "ovn-nb"); err == nil {
+	if _, err := Client(dir, "ovn-nb"); err == nil {
 		t.Error("no authority, no error")
+	}
+}
+
+func TestAServerVerifiesByTodaysFiles(t *testing.T) {
+	servers, clients, others := newAuthority(t), newAuthority(t), newAuthority(t)
+	dir, caller := t.TempDir(), t.TempDir()
+	servers.files(dir, "member", clients)
+	clients.files(caller, "operator", servers)
+	config, err := Client(caller, "member")
+	if err != nil {
+		t.Fatal(err)
+	}
+	connect := func() error { return exchange(t, Server(dir, "ca.crt"), config) }
+	if err := connect(); err != nil {
+		t.Errorf("the right client: %v", err)
+	}
+	servers.files(dir, "member", others)
+	if err := connect(); err == nil {
+		t.Error("a client of an authority that is no longer trusted was accepted")
+	}
+	if err := os.Remove(filepath.Join(dir, "ca.crt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(); err == nil {
+		t.Error("a server without the authority of its clients accepted one")
 	}
 }
