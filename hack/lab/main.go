@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command lab runs a real Kubernetes cluster on one Linux machine, without a container engine: nodes are machines made of
-// namespaces, on a network of bridges, with an outside world behind a router. See docs/lab.md.
+// namespaces, on a network of bridges, with an outside world behind a router. See docs/development/lab.md.
 package main
 
 import (

@@ -143,7 +143,9 @@ func (d Dir) SaveLogs(ctx context.Context, to string) error {
 		return fmt.Errorf("unpack the logs: %w", err)
 	}
 	logs := filepath.Join(d.state(), "logs")
-	script := "if test -d " + quote(logs) + "; then tar --create --ignore-failed-read --directory=" + quote(logs) + " .; else tar --create --files-from=/dev/null; fi"
+	// tar ends with 1 if a program has written to a file meanwhile.
+	script := "if test -d " + quote(logs) + "; then tar --create --ignore-failed-read --directory=" + quote(logs) +
+		" . || test $? = 1; else tar --create --files-from=/dev/null; fi"
 	err = d.Run(ctx, machine.Command{Args: []string{"/bin/sh", "-c", script}, Stdout: archive, Stderr: io.Discard})
 	return errors.Join(err, archive.Close(), unpack.Wait())
 }
