@@ -185,7 +185,7 @@ FOCUS ?=
 SKIP ?=
 
 .PHONY: conformance
-conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in a new lab (docs/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others, KEEP=1 leaves the lab up)
+conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in a new lab (docs/development/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others, KEEP=1 leaves the lab up)
 	go run ./hack/conformance -build
 	$(LAB) down
 	$(LAB_UP)
@@ -195,7 +195,7 @@ conformance: prepare images ## Kubernetes' own [sig-network] conformance tests i
 	test -n "$(KEEP)" || $(LAB) down; exit $$status
 
 .PHONY: faults
-faults: images ## Every fault of docs/reliability.md, one after another, in a new lab with three nodes of the control plane; the table goes to _output/faults.md
+faults: images ## Every fault of docs/operations/reliability.md, one after another, in a new lab with three nodes of the control plane; the table goes to _output/faults.md
 	$(LAB) down
 	$(LAB_UP) --control-planes 3
 	$(LAB) load $(IMAGE_ARCHIVE)
@@ -319,7 +319,7 @@ BENCH_ARGS = -bench floor,$(BENCH) -n $(N) $(if $(LAYOUT),-layout $(LAYOUT)) $(B
 OLD_FLAGS ?=
 
 .PHONY: bench
-bench: $(if $(BENCH_PACKAGE),bench-package,bench-system) ## Measure against the floors of this machine (needs `make prepare`; docs/performance.md): make bench BENCH=burst N=5000
+bench: $(if $(BENCH_PACKAGE),bench-package,bench-system) ## Measure against the floors of this machine (needs `make prepare`; docs/development/performance.md): make bench BENCH=burst N=5000
 
 .PHONY: bench-system
 bench-system:

@@ -27,7 +27,7 @@ func (n *node) series(name string, labels ...string) *dto.Metric {
 	return nil
 }
 
-// TestMetricsOfCNI makes one ADD wait for its address and then for its flows, and reads the CNI server's metrics that docs/metrics.md
+// TestMetricsOfCNI makes one ADD wait for its address and then for its flows, and reads the CNI server's metrics that docs/operations/metrics.md
 // lists.
 func TestMetricsOfCNI(t *testing.T) {
 	const pause = 300 * time.Millisecond

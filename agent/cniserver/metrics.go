@@ -22,7 +22,7 @@ var (
 	}, []string{"node_name", "method", "status_code"})
 	legSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "cni_op_leg_seconds",
-		Help:    "Duration of each leg of the CNI operations add and del in the agent. docs/cni.md describes the legs.",
+		Help:    "Duration of each leg of the CNI operations add and del in the agent. docs/reference/cni.md describes the legs.",
 		Buckets: prometheus.ExponentialBuckets(.0005, 1.6, 26), // to a minute
 	}, []string{"node_name", "method", "leg"})
 	addressSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -49,7 +49,7 @@ type annotationEntry struct {
 	check func(string) error
 }
 
-// annotationTable lists each annotation for each kind of object. docs/reference-api.md has the same rows. The users of a request validate
+// annotationTable lists each annotation for each kind of object. docs/reference/api.md has the same rows. The users of a request validate
 // it if it has neither parse nor check: internal/validation for DHCP options, the controllers for annotations of rules and NetworkPolicies.
 var annotationTable = []annotationEntry{
 	{name: AnnotationPodUID, on: OnPod, role: RoleResult},

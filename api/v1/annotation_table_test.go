@@ -76,7 +76,7 @@ func annotationsIn(t *testing.T, spec *ast.ValueSpec) (values []Annotation) {
 
 // The table of annotations in the documentation has the same rows.
 func TestTheTableIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference-api.md")
+	text, err := os.ReadFile("../../docs/reference/api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestTheTableIsDocumented(t *testing.T) {
 	slices.SortFunc(documented, order)
 	slices.SortFunc(want, order)
 	if diff := gocmp.Diff(want, documented); diff != "" {
-		t.Errorf("the table (-) and docs/reference-api.md (+):\n%s", diff)
+		t.Errorf("the table (-) and docs/reference/api.md (+):\n%s", diff)
 	}
 }
 

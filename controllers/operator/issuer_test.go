@@ -261,7 +261,7 @@ func (s *scenario) givenUp(t *testing.T) {
 	}
 }
 
-// lost follows the instructions for lost keys in docs/install.md. The operator's clock is the real time again, at which
+// lost follows the instructions for lost keys in docs/operations/install.md. The operator's clock is the real time again, at which
 // the existing CAs are not valid yet.
 func (s *scenario) lost(t *testing.T) {
 	g := newG(t)

@@ -106,7 +106,7 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
-// TestTheSampleForNorthGateways tests the sample policy of docs/security.md.
+// TestTheSampleForNorthGateways tests the sample policy of docs/operations/security.md.
 func TestTheSampleForNorthGateways(t *testing.T) {
 	w := newTenancy(t, render.Config{Namespace: testNamespace})
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", "policy_north_gateway.yaml"))

@@ -33,7 +33,7 @@ const policyRetry = 10 * time.Minute
 
 // unprotected ends a message with the risk while the policies are missing.
 const unprotected = "; until then users with the right to change pods can change the results of kube-ovn-controller on them, and a stolen token of a component " +
-	"can change pods and nodes that are not its own (docs/security.md)"
+	"can change pods and nodes that are not its own (docs/operations/security.md)"
 
 // protection reports whether the admission policies are applied. Without a reason this is not known yet.
 type protection struct {
@@ -56,7 +56,7 @@ func (r *Reconciler) protect(ctx context.Context, p *pass) error {
 	}
 	switch {
 	case err == nil:
-		p.protection = protection{true, reasonInForce, "admission policies deny what RBAC cannot: they are listed in docs/security.md"}
+		p.protection = protection{true, reasonInForce, "admission policies deny what RBAC cannot: they are listed in docs/operations/security.md"}
 		return nil
 	case meta.IsNoMatchError(err):
 		p.protection = protection{reason: reasonUnserved, message: "the API server does not serve ValidatingAdmissionPolicy of " +

@@ -166,7 +166,7 @@ func (r *Reconciler) cleanNodes(ctx context.Context, p *pass) error {
 		return &halt{reason: reasonRemoving, message: fmt.Sprintf("%d of %d nodes are clean; waiting until %s for %s",
 			len(p.nodes)-len(uncleaned), len(p.nodes), deadline.UTC().Format(time.RFC3339), list)}
 	}
-	note := "these nodes were not cleaned; restart them, or clean them by hand (docs/install.md): " + list
+	note := "these nodes were not cleaned; restart them, or clean them by hand (docs/operations/install.md): " + list
 	r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeWarning, "NodesNotCleaned", "Remove", "%s", cut(note, maxNote))
 	return nil
 }

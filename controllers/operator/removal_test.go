@@ -49,7 +49,7 @@ func subnet() *unstructured.Unstructured {
 	return u
 }
 
-// remove deletes the OVNCluster as docs/install.md describes. The second request finds an OVNCluster that is being
+// remove deletes the OVNCluster as docs/operations/install.md describes. The second request finds an OVNCluster that is being
 // deleted.
 func (s *scenario) remove(t *testing.T) {
 	t.Helper()

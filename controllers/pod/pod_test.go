@@ -77,7 +77,7 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 	}
 }
 
-// The metrics measure a pod that gets its network once: each leg of docs/metrics.md, and the whole path.
+// The metrics measure a pod that gets its network once: each leg of docs/operations/metrics.md, and the whole path.
 func TestWhatIsMeasuredOfAPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")

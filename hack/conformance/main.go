@@ -3,7 +3,7 @@
 
 // Command conformance runs the end-to-end tests of Kubernetes against Kiln in a lab that is up. The tests are built from the
 // version that the lab runs; by default it runs the [sig-network] tests that are part of conformance. It exits non-zero when a test
-// fails. See docs/conformance.md.
+// fails. See docs/development/conformance.md.
 package main
 
 import (

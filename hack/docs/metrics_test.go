@@ -21,7 +21,7 @@ import (
 
 const root = "../.."
 
-// TestMetricsAreDocumented compares the names and labels of all metrics in the code with the tables of docs/metrics.md, in both
+// TestMetricsAreDocumented compares the names and labels of all metrics in the code with the tables of docs/operations/metrics.md, in both
 // directions.
 func TestMetricsAreDocumented(t *testing.T) {
 	defined, documented := definedMetrics(t), documentedMetrics(t)
@@ -32,14 +32,14 @@ func TestMetricsAreDocumented(t *testing.T) {
 		labels, there := documented[name]
 		switch {
 		case !there:
-			t.Errorf("%s is not in docs/metrics.md", name)
+			t.Errorf("%s is not in docs/operations/metrics.md", name)
 		case !slices.Contains(labels, "…") && !slices.Equal(slices.Sorted(slices.Values(labels)), slices.Sorted(slices.Values(defined[name]))):
-			t.Errorf("%s has the labels %v, and in docs/metrics.md %v", name, defined[name], labels)
+			t.Errorf("%s has the labels %v, and in docs/operations/metrics.md %v", name, defined[name], labels)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(documented)) {
 		if _, there := defined[name]; !there {
-			t.Errorf("%s is in docs/metrics.md only", name)
+			t.Errorf("%s is in docs/operations/metrics.md only", name)
 		}
 	}
 }
@@ -122,7 +122,7 @@ var code = regexp.MustCompile("`([^`]+)`")
 // documentedMetrics returns the rows of the tables with a column of labels. A label may be followed by its values in parentheses.
 func documentedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "operations", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func (m *model) poolOf(addr netip.Addr) string {
 
 // meant lists the pools from which a request gets addresses of a family. The empty name stands for the addresses of no pool. A
 // pool has a family if its ranges, the spec.ips of the IPPool, have addresses of the family, even if excludeIps or an older
-// pool takes all of them (docs/addresses.md, Pools).
+// pool takes all of them (docs/user/addresses.md, Pools).
 func (m *model) meant(r Request, family ipfamily.Family) []string {
 	var with []string
 	for _, p := range m.pools {

@@ -119,7 +119,7 @@ func (p *plugin) restore() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&sure, "yes", false, "do it")
-	f.StringVar(&from, "from", string(v1alpha1.RecoverBackup), "Backup, Member or Rebuild: see docs/reliability.md")
+	f.StringVar(&from, "from", string(v1alpha1.RecoverBackup), "Backup, Member or Rebuild: see docs/operations/reliability.md")
 	f.StringVar(&node, "node", "", "where the database begins; by default the node that has most to begin from")
 	return cmd
 }

@@ -86,7 +86,7 @@ func routerMAC(server *nbtest.Server, port string) string {
 	return ""
 }
 
-// TestOnlyCheckedRulesCostNorthdFullComputations checks the cost of health checks that docs/services.md gives.
+// TestOnlyCheckedRulesCostNorthdFullComputations checks the cost of health checks that docs/user/services.md gives.
 func TestOnlyCheckedRulesCostNorthdFullComputations(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()

@@ -3,7 +3,7 @@
 
 // Command bench measures a controller of pod networks, by default `kiln controller`, against the best values that the same machine
 // can reach. It starts its own etcd, API server, OVN databases and ovn-northd, and connects only to the API server and the
-// databases. docs/performance.md explains the output.
+// databases. docs/development/performance.md explains the output.
 package main
 
 import (
@@ -129,7 +129,7 @@ func parse(args []string) (options, error) {
 	share := f.Int("share", 0, "percent of these CPUs' time for everything, as on a slower machine (root); 0 is all")
 	chosen := f.String("cpus", "", "CPUs to use, such as 0,1; by default all that this process may run on")
 	f.StringVar(&o.kiln, "kiln", "", "Kiln's binary; by default it is built from the working directory")
-	f.StringVar(&o.system, "system", kilnCommand, "command under test, for a shell; docs/performance.md says which variables it finds")
+	f.StringVar(&o.system, "system", kilnCommand, "command under test, for a shell; docs/development/performance.md says which variables it finds")
 	f.StringVar(&o.crds, "crds", kilnCRDs, "directory of the kinds that the system under test needs")
 	f.StringVar(&o.lease, "lease", kilnLease, "namespace and name of the Lease of its leader")
 	f.StringVar(&o.legs, "legs", kilnLegs, "prefix of its histograms of a pod's stages")

@@ -50,7 +50,7 @@ const newFlowWait = 10 * time.Second
 const nodeDatabase = "pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch'"
 
 // Known flows, of which the datapath has had packets, and a new one, which ovs-vswitchd has to set up. CRASHES is the number of rounds (1);
-// CRASHES_REPORT is a file for the table of docs/reliability.md.
+// CRASHES_REPORT is a file for the table of docs/operations/reliability.md.
 var _ = Describe("crashes of a node's Open vSwitch", Label("crashes", disruptive, mayRestart), Ordered, ContinueOnFailure, func() {
 	var p *pair
 	var stranger *corev1.Pod

@@ -22,7 +22,7 @@ import (
 
 const faultsNamespace = "e2e-faults"
 
-// fault is one line of the table in docs/reliability.md.
+// fault is one line of the table in docs/operations/reliability.md.
 type fault struct {
 	// did describes the fault.
 	did    string

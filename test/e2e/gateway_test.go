@@ -34,7 +34,7 @@ const (
 	gatewayNamespace = "e2e-gateway"
 	gatewayLabel     = "network.example.com/gateway" // as in config/samples/subnet_centralized.yaml
 	outsideRouter    = "router"
-	// failover is the time after which the traffic of a dead node uses another node (docs/gateways.md, docs/vpcs.md).
+	// failover is the time after which the traffic of a dead node uses another node (docs/user/gateways.md, docs/user/vpcs.md).
 	failover = 10 * time.Second
 )
 

@@ -31,7 +31,7 @@ const (
 	burstPods        = 100
 )
 
-// latencies are medians of the lab, rounded up, from the table in docs/performance.md. add is the upper bound of a histogram
+// latencies are medians of the lab, rounded up, from the table in docs/development/performance.md. add is the upper bound of a histogram
 // bucket.
 type latencies struct {
 	annotated, add time.Duration

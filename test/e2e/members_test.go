@@ -28,7 +28,7 @@ const (
 	// membersLabel is the label of nodes that may run members. All nodes have it, since the lab has one control-plane node.
 	membersLabel = "e2e.kiln/databases"
 	dataDir      = "/etc/origin/ovn/"
-	// rebuildPause is the pause of flows when the southbound database is rebuilt without any member left (docs/reliability.md).
+	// rebuildPause is the pause of flows when the southbound database is rebuilt without any member left (docs/operations/reliability.md).
 	rebuildPause = 10 * time.Second
 )
 

@@ -23,7 +23,7 @@ import (
 // flow's nodes, which costs packets with the userspace datapath (see watch).
 const aRestart = 500 * time.Millisecond
 
-// longestRestart is the longest gap of a flow whose nodes restarted Open vSwitch, from the table in docs/upgrades.md.
+// longestRestart is the longest gap of a flow whose nodes restarted Open vSwitch, from the table in docs/operations/upgrades.md.
 const longestRestart = 2300 * time.Millisecond
 
 // startTraffic starts the flows of a pair, and one pod after another on every node. The returned function stops them, reports

@@ -119,13 +119,13 @@ type watched struct {
 //
 // Flows between nodes lose packets when an interface is added or removed on either node. With the userspace datapath, ovs-vswitchd
 // then flushes and rereads its copy of the kernel's routes, and for these milliseconds drops packets to and from tunnels
-// (docs/components.md). A spec that expects no loss starts no pods on these nodes.
+// (docs/reference/components.md). A spec that expects no loss starts no pods on these nodes.
 type watch struct {
 	from  *corev1.Pod
 	flows []*watched
 	done  bool
 	// resets allows connections through a Service to end. With the userspace datapath, conntrack is part of ovs-vswitchd, so a
-	// restart loses the NAT state of these connections (docs/upgrades.md).
+	// restart loses the NAT state of these connections (docs/operations/upgrades.md).
 	resets bool
 }
 

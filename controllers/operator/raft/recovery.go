@@ -299,6 +299,6 @@ func (m Membership) lostMembers() string {
 // DescribeLoss returns the message for a lost quorum: the missing members and what to do. The title names the database.
 func (m Membership) DescribeLoss(title string) string {
 	return fmt.Sprintf("the %s has lost its quorum: of %d members these are missing: %s. Running pods keep their connections, and no pod gets a network. "+
-		"Bring members back; or, if they are lost for good, set spec.central.recovery (docs/reliability.md says how)",
+		"Bring members back; or, if they are lost for good, set spec.central.recovery (docs/operations/reliability.md says how)",
 		title, len(m.Status.Members), cmp.Or(m.lostMembers(), "none"))
 }

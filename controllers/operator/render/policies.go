@@ -131,7 +131,7 @@ func externalIPs() policy {
 		},
 		validations: []admissionv1.Validation{forbid("object.spec.externalIPs.all(ip, ip in variables.before) || variables.user",
 			"externalIPs divert the traffic of others to these addresses: they need the verb "+externalIPsVerb+" on "+externalIPsResource+"."+podNetworksGroup+
-				" in the namespace. Use a load balancer, or ask an administrator for a Role (docs/security.md)")},
+				" in the namespace. Use a load balancer, or ask an administrator for a Role (docs/operations/security.md)")},
 	}
 }
 

@@ -114,7 +114,7 @@ func uuidOf(t *testing.T, socket, table string, where ...[]string) (string, erro
 	return answer[0].Rows[0].UUID[1], nil
 }
 
-// TestAStolenNodeKey verifies the statements of docs/security.md about a stolen node key, with real servers and northd's roles.
+// TestAStolenNodeKey verifies the statements of docs/operations/security.md about a stolen node key, with real servers and northd's roles.
 func TestAStolenNodeKey(t *testing.T) {
 	if !inNamespace(t) {
 		return
