@@ -67,7 +67,7 @@ demo-run: images
 
 .PHONY: test
 test: prepare ## Everything: lint, unit, engine on a real ovsdb-server, envtest, and the e2e smoke in the lab
-	$(call stage,lint,300)
+	$(call stage,lint,900)
 	$(call stage,test-unit,1000)
 	$(call stage,test-e2e,3600)
 

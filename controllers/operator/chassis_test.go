@@ -126,21 +126,6 @@ func TestChassisCertificatesGoToTheirOwnNodesOnly(t *testing.T) {
 	}
 }
 
-func TestARequestWithoutANodeIsDenied(t *testing.T) {
-	SetDefaultEventuallyTimeout(soon)
-	SetDefaultEventuallyPollingInterval(often)
-	g := newG(t)
-	w := &theWorld
-	live := w.request(t, "", nil, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}}, func(s *certificatesv1.CertificateSigningRequestSpec) {
-		s.Usages = chassisUsages
-	})
-	g.Eventually(func() bool {
-		g.Expect(w.admin.Get(t.Context(), client.ObjectKeyFromObject(live), live)).To(Succeed())
-		return decided(live, certificatesv1.CertificateDenied)
-	}).Should(BeTrue())
-	g.Expect(live.Status.Certificate).To(BeEmpty())
-}
-
 // decided reports whether a request has a condition of this type.
 func decided(request *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
 	return slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })

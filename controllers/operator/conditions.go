@@ -4,17 +4,15 @@
 package operator
 
 import (
-	"time"
-
-	"github.com/kiln-net/kiln/controllers/operator/certs"
-
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
 )
 

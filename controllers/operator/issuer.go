@@ -189,8 +189,10 @@ func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
 	certificate, _ := object.(*unstructured.Unstructured)
 	var requests unstructured.UnstructuredList
 	requests.SetGroupVersionKind(certs.RequestKind)
-	if err := r.cache.List(ctx, &requests, client.InNamespace(r.Namespace)); err != nil {
-		return fmt.Errorf("list CertificateRequests: %w", err)
+	if certificate != nil {
+		if err := r.cache.List(ctx, &requests, client.InNamespace(r.Namespace)); err != nil {
+			return fmt.Errorf("list CertificateRequests: %w", err)
+		}
 	}
 	refusal := certs.Refusal(certificate, requests.Items)
 	what := p.issuer.Missing[name]

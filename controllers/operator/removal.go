@@ -47,7 +47,7 @@ var removalPhases = []struct {
 	run  func(*Reconciler, context.Context, *pass) error
 }{
 	{"stop the controller and the agents", stopping(render.StopWriters)},
-	{"stop northd and Open vSwitch", stopping(render.StopNodes)},
+	{"stop northd and Open vSwitch", stopping(render.StopDaemons)},
 	{"stop the databases", stopping(render.StopDatabases)},
 	{"clean the nodes", (*Reconciler).cleanNodes},
 	{"release the network resources", (*Reconciler).releaseResources},

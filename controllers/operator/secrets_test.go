@@ -4,8 +4,6 @@
 package operator
 
 import (
-	"github.com/kiln-net/kiln/controllers/operator/certs"
-
 	"bytes"
 	"crypto/x509"
 	"encoding/json"
@@ -20,6 +18,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/pki"
 )

@@ -82,7 +82,7 @@ type program struct {
 	root      string // directory of the module
 	module    string
 	functions map[string]*ssa.Function
-	// methods are the concrete types of the module, for calls through interfaces.
+	// types are the concrete types of the module, for calls through interfaces.
 	types []types.Type
 	ssa   *ssa.Program
 }

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reconciler contains the parts of the controller that all its reconcilers share: the gate that they wait at, the record of what is still
-// to be written after a start, and sources of requests other than watches.
+// Package reconciler contains the parts of the controller that all its reconcilers share: their common parts (Shared), the gate that they wait at, the
+// record of what is still to be written after a start, sources of requests other than watches, and metrics with a series per object (Series).
 package reconciler
 
 import (

@@ -37,8 +37,8 @@ type Shared struct {
 	Gate       *StartGate
 }
 
-// NewShared returns the parts for a manager, with an empty allocator and a closed gate. It adds the indexes that lookups need; the manager must not
-// have started its cache's informers of these kinds. openMembership lets every namespace use custom VPCs, private subnets and IPPools with namespaces.
+// NewShared returns the parts for a manager, with an empty allocator and a closed gate. It adds the indexes that lookups need.
+// openMembership lets every namespace use custom VPCs, private subnets and IPPools with namespaces.
 func NewShared(ctx context.Context, mgr ctrl.Manager, engine *northbound.Engine, openMembership bool) (*Shared, error) {
 	c, indexer := mgr.GetClient(), mgr.GetFieldIndexer()
 	s := &Shared{

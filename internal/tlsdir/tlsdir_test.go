@@ -161,7 +161,8 @@ func TestAServerVerifiesByTodaysFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	connect := func() error { return exchange(t, Server(dir, "ca.crt"), config) }
+	server := Server(dir, "ca.crt")
+	connect := func() error { return exchange(t, server, config) }
 	if err := connect(); err != nil {
 		t.Errorf("the right client: %v", err)
 	}

@@ -49,13 +49,14 @@ type Operand struct {
 	Removal RemovalStep
 }
 
-// RemovalStep orders the end of operands: first what changes the network, then what carries its traffic, then the state.
+// RemovalStep orders the end of operands: first the components that change the network, then the daemons that compute and forward and the backups, then
+// the databases.
 type RemovalStep int
 
 // Steps of a removal. After them CleanUpName runs.
 const (
 	StopWriters RemovalStep = iota + 1
-	StopNodes
+	StopDaemons
 	StopDatabases
 )
 
@@ -71,11 +72,11 @@ var Operands = []Operand{
 	},
 	{
 		Name: NorthdName, Kind: "Deployment", Objects: NorthdObjects,
-		Stage: v1alpha1.StageNorthd, VersionPort: northdHealthPort, LabelsPods: true, Removal: StopNodes,
+		Stage: v1alpha1.StageNorthd, VersionPort: northdHealthPort, LabelsPods: true, Removal: StopDaemons,
 	},
 	{
 		Name: OpenVSwitch, Kind: "DaemonSet", Objects: OpenVSwitchObjects,
-		Stage: v1alpha1.StageNodes, VersionPort: openVSwitchHealthPort, Removal: StopNodes,
+		Stage: v1alpha1.StageNodes, VersionPort: openVSwitchHealthPort, Removal: StopDaemons,
 	},
 	{
 		Name: ControllerName, Kind: "Deployment", Objects: ControllerObjects,
@@ -85,7 +86,7 @@ var Operands = []Operand{
 		Name: AgentName, Kind: "DaemonSet", Objects: AgentObjects,
 		Stage: v1alpha1.StageNodes, VersionPort: agentHealthPort, Removal: StopWriters,
 	},
-	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Optional: true, Removal: StopNodes},
+	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Optional: true, Removal: StopDaemons},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
 	{Name: CleanUpName, Kind: "DaemonSet", Objects: func(c Config) []Object { return []Object{CleanUp(c)} }, Hidden: true},
 }

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -21,11 +20,11 @@ import (
 func TestOperandsAreComplete(t *testing.T) {
 	c := Config{Namespace: "kube-system", Image: "kiln", Spec: v1alpha1.OVNClusterSpec{}}
 	c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}
-	accounts := map[string]bool{}
-	for _, o := range AccessObjects(c) {
-		if a, is := o.(*corev1.ServiceAccount); is {
-			accounts[a.Name] = true
-		}
+	accounts := map[string]bool{} // true if the account may write labels or annotations of pods
+	for _, a := range accesses(false) {
+		accounts[a.account] = slices.ContainsFunc(slices.Concat(a.cluster, a.own), func(r rbacv1.PolicyRule) bool {
+			return slices.Contains(r.Resources, "pods/status") && slices.Contains(r.Verbs, "patch")
+		})
 	}
 	architecture, err := os.ReadFile("../../../docs/architecture.md")
 	if err != nil {
@@ -48,8 +47,12 @@ func TestOperandsAreComplete(t *testing.T) {
 				t.Errorf("its pods are of component %s", template.Labels[ComponentLabel])
 			}
 			account, token := template.Spec.ServiceAccountName, template.Spec.AutomountServiceAccountToken
-			if !accounts[account] && (account != "" || token == nil || *token) {
+			writes, known := accounts[account]
+			if !known && (account != "" || token == nil || *token) {
 				t.Errorf("its ServiceAccount %q is not in accesses", account)
+			}
+			if own := o.Name != ImageName && o.Name != BackupsName; own && writes != o.LabelsPods { // the others borrow an account
+				t.Errorf("its account may patch pods/status: %v, and LabelsPods is %v", writes, o.LabelsPods)
 			}
 			if (o.Removal == 0) != (o.Name == CleanUpName) {
 				t.Errorf("it ends in step %d of a removal", o.Removal)
