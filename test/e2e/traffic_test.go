@@ -107,9 +107,9 @@ func startPods(ctx context.Context, namespace string) (nodes int, stop func() st
 	}
 }
 
-// startPod starts a pod, and returns the times until it had its address and until it was ready.
+// startPod starts a pod, and returns the times until it had its address and until it was ready. A pod has a minute, times the slowdown of the machine.
 func startPod(ctx context.Context, pod *corev1.Pod) (address, start time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(calibration.slowdown*float64(time.Minute)))
 	defer cancel()
 	begun := time.Now()
 	if _, err := suite.Cluster.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
