@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,6 +73,15 @@ func (kp KeyPair) Renewal() (time.Time, error) {
 		return time.Time{}, fmt.Errorf("read a certificate: %w", err)
 	}
 	return renewal(leaf.certificate), nil
+}
+
+// EncodeRequest returns a certificate request (PKCS #10, RFC 2986) for a key as PEM.
+func EncodeRequest(template *x509.CertificateRequest, key crypto.Signer) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
 }
 
 // SignRequest issues a client certificate for the key of a request (RFC 2986). It uses only the request's common name; the

@@ -11,12 +11,19 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/pki"
 )
 
 // TestRefusedRequests changes a valid request. An approval by somebody else does not make a difference.
@@ -68,15 +75,41 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
+// TestAnApprovedRequestThatIsRefusedFails covers a request that another approver approved before the operator decided.
+func TestAnApprovedRequestThatIsRefusedFails(t *testing.T) {
+	request := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: "approved"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: render.ChassisSigner, Username: "eve", Request: encode(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}}),
+		},
+		Status: certificatesv1.CertificateSigningRequestStatus{Conditions: []certificatesv1.CertificateSigningRequestCondition{
+			{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Human", Message: "looks good"},
+		}},
+	}
+	c := fake.NewClientBuilder().WithObjects(request).WithStatusSubresource(request).Build()
+	r := &ChassisReconciler{Client: c, APIReader: c, Namespace: "kube-system", Now: time.Now}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(request)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(request), request); err != nil {
+		t.Fatal(err)
+	}
+	if !decided(request, certificatesv1.CertificateFailed) || len(request.Status.Certificate) > 0 {
+		t.Errorf("conditions %+v, certificate %q", request.Status.Conditions, request.Status.Certificate)
+	}
+}
+
+var key = sync.OnceValues(func() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) })
+
 func encode(t *testing.T, template *x509.CertificateRequest) []byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	signer, err := key()
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	request, err := pki.EncodeRequest(template, signer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+	return request
 }

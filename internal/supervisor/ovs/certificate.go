@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"github.com/kiln-net/kiln/internal/pki"
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
@@ -254,14 +255,14 @@ func writeSynced(path string, content []byte) error {
 
 // request creates a CertificateSigningRequest, waits until it is signed, and returns the certificate as PEM.
 func (c certificate) request(ctx context.Context, key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: c.node}}, key)
+	encoded, err := pki.EncodeRequest(&x509.CertificateRequest{Subject: pkix.Name{CommonName: c.node}}, key)
 	if err != nil {
-		return nil, fmt.Errorf("make the certificate request: %w", err)
+		return nil, err
 	}
 	filed, err := c.requests.Create(ctx, &certificates.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "chassis-" + c.node + "-"},
 		Spec: certificates.CertificateSigningRequestSpec{
-			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			Request:    encoded,
 			SignerName: SignerName,
 			Usages:     []certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth},
 		},
