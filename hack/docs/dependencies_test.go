@@ -4,10 +4,11 @@
 package docs
 
 import (
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/tools/go/packages"
 )
 
 const module = "github.com/kiln-net/kiln/"
@@ -42,18 +43,19 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
-// dependencies returns the import paths of packages and of all that they import, without their tests.
-func dependencies(t *testing.T, packages string) []string {
+// dependencies returns the import paths of the packages of a pattern and of all that they import, without their tests.
+func dependencies(t *testing.T, pattern string) []string {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+packages)
-	list.Dir = root
-	out, err := list.Output()
+	loaded, err := packages.Load(&packages.Config{
+		Context: t.Context(), Dir: root, Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps,
+	}, "./"+pattern)
 	if err != nil {
-		t.Fatalf("list the dependencies of %s: %v", packages, err)
+		t.Fatalf("list the dependencies of %s: %v", pattern, err)
 	}
-	deps := strings.Fields(string(out))
+	var deps []string
+	packages.Visit(loaded, nil, func(p *packages.Package) { deps = append(deps, p.PkgPath) })
 	if !slices.ContainsFunc(deps, func(d string) bool { return strings.HasPrefix(d, module) }) {
-		t.Fatalf("%s has no package of this module", packages)
+		t.Fatalf("%s has no package of this module", pattern)
 	}
 	return deps
 }
