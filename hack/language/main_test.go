@@ -7,6 +7,7 @@ import "testing"
 
 func TestTextsAreJudged(t *testing.T) {
 	comments, literals, pages := &share{limit: 10}, &share{limit: 10}, &share{limit: 10}
+	// The texts have markers on purpose.
 	source := "// Package p has what is not plain.\npackage p\n\n// F returns the number of pods.\nfunc F() string { return \"nobody has the address 10.0.0.1\" }\n\n" +
 		"// short\nvar short = \"in force\"\n"
 	if err := judgeCode(comments, literals, "p.go", []byte(source)); err != nil {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package reconciler contains the parts of the controller that all its reconcilers share: their common parts (Shared), the gate that they wait at, the
-// record of what is still to be written after a start, sources of requests other than watches, and metrics with a series per object (Series).
+// record of keys that are pending after a start, sources of requests other than watches, and metrics with a series per object (Series).
 package reconciler
 
 import (
