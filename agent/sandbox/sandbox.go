@@ -161,8 +161,9 @@ var Sysctls = "/proc/sys"
 // NeighbourProbes is the number of broadcast requests, one per second, before the kernel gives up a known neighbour that does not answer
 // the three unicast ones (mcast_resolicit, ip-sysctl). Open vSwitch answers requests for OVN in ovs-vswitchd, also with the kernel's
 // datapath. Without these requests, established flows end after eight seconds without ovs-vswitchd, although the kernel still forwards
-// them. The kernel sends packets to the known address meanwhile; an answer from another one replaces it.
-const NeighbourProbes = "15"
+// them. The kernel sends packets to the known address meanwhile; an answer from another one replaces it. A minute is longer than the
+// replacement of a node's Open vSwitch takes on a slow machine.
+const NeighbourProbes = "60"
 
 // NeighbourProbeKeys returns the kernel parameters for NeighbourProbes on an interface, one per family.
 func NeighbourProbeKeys(name string) []string {
