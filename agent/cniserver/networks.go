@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,13 +25,12 @@ import (
 // unfit returns the reason why a pod's network does not agree with its subnet, or "". The watch of subnets may lag behind the watch of
 // pods, so a network that is unfit now may fit after the subnet changes.
 func (p *Pods) unfit(ctx context.Context, network v1.PodNetwork) (string, error) {
-	subnet := &v1.Subnet{}
-	err := p.cache.Get(ctx, client.ObjectKey{Name: network.LogicalSwitch}, subnet, client.UnsafeDisableDeepCopy)
+	subnet, err := k8s.Find[v1.Subnet](ctx, p.cache, client.ObjectKey{Name: network.LogicalSwitch}, client.UnsafeDisableDeepCopy)
 	switch {
-	case apierrors.IsNotFound(err) || network.LogicalSwitch == "":
-		return fmt.Sprintf("its annotations name subnet %q, which is not known", network.LogicalSwitch), nil
 	case err != nil:
 		return "", fmt.Errorf("read subnet %s: %w", network.LogicalSwitch, err)
+	case subnet == nil:
+		return fmt.Sprintf("its annotations name subnet %q, which is not known", network.LogicalSwitch), nil
 	case subnet.Name == v1.JoinSubnet:
 		return fmt.Sprintf("its annotations name subnet %s, which is for nodes", subnet.Name), nil
 	}

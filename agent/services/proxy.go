@@ -309,12 +309,11 @@ type inputs struct {
 
 func (p *Proxy) inputs(ctx context.Context, key types.NamespacedName) (in inputs, err error) {
 	in.key = key
-	service := &corev1.Service{}
-	err = p.Cache.Get(ctx, key, service, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	service, err := k8s.Find[corev1.Service](ctx, p.Cache, key, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return in, fmt.Errorf("get Service %s: %w", key, err)
 	}
-	if err == nil {
+	if service != nil {
 		in.service = service
 		in.slices, err = p.slices(ctx, key)
 		return in, err

@@ -108,12 +108,11 @@ func (r *Reconciler) gather(ctx context.Context, subnet, valid *kubeovnv1.Subnet
 func (r *Reconciler) nodes(ctx context.Context, spec gateway.Spec) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
 	for _, entry := range spec.Nodes {
-		node := &corev1.Node{}
-		err := r.Client.Get(ctx, client.ObjectKey{Name: entry.Name}, node, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
+		node, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: entry.Name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
 			return nil, fmt.Errorf("get node %s: %w", entry.Name, err)
 		}
-		if err == nil {
+		if node != nil {
 			nodes = append(nodes, node)
 		}
 	}

@@ -43,11 +43,11 @@ type Reconciler struct {
 
 // Reconcile applies one pool, and with it all pools of its subnet.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	pool := &kubeovnv1.IPPool{}
-	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, fmt.Errorf("get IPPool: %w", err)
-		}
+	pool, err := k8s.Find[kubeovnv1.IPPool](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get IPPool: %w", err)
+	}
+	if pool == nil {
 		return ctrl.Result{}, r.forget(ctx, req.Name)
 	}
 	r.subnets.Store(pool.Name, pool.Spec.Subnet)
@@ -119,11 +119,11 @@ func (r *Reconciler) forget(ctx context.Context, name string) error {
 
 // divide sets the subnet's pools in the allocator, except the pool named by ends. It returns the problem of the pool with the given name.
 func (r *Reconciler) divide(ctx context.Context, subnet, name, ends string) (*validation.Problem, error) {
-	s := &kubeovnv1.Subnet{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("get subnet %s: %w", subnet, err)
-		}
+	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: subnet}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get subnet %s: %w", subnet, err)
+	}
+	if s == nil {
 		return &validation.Problem{
 			Reason: validation.ReasonSubnetMissing, Message: fmt.Sprintf("subnet %s does not exist: create it, or a pool of another one", subnet),
 		}, nil

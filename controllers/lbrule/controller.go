@@ -231,12 +231,11 @@ func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string
 		return "", nil, nil
 	}
 	r.watch(rule, s, "switch/"+name)
-	subnet := &kubeovnv1.Subnet{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, subnet, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return "", nil, fmt.Errorf("get subnet %s: %w", name, err)
 	}
-	if err != nil {
+	if subnet == nil {
 		return "", &validation.Problem{
 			Reason:  validation.ReasonSubnetMissing,
 			Message: fmt.Sprintf("subnet %s, which annotation %s names, does not exist: create it, or name another one", name, kubeovnv1.AnnotationLogicalSwitch.Key()),

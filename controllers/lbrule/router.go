@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -73,21 +74,20 @@ func vpcOfRouter(o *kubeovnv1.RouterLBRule) string { return cmp.Or(o.Spec.VPC, k
 
 // front finds the addresses of a rule, and checks that its VPC exists.
 func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *state) error {
-	err := r.Client.Get(ctx, client.ObjectKey{Name: s.in.Vpc}, &kubeovnv1.Vpc{}, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: s.in.Vpc}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return fmt.Errorf("get Vpc %s: %w", s.in.Vpc, err)
 	}
-	if err != nil {
+	if vpc == nil {
 		s.waiting = append(s.waiting, fmt.Sprintf("Vpc %s, which does not exist: create it, or name another one", s.in.Vpc))
 	}
-	eip := &kubeovnv1.OvnEip{}
-	err = r.Client.Get(ctx, client.ObjectKey{Name: o.Spec.OvnEip}, eip, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, client.ObjectKey{Name: o.Spec.OvnEip}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return fmt.Errorf("get OvnEip %s: %w", o.Spec.OvnEip, err)
 	}
 	lease, held := r.Allocator.Lookup(translate.OvnEipHolder(o.Spec.OvnEip))
 	switch {
-	case err != nil:
+	case eip == nil:
 		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", o.Spec.OvnEip))
 	case cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT) != kubeovnv1.OvnEipTypeNAT:
 		s.problem = &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
@@ -96,7 +96,7 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s to have its addresses: its conditions give the reason", eip.Name))
 	}
 	s.in.VIPs = lease.Addresses
-	return r.shadowed(ctx, eip.Name, lease.Subnet, s)
+	return r.shadowed(ctx, o.Spec.OvnEip, lease.Subnet, s)
 }
 
 // shadowed sets a problem if an address is also in another subnet of the rule's VPC: a port with that address would become unreachable.

@@ -122,13 +122,12 @@ func (r *controller) need(
 	ctx context.Context, rule *rule, s *state, wanted *kubeovnv1.Vip,
 ) (vip *kubeovnv1.Vip, waiting string, err error) {
 	r.watch(rule, s, "vip/"+wanted.Name)
-	vip = &kubeovnv1.Vip{}
-	err = r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), vip)
-	if client.IgnoreNotFound(err) != nil {
+	vip, err = k8s.Find[kubeovnv1.Vip](ctx, r.Client, client.ObjectKeyFromObject(wanted))
+	if err != nil {
 		return nil, "", fmt.Errorf("get Vip %s: %w", wanted.Name, err)
 	}
 	s.vips[wanted.Name] = wanted
-	if err != nil {
+	if vip == nil {
 		if waiting = "Vip " + wanted.Name; wanted.Spec.Subnet == "" {
 			return nil, waiting, nil // it was just deleted: the change of the subnet's usage requeues the rule
 		}

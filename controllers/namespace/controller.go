@@ -79,12 +79,11 @@ func (r *Reconciler) subnets(ctx context.Context, ns *corev1.Namespace) ([]*kube
 	}
 	var subnets []*kubeovnv1.Subnet
 	for _, name := range names {
-		s := &kubeovnv1.Subnet{}
-		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
+		s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
 			return nil, fmt.Errorf("get subnet %s: %w", name, err)
 		}
-		if err == nil {
+		if s != nil {
 			subnets = append(subnets, s)
 		}
 	}

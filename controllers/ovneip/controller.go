@@ -74,11 +74,11 @@ func requestOf(eip *kubeovnv1.OvnEip) reservation.Request {
 
 // Reconcile brings an OvnEip's lease up to date.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	eip := &kubeovnv1.OvnEip{}
-	if err := r.Client.Get(ctx, req.NamespacedName, eip); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, fmt.Errorf("get OvnEip: %w", err)
-		}
+	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get OvnEip: %w", err)
+	}
+	if eip == nil {
 		r.free(req.Name)
 		return ctrl.Result{}, nil
 	}

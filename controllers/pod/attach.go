@@ -267,14 +267,13 @@ func allocationRequest(subnet string, request kubeovnv1.PodRequest) ipam.Request
 // subnet returns a subnet that pods may use and whose current spec is validated. Otherwise the error is a *problem.
 func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet, error) {
 	p := &problem{subnets: []string{name}}
-	s := &kubeovnv1.Subnet{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy)
+	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
 	switch {
-	case err != nil && client.IgnoreNotFound(err) != nil:
+	case err != nil:
 		return nil, fmt.Errorf("get subnet %s: %w", name, err)
 	case name == kubeovnv1.JoinSubnet:
 		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)
-	case err != nil:
+	case s == nil:
 		p.message = fmt.Sprintf("subnet %s does not exist", name)
 	case !lookup.OnFirstNetwork(s):
 		p.message = fmt.Sprintf("subnet %s is of provider %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)

@@ -40,11 +40,11 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 	if c == nil {
 		return "", nil
 	}
-	s := &kubeovnv1.Subnet{}
-	if err := c.reader.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return "", fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
-		}
+	s, err := k8s.Find[kubeovnv1.Subnet](ctx, c.reader, client.ObjectKey{Name: lease.Subnet}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
+	}
+	if s == nil {
 		return "", nil // the allocator has no such subnet either
 	}
 	denied, err := c.grants.Subnet(ctx, namespace, s)
@@ -95,11 +95,11 @@ func (c *claimRules) matchesIPObject(ctx context.Context, port string, lease ipa
 	if c == nil {
 		return false, nil
 	}
-	ip := &kubeovnv1.IP{}
-	if err := c.live.Get(ctx, client.ObjectKey{Name: port}, ip); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("get IP %s: %w", port, err)
-		}
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, c.live, client.ObjectKey{Name: port})
+	if err != nil {
+		return false, fmt.Errorf("get IP %s: %w", port, err)
+	}
+	if ip == nil {
 		return false, nil
 	}
 	addresses, err := ipfamily.ParseAddrs(ip.Spec.IPAddress)

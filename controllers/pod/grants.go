@@ -29,11 +29,11 @@ func (r *Reconciler) mayUsePools(ctx context.Context, pod *corev1.Pod, pools []*
 
 // mayUseSubnet returns a *problem when the pod's namespace may not use a subnet. If the subnet does not exist, the allocation reports it.
 func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name string) error {
-	s := &kubeovnv1.Subnet{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("get subnet %s: %w", name, err)
-		}
+	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("get subnet %s: %w", name, err)
+	}
+	if s == nil {
 		return nil
 	}
 	denied, err := r.Grants.Subnet(ctx, pod.Namespace, s)

@@ -128,12 +128,11 @@ func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) 
 
 // podAt returns the pod on the pod network that has the port under a key, nil if there is none.
 func (r *Reconciler) podAt(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy)
+	pod, err := k8s.Find[corev1.Pod](ctx, r.Client, key, client.UnsafeDisableDeepCopy)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
+	case err != nil:
 		return nil, fmt.Errorf("get pod %s: %w", key, err)
-	case err == nil && r.machineOf(pod) == "" && onPodNetwork(pod):
+	case pod != nil && r.machineOf(pod) == "" && onPodNetwork(pod):
 		return pod, nil
 	case !r.KeepMachines:
 		return nil, nil

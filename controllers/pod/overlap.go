@@ -271,11 +271,11 @@ func (r *Reconciler) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached
 // staysUnambiguous reports whether a pod may get a lease that is held under its name. It may not if a pod of a custom VPC would get an address that
 // every node reaches elsewhere: while no pod had the lease, a pod of the default VPC can have got its address.
 func (r *Reconciler) staysUnambiguous(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
-	s := &kubeovnv1.Subnet{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
-		}
+	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: lease.Subnet}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return false, fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
+	}
+	if s == nil {
 		return true, nil // attach reports that the subnet does not exist
 	}
 	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {

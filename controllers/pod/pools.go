@@ -16,6 +16,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ippools"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
 )
 
@@ -64,12 +65,11 @@ func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request ku
 func (r *Reconciler) namedPools(ctx context.Context, names []string) ([]*kubeovnv1.IPPool, error) {
 	pools := make([]*kubeovnv1.IPPool, 0, len(names))
 	for _, name := range names {
-		pool := &kubeovnv1.IPPool{}
-		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, pool, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
+		pool, err := k8s.Find[kubeovnv1.IPPool](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
 			return nil, fmt.Errorf("get IPPool %s: %w", name, err)
 		}
-		if err != nil || pool.DeletionTimestamp != nil {
+		if pool == nil || pool.DeletionTimestamp != nil {
 			return nil, &problem{message: fmt.Sprintf("IPPool %s, which annotation %s names, does not exist", name, kubeovnv1.AnnotationIPPool.Key())}
 		}
 		pools = append(pools, pool)

@@ -40,11 +40,11 @@ func (r *Reconciler) wantedBySet(ctx context.Context, pod types.NamespacedName) 
 	if ordinal < 0 {
 		return false, nil
 	}
-	set := &appsv1.StatefulSet{}
-	if err := r.Client.Get(ctx, owner, set, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("get StatefulSet %s: %w", owner, err)
-		}
+	set, err := k8s.Find[appsv1.StatefulSet](ctx, r.Client, owner, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return false, fmt.Errorf("get StatefulSet %s: %w", owner, err)
+	}
+	if set == nil {
 		return false, nil
 	}
 	return set.DeletionTimestamp == nil && ordinalsOf(set).contain(ordinal), nil

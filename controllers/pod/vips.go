@@ -96,12 +96,11 @@ func (r *Reconciler) requestsOfVip(ctx context.Context, pod *corev1.Pod, request
 
 // vip returns a Vip, and a reason if the pod may not use it.
 func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip *kubeovnv1.Vip, reason string, err error) {
-	vip = &kubeovnv1.Vip{}
-	err = r.Client.Get(ctx, client.ObjectKey{Name: name}, vip, client.UnsafeDisableDeepCopy)
+	vip, err = k8s.Find[kubeovnv1.Vip](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return nil, "", fmt.Errorf("get Vip %s: %w", name, err)
 	case err != nil:
+		return nil, "", fmt.Errorf("get Vip %s: %w", name, err)
+	case vip == nil:
 		return nil, "does not exist", nil
 	case vip.DeletionTimestamp != nil:
 		return vip, "is being deleted", nil
@@ -146,11 +145,11 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 	}
 	var addresses []netip.Addr
 	for _, name := range r.Vips.SharedBy(client.ObjectKeyFromObject(pod)) {
-		vip := &kubeovnv1.Vip{}
-		if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, vip, client.UnsafeDisableDeepCopy); err != nil {
-			if client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("get Vip %s: %w", name, err)
-			}
+		vip, err := k8s.Find[kubeovnv1.Vip](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return nil, fmt.Errorf("get Vip %s: %w", name, err)
+		}
+		if vip == nil {
 			continue
 		}
 		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && vipusers.Serves(vip, pod.Namespace) {

@@ -105,12 +105,11 @@ func (r *Reconciler) changed(c podset.Changes) {
 // Reconcile applies the ACLs of one NetworkPolicy. New sets are filled before the ACLs change; unused sets are removed afterwards.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	owner := translate.NetworkPolicyOwner(req.Namespace, req.Name)
-	np := &networkingv1.NetworkPolicy{}
-	err := r.Client.Get(ctx, req.NamespacedName, np, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	np, err := k8s.Find[networkingv1.NetworkPolicy](ctx, r.Client, req.NamespacedName, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get NetworkPolicy: %w", err)
 	}
-	if err != nil {
+	if np == nil {
 		r.reported.forget(owner)
 		r.spend(req.NamespacedName, time.Time{}, 0)
 		return r.apply(ctx, owner, func() compiled { return compiled{} })

@@ -71,12 +71,11 @@ func (r *Reconciler) groupsThatName(ctx context.Context, o client.Object) []reco
 
 // reconcileGroup applies the ACLs of one security group and updates its status.
 func (r *Reconciler) reconcileGroup(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	sg := &kubeovnv1.SecurityGroup{}
-	err := r.Client.Get(ctx, req.NamespacedName, sg)
-	if client.IgnoreNotFound(err) != nil {
+	sg, err := k8s.Find[kubeovnv1.SecurityGroup](ctx, r.Client, req.NamespacedName)
+	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get SecurityGroup: %w", err)
 	}
-	if err != nil {
+	if sg == nil {
 		return r.apply(ctx, translate.SecurityGroupOwner(req.Name), func() compiled { return compiled{} })
 	}
 	compile := func() compiled { return securityGroup(sg, r.groupExists(ctx)) }

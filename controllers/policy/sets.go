@@ -106,12 +106,13 @@ func (r *Reconciler) hostAddresses(ctx context.Context, s podset.Selector) (map[
 	addresses := map[int32][]netip.Addr{}
 	for number, nodes := range r.Sets.HostNodes(s) {
 		for _, name := range nodes {
-			node := &corev1.Node{}
-			err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy)
-			if client.IgnoreNotFound(err) != nil {
+			node, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+			if err != nil {
 				return nil, fmt.Errorf("get node %s: %w", name, err)
 			}
-			addresses[number] = append(addresses[number], nodeAddresses(node)...)
+			if node != nil {
+				addresses[number] = append(addresses[number], nodeAddresses(node)...)
+			}
 		}
 	}
 	return addresses, nil

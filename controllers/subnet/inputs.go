@@ -14,6 +14,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 )
 
@@ -48,15 +49,11 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	} else if err != nil {
 		return inputs{}, fmt.Errorf("get it: %w", err)
 	}
-	in := inputs{subnet: subnet}
-	vpc := &kubeovnv1.Vpc{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: lookup.VpcOf(subnet)}, vpc, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: lookup.VpcOf(subnet)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return inputs{}, fmt.Errorf("get its VPC: %w", err)
 	}
-	if err == nil {
-		in.vpc = vpc
-	}
+	in := inputs{subnet: subnet, vpc: vpc}
 	if in.join, err = r.join(ctx, subnet); err != nil {
 		return inputs{}, err
 	}
@@ -77,12 +74,11 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 
 // join returns the subnet of the nodes, or nil unless it is another subnet of the same VPC.
 func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeovnv1.Subnet, error) {
-	join := &kubeovnv1.Subnet{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, join, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	join, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return nil, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
-	if err != nil || join.Name == subnet.Name || lookup.VpcOf(join) != lookup.VpcOf(subnet) {
+	if join == nil || join.Name == subnet.Name || lookup.VpcOf(join) != lookup.VpcOf(subnet) {
 		return nil, nil
 	}
 	return join, nil

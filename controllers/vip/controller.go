@@ -51,11 +51,11 @@ type state struct {
 
 // Reconcile brings a Vip's lease and its virtual ports up to date.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	vip := &kubeovnv1.Vip{}
-	if err := r.Client.Get(ctx, req.NamespacedName, vip); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, fmt.Errorf("get Vip: %w", err)
-		}
+	vip, err := k8s.Find[kubeovnv1.Vip](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get Vip: %w", err)
+	}
+	if vip == nil {
 		return ctrl.Result{}, r.remove(ctx, req.Name)
 	}
 	if vip.DeletionTimestamp == nil {

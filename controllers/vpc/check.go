@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -78,12 +79,11 @@ func (r *Reconciler) checkDefaultSubnet(ctx context.Context, in inputs, found *r
 	if name == "" {
 		return nil
 	}
-	subnet := &kubeovnv1.Subnet{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, subnet, client.UnsafeDisableDeepCopy)
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("get subnet %s: %w", name, err)
 	case err != nil:
+		return fmt.Errorf("get subnet %s: %w", name, err)
+	case subnet == nil:
 		found.missing = append(found.missing, validation.NoDefaultSubnet(name))
 	case lookup.VpcOf(subnet) != in.vpc.Name:
 		found.problems = append(found.problems, validation.ForeignDefaultSubnet(name, lookup.VpcOf(subnet)))

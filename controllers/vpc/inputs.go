@@ -31,15 +31,15 @@ type inputs struct {
 
 // gather reads the inputs from the cache. vpc is nil if the object does not exist.
 func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
-	in := inputs{vpc: &kubeovnv1.Vpc{}}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, in.vpc)
-	if client.IgnoreNotFound(err) != nil {
+	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: name})
+	if err != nil {
 		return inputs{}, fmt.Errorf("get it: %w", err)
 	}
-	if err != nil {
-		in.vpc = nil
-	} else if in.namesake, err = r.Networks.SameName(ctx, in.vpc); err != nil {
-		return inputs{}, err
+	in := inputs{vpc: vpc}
+	if vpc != nil {
+		if in.namesake, err = r.Networks.SameName(ctx, vpc); err != nil {
+			return inputs{}, err
+		}
 	}
 	if in.subnets, err = r.Networks.SubnetsOf(ctx, name); err != nil {
 		return inputs{}, err

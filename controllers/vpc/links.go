@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -40,12 +41,11 @@ func (r *Reconciler) links(ctx context.Context, in inputs, peerings []validation
 }
 
 func (r *Reconciler) link(ctx context.Context, in inputs, peering validation.Peering) (translate.Peering, *validation.Problem, error) {
-	remote := &kubeovnv1.Vpc{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: peering.Remote}, remote, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	remote, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: peering.Remote}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return translate.Peering{}, nil, fmt.Errorf("get it: %w", err)
 	}
-	if err != nil {
+	if remote == nil {
 		return translate.Peering{}, validation.OneSided(in.vpc.Name, peering, false), nil
 	}
 	theirs, _ := validation.Vpc(remote.Name, &remote.Spec)

@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -113,12 +114,11 @@ func pairOf(vpc *kubeovnv1.Vpc) gateway.Pair {
 func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
 	known := map[string]*corev1.Node{}
 	for _, name := range []string{in.before.Active, in.before.Standby} {
-		node := &corev1.Node{}
-		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
+		node, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
 			return fmt.Errorf("get node %s: %w", name, err)
 		}
-		if err == nil {
+		if node != nil {
 			known[name] = node
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 )
 
@@ -34,11 +35,11 @@ func (r *Rules) Vpc(ctx context.Context, namespace, name string) (denied string,
 	if r.open || name == kubeovnv1.DefaultVpc || name == "" {
 		return "", nil
 	}
-	vpc := &kubeovnv1.Vpc{}
-	if err := r.reader.Get(ctx, client.ObjectKey{Name: name}, vpc, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return "", fmt.Errorf("get VPC %s: %w", name, err)
-		}
+	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.reader, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("get VPC %s: %w", name, err)
+	}
+	if vpc == nil {
 		return fmt.Sprintf("VPC %s does not exist", name), nil
 	}
 	if slices.Contains(vpc.Spec.Namespaces, namespace) || allows(vpc.Spec.AllowedNamespaces, namespace) {

@@ -32,12 +32,11 @@ type Subnet struct {
 
 // Read reads the join subnet. It returns northbound.ErrWaiting if the subnet does not exist or is invalid.
 func Read(ctx context.Context, reader client.Reader) (Subnet, error) {
-	subnet := &kubeovnv1.Subnet{}
-	err := reader.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, subnet, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, reader, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return Subnet{}, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
-	if err != nil || !k8s.ViewSubnet(subnet).Validated {
+	if subnet == nil || !k8s.ViewSubnet(subnet).Validated {
 		return Subnet{}, fmt.Errorf("%w: subnet %s is not valid yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
 	}
 	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)

@@ -13,6 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/endpoints"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // VpcOfEndpoints returns the VPC of the first endpoint whose pod has one; empty if no endpoint is a pod of a VPC. live reads
@@ -57,11 +58,11 @@ func vpcOfEndpoint(ctx context.Context, cache client.Reader, live *limited, name
 
 // vpcOfPod reads the VPC of a pod. For a pod on the host network, vpc is empty and known is true.
 func vpcOfPod(ctx context.Context, reader client.Reader, key client.ObjectKey) (vpc string, known bool, err error) {
-	pod := &corev1.Pod{}
-	if err := reader.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return "", false, fmt.Errorf("get pod %s of an endpoint: %w", key, err)
-		}
+	pod, err := k8s.Find[corev1.Pod](ctx, reader, key, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", false, fmt.Errorf("get pod %s of an endpoint: %w", key, err)
+	}
+	if pod == nil {
 		return "", false, nil
 	}
 	vpc = pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]

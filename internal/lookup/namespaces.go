@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // Indexes of the cache that Namespaces looks up.
@@ -85,13 +86,8 @@ func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.
 	if len(listing) > 0 {
 		return listing[0], true, nil
 	}
-	vpc = &kubeovnv1.Vpc{}
-	err = n.reader.Get(ctx, client.ObjectKey{Name: kubeovnv1.DefaultVpc}, vpc, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
+	if vpc, err = k8s.Find[kubeovnv1.Vpc](ctx, n.reader, client.ObjectKey{Name: kubeovnv1.DefaultVpc}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, fmt.Errorf("get the default VPC: %w", err)
-	}
-	if err != nil {
-		return nil, false, nil
 	}
 	return vpc, false, nil
 }

@@ -150,14 +150,13 @@ func taken(format string, args ...any) *validation.Problem {
 func (d Reserver) checkSubnet(
 	ctx context.Context, w Request, request ipam.Request, check func(*kubeovnv1.Subnet) *validation.Problem,
 ) (*validation.Problem, error) {
-	subnet := &kubeovnv1.Subnet{}
-	err := d.Client.Get(ctx, client.ObjectKey{Name: w.Subnet}, subnet, client.UnsafeDisableDeepCopy)
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, d.Client, client.ObjectKey{Name: w.Subnet}, client.UnsafeDisableDeepCopy)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
+	case err != nil:
 		return nil, fmt.Errorf("get subnet %s: %w", w.Subnet, err)
 	case w.Subnet == kubeovnv1.JoinSubnet:
 		return Invalid("subnet %s is for nodes: create %s of another one", w.Subnet, w.What), nil
-	case err != nil:
+	case subnet == nil:
 		return &validation.Problem{
 			Reason: validation.ReasonSubnetMissing, Message: fmt.Sprintf("subnet %s does not exist: create it, or %s of another one", w.Subnet, w.What),
 		}, nil

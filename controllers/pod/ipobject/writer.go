@@ -239,12 +239,9 @@ func (w *Writer) Find(ctx context.Context, port string) (*kubeovnv1.IP, error) {
 // newest returns the newest known state of an IP object, nil if there is none, and how long this overrides the cache. The caller must not
 // change it.
 func (w *Writer) newest(ctx context.Context, name string) (*kubeovnv1.IP, time.Duration, error) {
-	ip := &kubeovnv1.IP{}
-	if err := w.Client.Get(ctx, client.ObjectKey{Name: name}, ip, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return nil, 0, fmt.Errorf("get IP %s: %w", name, err)
-		}
-		ip = nil
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, w.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, 0, fmt.Errorf("get IP %s: %w", name, err)
 	}
 	newest, believed := w.writes.newest(name, ip)
 	return newest, believed, nil
