@@ -213,7 +213,7 @@ func (r *Reconciler) warnOfRequests(pod *corev1.Pod) {
 	if invalid := kubeovnv1.CheckRequests(kubeovnv1.OnPod, pod.Annotations); len(invalid) > 0 {
 		said = errors.Join(invalid...).Error()
 	}
-	if isNewWarning(&r.invalid, pod.UID, said) {
+	if r.invalid.New(pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reasonInvalid, "requests that are not valid, correct or remove them: "+said)
 	}
 }

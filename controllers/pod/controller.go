@@ -64,10 +64,10 @@ type Reconciler struct {
 	pending     pendingPods
 	retained    leases.Retained
 	machines    machines
-	missing     sync.Map // groups in the last warning of a pod, by its UID
-	unshared    sync.Map // addresses of port_vips in the last warning of a pod, by its UID
-	invalid     sync.Map // requests in the last warning of a pod, by its UID
-	cacheMisses sync.Map // keys of ports that existed at the start and whose pods were missing in the cache
+	missing     reconciler.Reports[types.UID, string] // security groups that do not exist, by pod
+	unshared    reconciler.Reports[types.UID, string] // addresses of port_vips that the subnet does not list, by pod
+	invalid     reconciler.Reports[types.UID, string] // requests that are not valid, by pod
+	cacheMisses sync.Map                              // keys of ports that existed at the start and whose pods were missing in the cache
 	ipObjects   ipobject.Writer
 	pods        metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
 	patching    chan struct{}   // holds one value for each patch in flight

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +59,7 @@ func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
 	} else if missing := r.missingGroups(ctx, pod); len(missing) > 0 {
 		said = fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it", keyGroups, strings.Join(missing, ", "))
 	}
-	if isNewWarning(&r.missing, pod.UID, said) {
+	if r.missing.New(pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reason, said)
 	}
 }
@@ -75,17 +74,6 @@ func (r *Reconciler) missingGroups(ctx context.Context, pod *corev1.Pod) []strin
 		}
 	}
 	return missing
-}
-
-// isNewWarning stores the text of a pod's last warning, or deletes it if message is "". It reports whether message is a new warning.
-func isNewWarning(reported *sync.Map, pod types.UID, message string) bool {
-	before, _ := reported.Load(pod)
-	if message == "" {
-		reported.Delete(pod)
-		return false
-	}
-	reported.Store(pod, message)
-	return before != message
 }
 
 // leaveSets removes a pod without a port from the index. It skips existing host-network pods, see indexLabels.

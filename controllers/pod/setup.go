@@ -96,9 +96,9 @@ func (r *Reconciler) onPod() handler.EventHandler {
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			r.latencies.end(e.Object.GetUID())
-			r.missing.Delete(e.Object.GetUID())
-			r.unshared.Delete(e.Object.GetUID())
-			r.invalid.Delete(e.Object.GetUID())
+			r.missing.Forget(e.Object.GetUID())
+			r.unshared.Forget(e.Object.GetUID())
+			r.invalid.Forget(e.Object.GetUID())
 			q.Add(requestFor(e.Object))
 			r.machinePodGone(e.Object.(*corev1.Pod), q)
 		},

@@ -162,7 +162,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 // warnOfShared warns a pod's user, once, about addresses in port_vips that the pod does not share.
 func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
 	_, others := splitShared(subnet, pod)
-	if said := ipfamily.Join(others); isNewWarning(&r.unshared, pod.UID, said) {
+	if said := ipfamily.Join(others); r.unshared.New(pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reasonAddress, fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
 			keyPortVips, said, subnet.Name))
 	}

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,7 +53,7 @@ type Reconciler struct {
 
 	budget   budget.Budget
 	patience patient
-	reported reportedProblems
+	reported reconciler.Reports[desired.Owner, string]
 	optional map[string]*clusterReconciler // by kind
 }
 
@@ -110,7 +109,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("get NetworkPolicy: %w", err)
 	}
 	if np == nil {
-		r.reported.forget(owner)
+		r.reported.Forget(owner)
 		r.spend(req.NamespacedName, time.Time{}, 0)
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
 	}
@@ -119,8 +118,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		last = r.compile(np)
 		return last
 	})
-	if r.reported.isNew(owner, last.problems) {
-		k8s.Warn(r.Recorder, np, ReasonNotExpressed, strings.Join(last.problems, "; "))
+	if problems := strings.Join(last.problems, "; "); r.reported.New(owner, problems) {
+		k8s.Warn(r.Recorder, np, ReasonNotExpressed, problems)
 	}
 	return result, k8s.Unless(err, northbound.ErrWaiting)
 }
@@ -230,36 +229,6 @@ func (p *patient) over(owner desired.Owner) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.since, owner)
-}
-
-// reportedProblems holds the last reported problems of each policy.
-type reportedProblems struct {
-	mu       sync.Mutex
-	problems map[desired.Owner][]string
-}
-
-// isNew reports whether there are problems that differ from the last reported ones, and records them.
-func (t *reportedProblems) isNew(owner desired.Owner, problems []string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if slices.Equal(t.problems[owner], problems) {
-		return false
-	}
-	if t.problems == nil {
-		t.problems = map[desired.Owner][]string{}
-	}
-	if len(problems) == 0 {
-		delete(t.problems, owner)
-		return false
-	}
-	t.problems[owner] = problems
-	return true
-}
-
-func (t *reportedProblems) forget(owner desired.Owner) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.problems, owner)
 }
 
 // connected reports whether a pod may have a port in the database, according to its annotations.

@@ -44,7 +44,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	for i := range services.Items { // with the costs of all
 		key := client.ObjectKeyFromObject(&services.Items[i])
 		if verdict := r.budget.Verdict(svc.Bounds, key); verdict != budget.Within {
-			r.reported.swap(key, warnings{refusal: refusal{verdict: verdict}, restored: true})
+			r.reported.Swap(key, warnings{refusal: refusal{verdict: verdict}, restored: true})
 		}
 	}
 	return nil

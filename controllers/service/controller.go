@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -58,7 +57,7 @@ type Reconciler struct {
 
 	budget   budget.Budget
 	requests k8s.RequestSource
-	reported reported
+	reported reconciler.Reports[types.NamespacedName, warnings]
 }
 
 // SetupWithManager registers the reconciler. Its sources are the Service, the EndpointSlices of the Service, other Services at its addresses,
@@ -123,7 +122,7 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	service := &corev1.Service{}
 	if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.reported.forget(key)
+			r.reported.Forget(key)
 			r.spend(budget.Object{Key: key})
 		}
 		return nil, client.IgnoreNotFound(err)
@@ -207,7 +206,7 @@ const (
 func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) {
 	text := now.refusal.text
 	now.refusal.text = "" // its numbers change with each endpoint, and are no reason for a new event
-	before := r.reported.swap(client.ObjectKeyFromObject(s), now)
+	before := r.reported.Swap(client.ObjectKeyFromObject(s), now)
 	missingVpc, denied, taken := now.missingVpc, now.denied, now.taken
 	if text != "" && (now.refusal != before.refusal || before.restored) {
 		k8s.Warn(r.Recorder, s, ReasonTooLarge, text)
@@ -238,27 +237,3 @@ type warnings struct {
 	// restored is set if no event has reported the refusal since the start of the process.
 	restored bool
 }
-
-// reported holds the warnings of each Service at its last reconciliation.
-type reported struct {
-	mu   sync.Mutex
-	last map[types.NamespacedName]warnings
-}
-
-// swap stores the warnings of a Service and returns the previous ones.
-func (t *reported) swap(key types.NamespacedName, now warnings) (before warnings) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	before = t.last[key]
-	if now == (warnings{}) {
-		delete(t.last, key)
-		return before
-	}
-	if t.last == nil {
-		t.last = map[types.NamespacedName]warnings{}
-	}
-	t.last[key] = now
-	return before
-}
-
-func (t *reported) forget(key types.NamespacedName) { t.swap(key, warnings{}) }
