@@ -46,7 +46,8 @@ type Masquerade struct {
 
 // Route is one of the agent's routes, through ovn0.
 type Route struct {
-	To  netip.Prefix
+	To netip.Prefix
+	// Via is invalid for a network that ovn0 is connected to: the join subnet.
 	Via netip.Addr
 	// Source is the node's address, so that pods see the node under the address in its Node object; invalid if it has none of the family.
 	Source netip.Addr
@@ -61,6 +62,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 			return plan, fmt.Errorf("annotations of node %s: address %s is in no CIDR of the join subnet (%v)", node.Name, address, join.CIDRs)
 		}
 		plan.Addresses = append(plan.Addresses, netip.PrefixFrom(address, join.CIDRs[i].Bits()))
+		plan.Routes = append(plan.Routes, Route{To: join.CIDRs[i].Masked()})
 	}
 	internal := InternalIPs(node)
 	for _, address := range internal {

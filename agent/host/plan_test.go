@@ -6,6 +6,7 @@ package host
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,6 +138,11 @@ func TestNewPlan(t *testing.T) {
 			// Traffic that leaves custom VPCs has a source address of the join subnet, on every node.
 			join := prefixes("100.64.0.0/16", "fd00:100:64::/112")[:len(c.join.CIDRs)]
 			c.want.Join = join
+			for i, to := range slices.Backward(join) {
+				if i < len(c.join.Addresses) { // a route to the join subnet itself for each address of ovn0
+					c.want.Routes = slices.Insert(c.want.Routes, 0, Route{To: to})
+				}
+			}
 			c.want.Outgoing = disjoint(append(c.want.Outgoing, join...))
 			c.want.Central = disjoint(append(c.want.Central, join...))
 			if !reflect.DeepEqual(got, c.want) {

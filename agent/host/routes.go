@@ -16,6 +16,10 @@ import (
 // routeProtocol marks the agent's routes (rtnetlink(7), rtm_protocol). The agent changes no other routes.
 const routeProtocol = netlink.RouteProtocol(75)
 
+// connectedMetric is the metric of the agent's route to the join subnet (ip-route(8)). The kernel adds a route of its own with the address of
+// ovn0, and prefers it because its metric is lower (0 for IPv4, 256 for IPv6). The kernel does not restore its route when somebody deletes it.
+const connectedMetric = 1024
+
 // setRoutes sets the agent's routes through link in the main table to the given ones. It is idempotent. Conflicting routes of other
 // owners stay and are reported in taken, because the node cannot change the CIDR of a subnet.
 func setRoutes(link netlink.Link, want []Route) (taken, err error) {
@@ -36,7 +40,7 @@ func setRoutes(link netlink.Link, want []Route) (taken, err error) {
 		}
 		switch err := write(r.kernel(link)); {
 		case errors.Is(err, unix.EEXIST):
-			others = append(others, fmt.Errorf("a route of someone else to %s, which is a subnet's CIDR, is in the way: remove one of them", r.To))
+			others = append(others, fmt.Errorf("another owner's route to %s, which is a subnet's CIDR, prevents the agent's: delete the route or the subnet", r.To))
 		case errors.Is(err, unix.EINVAL) && r.Source.IsValid():
 			failed = append(failed, fmt.Errorf("set route to %s via %s: no interface has %s, an InternalIP of this node: %w", r.To, r.Via, r.Source, err))
 		case err != nil:
@@ -67,6 +71,9 @@ func ownRoutes() (map[netip.Prefix]netlink.Route, error) {
 func (r Route) kernel(link netlink.Link) *netlink.Route {
 	out := &netlink.Route{
 		LinkIndex: link.Attrs().Index, Dst: ipNet(r.To), Gw: r.Via.AsSlice(), Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN,
+	}
+	if !r.Via.IsValid() {
+		out.Scope, out.Priority = netlink.SCOPE_LINK, connectedMetric
 	}
 	if r.Source.IsValid() {
 		out.Src = r.Source.AsSlice()

@@ -9,6 +9,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,7 +43,14 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		TraverseChildren: true, // arguments after the name of ovn-nbctl and similar programs are theirs
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		Args:             known,
+
+		SuggestionsMinimumDistance: 2,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.HasSubCommands() || cmd.Name() == "help" || cmd.Parent().Name() == "completion" {
+				return nil // these print help or a script, and need no API server
+			}
 			return p.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides))
 		},
 	}
@@ -56,6 +65,25 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 		root.AddCommand(p.database(db))
 	}
 	return root
+}
+
+// notImplemented are commands of Kube-OVN's plugin that this version does not have.
+var notImplemented = []string{"diagnose", "env-check", "log", "ovn-trace", "perf", "reload", "tcpdump", "trace"}
+
+// known returns an error if the first argument, which names no command, is there. Without it cobra prints help and reports success, which
+// scripts take for the answer of the command.
+func known(root *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case slices.Contains(notImplemented, args[0]):
+		return fmt.Errorf("command %q of Kube-OVN's plugin is not implemented yet: `kubectl ko --help` lists the commands of this version", args[0])
+	}
+	similar := ""
+	if names := root.SuggestionsFor(args[0]); len(names) > 0 {
+		similar = fmt.Sprintf(" (is it %s?)", strings.Join(names, " or "))
+	}
+	return fmt.Errorf("unknown command %q%s: `kubectl ko --help` lists the commands", args[0], similar)
 }
 
 func (p *plugin) connect(source clientcmd.ClientConfig) error {

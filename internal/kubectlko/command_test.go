@@ -1,0 +1,52 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectlko
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// TestUnknownCommandsFail: scripts for Kube-OVN's plugin must not take help for the answer of a command.
+func TestUnknownCommandsFail(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/does/not/exist")
+	for args, want := range map[string]string{
+		"trace default/web 10.0.0.1 icmp": `command "trace" of Kube-OVN's plugin is not implemented yet`,
+		"log all":                         `command "log" of Kube-OVN's plugin is not implemented yet`,
+		"statuss":                         `unknown command "statuss"`,
+		"-n kiln nbctk show":              `unknown command "nbctk" (is it nbctl or sbctl?)`,
+		"nb nosuch":                       `unknown command "nosuch"`,
+	} {
+		err, out := run(strings.Fields(args)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", args, err, want)
+		}
+		if strings.Contains(out, "Available Commands") {
+			t.Errorf("%q printed help", args)
+		}
+	}
+	for _, args := range []string{"", "--help", "help", "nb", "nb --help", "completion --help"} {
+		if err, out := run(strings.Fields(args)...); err != nil || !strings.Contains(out, "Usage:") {
+			t.Errorf("%q: error %v, output %q; want help, which needs no API server", args, err, out)
+		}
+	}
+}
+
+// TestMissingCommandsAreMissing fails when a command is implemented that is still listed as not implemented.
+func TestMissingCommandsAreMissing(t *testing.T) {
+	for _, name := range notImplemented {
+		if found, rest, err := NewCommand(nil, nil).Find([]string{name}); err == nil && len(rest) == 0 && found.HasParent() {
+			t.Errorf("%s is implemented: remove it from notImplemented", name)
+		}
+	}
+}
+
+func run(args ...string) (error, string) {
+	var out bytes.Buffer
+	cmd := NewCommand(&out, &out)
+	cmd.SetArgs(args)
+	err := cmd.Execute()
+	return err, out.String()
+}
