@@ -190,8 +190,8 @@ conformance: prepare images ## Kubernetes' own [sig-network] conformance tests i
 	$(LAB) down
 	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go build -o _output/conformance ./hack/conformance
-	status=0; $(IN_LAB) _output/conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
+	go build -o _output/run-conformance ./hack/conformance
+	status=0; $(IN_LAB) _output/run-conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
 	test -n "$(KEEP)" || $(LAB) down; exit $$status
 
 .PHONY: faults
@@ -202,8 +202,9 @@ faults: images ## Every fault of docs/operations/reliability.md, one after anoth
 	export FAULTS_REPORT=$(CURDIR)/_output/faults.md; $(E2E) -test.timeout 60m -ginkgo.label-filter='faults && !known-defect'
 	$(LAB) down
 
-# Groups of the e2e suite for test-kernel, by files of test/e2e. Each takes about ten minutes in a lab with one CPU.
-KERNEL_GROUPS := main services rules policies policykinds vpcs transit subnets gateways tenants restarts members removal
+# Groups of the e2e suite for test-kernel, by files of test/e2e. Each takes about ten minutes in a lab with one CPU. removal must be the first:
+# it compares nodes with their state before Kiln was installed.
+KERNEL_GROUPS := removal main services rules policies policykinds vpcs transit subnets gateways tenants restarts members
 files-main := main churn kubectlko badinput sctp
 files-services := service vip
 files-rules := lbrule routerlbrule

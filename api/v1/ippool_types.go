@@ -40,19 +40,23 @@ type IPPoolStatus struct {
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 	// +optional
+	// +kubebuilder:default=0
 	V4AvailableIPs float64 `json:"v4AvailableIPs"`
 	// v4AvailableIPRange lists addresses and ranges in the form `10.16.0.2-10.16.0.9`, separated by commas.
 	// +optional
 	V4AvailableIPRange string `json:"v4AvailableIPRange"`
 	// +optional
+	// +kubebuilder:default=0
 	V4UsingIPs float64 `json:"v4UsingIPs"`
 	// +optional
 	V4UsingIPRange string `json:"v4UsingIPRange"`
 	// +optional
+	// +kubebuilder:default=0
 	V6AvailableIPs float64 `json:"v6AvailableIPs"`
 	// +optional
 	V6AvailableIPRange string `json:"v6AvailableIPRange"`
 	// +optional
+	// +kubebuilder:default=0
 	V6UsingIPs float64 `json:"v6UsingIPs"`
 	// +optional
 	V6UsingIPRange string `json:"v6UsingIPRange"`

@@ -292,19 +292,23 @@ type SubnetStatus struct {
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 	// +optional
+	// +kubebuilder:default=0
 	V4AvailableIPs float64 `json:"v4availableIPs"`
 	// v4availableIPrange lists addresses and ranges in the form `10.16.0.2-10.16.255.254`, separated by commas.
 	// +optional
 	V4AvailableIPRange string `json:"v4availableIPrange"`
 	// +optional
+	// +kubebuilder:default=0
 	V4UsingIPs float64 `json:"v4usingIPs"`
 	// +optional
 	V4UsingIPRange string `json:"v4usingIPrange"`
 	// +optional
+	// +kubebuilder:default=0
 	V6AvailableIPs float64 `json:"v6availableIPs"`
 	// +optional
 	V6AvailableIPRange string `json:"v6availableIPrange"`
 	// +optional
+	// +kubebuilder:default=0
 	V6UsingIPs float64 `json:"v6usingIPs"`
 	// +optional
 	V6UsingIPRange string `json:"v6usingIPrange"`

@@ -34,6 +34,8 @@ type Reconciler struct {
 	Gate       *reconciler.StartGate
 	// LeaseStates of the gateway nodes; nil if their Leases are not watched.
 	Leases *LeaseStates
+
+	reported reconciler.Reports[string, gatewaySpec]
 }
 
 // Reconcile applies the gateway of one Subnet. While its spec is invalid, the last valid one applies, as on nodes, and its gateway still
@@ -41,6 +43,7 @@ type Reconciler struct {
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	subnet := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, req.NamespacedName, subnet); apierrors.IsNotFound(err) {
+		r.reported.Forget(req.Name)
 		return ctrl.Result{}, r.remove(ctx, req.Name)
 	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get subnet %s: %w", req.Name, err)

@@ -89,10 +89,13 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType = kubeovnv1.GatewayDistributed })
 	n.policies()
 	n.status("s", "", "")
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonTypeChanged, Note: "from centralized to distributed"})
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType, s.GatewayNode = kubeovnv1.GatewayCentralized, "n2,n1" })
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonTypeChanged, Note: "from distributed to centralized"})
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode, s.EnableECMP = "n1,n2", true })
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonNodeChanged, Note: `from "n2,n1" to "n1,n2"`})
 
 	// An invalid spec does not change the policies. The only worker has processed it when the policy of a later subnet exists.
 	wrong := s.DeepCopy() // a copy: the test world uses the specs of the subnets that it created

@@ -4,6 +4,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,9 @@ const (
 	ReasonTableConflict = "PolicyRoutingTableConflict"
 	// ReasonMoved is the event of a failover from a gateway node that is down.
 	ReasonMoved = "GatewayMoved"
+	// ReasonTypeChanged and ReasonNodeChanged are Kube-OVN's events of a change of the subnet's spec.
+	ReasonTypeChanged = "SubnetGatewayTypeChanged"
+	ReasonNodeChanged = "SubnetGatewayNodeChanged"
 )
 
 // activeOf returns the gateway nodes in the status of a subnet.
@@ -65,8 +69,29 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	}
 	if applied == nil {
 		r.tellOfMove(base, in)
+		r.tellOfSpec(in)
 	}
 	return nil
+}
+
+// gatewaySpec is the part of a subnet's spec whose changes are reported.
+type gatewaySpec struct {
+	kind  kubeovnv1.GatewayType
+	nodes string
+}
+
+// tellOfSpec sends an event for each change of the gateway in the spec that is now applied.
+func (r *Reconciler) tellOfSpec(in inputs) {
+	spec := in.valid.Spec
+	now := gatewaySpec{cmp.Or(spec.GatewayType, kubeovnv1.GatewayDistributed), spec.GatewayNode}
+	before := r.reported.Swap(in.subnet.Name, now)
+	switch {
+	case before == gatewaySpec{}: // a new subnet, or the first pass of this process
+	case before.kind != now.kind:
+		k8s.Note(r.Recorder, in.subnet, ReasonTypeChanged, fmt.Sprintf("gatewayType changed from %s to %s", before.kind, now.kind))
+	case before.nodes != now.nodes && in.centralized:
+		k8s.Note(r.Recorder, in.subnet, ReasonNodeChanged, fmt.Sprintf("gatewayNode changed from %q to %q", before.nodes, now.nodes))
+	}
 }
 
 // condition returns the condition GatewayReady. wanted is false if the subnet must not have it.

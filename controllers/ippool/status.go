@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -50,9 +49,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, er
 // such a pool.
 func (r *Reconciler) blocked(pool *kubeovnv1.IPPool) metav1.Condition {
 	ranges, _ := ipfamily.ParseRanges(pool.Spec.IPs)
-	held := r.Allocator.Holders(pool.Spec.Subnet, func(a netip.Addr) bool {
-		return slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(a) })
-	})
+	held := r.Allocator.Holders(pool.Spec.Subnet, func(a netip.Addr) bool { return ipfamily.InAny(ranges, a) })
 	return k8s.NotReady(validation.ReasonAddressesInUse,
 		fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), k8s.Some(held, maxNamed)))
 }

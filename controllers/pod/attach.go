@@ -298,7 +298,7 @@ func explain(subnet string, err error) (string, bool) {
 	case errors.As(err, &p):
 		return p.message, true
 	case errors.As(err, &taken):
-		return taken.Error() + ": ask for another one", true
+		return "AddressConflict: " + taken.Error() + ": ask for another one", true // the word is Kube-OVN's, which tools look for
 	case errors.As(err, &outside):
 		return outside.Error() + ": ask for one inside", true
 	case errors.Is(err, ipam.ErrNotHeld):

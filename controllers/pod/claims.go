@@ -81,9 +81,7 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 			continue
 		}
 		ranges, problem := ippools.RangesOf(pool, s)
-		if problem == nil && slices.ContainsFunc(addresses, func(a netip.Addr) bool {
-			return slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(a) })
-		}) {
+		if problem == nil && contain(ranges, addresses) {
 			return denied, nil
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
@@ -55,10 +56,38 @@ func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request ku
 			wants = append(wants, allocationRequest(subnet, request))
 		}
 	}
-	if len(request.Choices) == 0 {
-		return wants, nil
+	if len(request.Choices) > 0 {
+		if wants, err = limitToListed(client.ObjectKeyFromObject(pod), r.podTypeOf(pod), wants, request.Choices); err != nil {
+			return nil, err
+		}
 	}
-	return limitToListed(client.ObjectKeyFromObject(pod), r.podTypeOf(pod), wants, request.Choices)
+	return wants, r.addPools(ctx, pod.Namespace, wants)
+}
+
+// addPools adds to requests for given addresses the pools that contain the addresses and that the namespace may use. Without a pool that
+// the request names, the allocator refuses its addresses.
+func (r *Reconciler) addPools(ctx context.Context, namespace string, wants []ipam.Request) error {
+	for i := range wants {
+		want := &wants[i]
+		if len(want.Addresses) == 0 || len(want.Pools) > 0 {
+			continue
+		}
+		pools, err := r.Pools.OfSubnet(ctx, want.Subnet)
+		if err != nil {
+			return err
+		}
+		for _, pool := range pools {
+			ranges, err := ipfamily.ParseRanges(pool.Spec.IPs)
+			if err == nil && pool.DeletionTimestamp == nil && contain(ranges, want.Addresses) && r.Grants.Pool(namespace, pool) == "" {
+				want.Pools = append(want.Pools, pool.Name)
+			}
+		}
+	}
+	return nil
+}
+
+func contain(ranges []ipfamily.Range, addresses []netip.Addr) bool {
+	return slices.ContainsFunc(addresses, func(a netip.Addr) bool { return ipfamily.InAny(ranges, a) })
 }
 
 // namedPools returns the pools that a pod names.

@@ -66,7 +66,7 @@ func (s *subnet) fitsPools(h holding, r Request) bool {
 // namedByPool reports whether the ranges of one of these pools contain the address, which may be excluded.
 func (s *subnet) namedByPool(names []string, addr netip.Addr) bool {
 	return slices.ContainsFunc(s.set, func(p Pool) bool {
-		return slices.Contains(names, p.Name) && slices.ContainsFunc(p.Ranges, func(r ipfamily.Range) bool { return r.Contains(addr) })
+		return slices.Contains(names, p.Name) && ipfamily.InAny(p.Ranges, addr)
 	})
 }
 

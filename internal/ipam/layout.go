@@ -148,13 +148,13 @@ func (s *spans) namedBy(ranges []ipfamily.Range) bool {
 	})
 }
 
-// sorted returns the ranges in order and disjoint.
+// sorted returns the ranges in order and disjoint, with adjacent ranges merged.
 func sorted(ranges []ipfamily.Range) []ipfamily.Range {
 	in := slices.Clone(ranges)
 	slices.SortFunc(in, func(a, b ipfamily.Range) int { return a.From.Compare(b.From) })
 	var out []ipfamily.Range
 	for _, r := range in {
-		if n := len(out); n > 0 && ipfamily.Of(out[n-1].From) == ipfamily.Of(r.From) && !out[n-1].To.Less(r.From) {
+		if n := len(out); n > 0 && ipfamily.Of(out[n-1].From) == ipfamily.Of(r.From) && (!out[n-1].To.Less(r.From) || out[n-1].To.Next() == r.From) {
 			if out[n-1].To.Less(r.To) {
 				out[n-1].To = r.To
 			}

@@ -72,7 +72,7 @@ func (a *Allocator) Available(subnet string) (total float64) {
 	return total
 }
 
-// PoolUsage is Usage for a pool of a subnet.
+// PoolUsage is Usage for a pool of a subnet. Addresses of the pool that are held and were excluded afterwards count as used.
 func (a *Allocator) PoolUsage(subnet, pool string) Usage {
 	var u Usage
 	s := a.subnet(subnet)
@@ -87,10 +87,11 @@ func (a *Allocator) PoolUsage(subnet, pool string) Usage {
 		if at == nowhere {
 			continue
 		}
-		held, n := p.heldRanges(func(s *slot) bool { return s.area == at })
+		excluded := func(sl *slot) bool { return sl.area == nowhere && s.namedByPool([]string{pool}, sl.addr) }
+		held, n := p.heldRanges(func(sl *slot) bool { return sl.area == at || excluded(sl) })
 		u[family] = FamilyUsage{
 			Using: float64(n), UsingRanges: format(held),
-			Available: p.areas[at].size - float64(n), AvailableRanges: format(without(p.areas[at].allowed, held)),
+			Available: p.areas[at].size - float64(p.areas[at].held), AvailableRanges: format(without(p.areas[at].allowed, held)),
 		}
 	}
 	return u

@@ -6,6 +6,7 @@ package ipfamily
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -36,6 +37,11 @@ func (r Range) String() string {
 		return r.From.String()
 	}
 	return r.From.String() + "-" + r.To.String()
+}
+
+// InAny reports whether one of the ranges contains the address.
+func InAny(ranges []Range, addr netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r Range) bool { return r.Contains(addr) })
 }
 
 // ParseRange parses one address, `first..last`, or a CIDR.

@@ -27,10 +27,19 @@ const maxNote = 1024
 // Warn reports a problem with obj that its user can fix. Reason and message are the same as in the condition. Warn truncates a
 // message that is too long for an event.
 func Warn(r events.EventRecorder, obj runtime.Object, reason, message string) {
+	report(r, obj, corev1.EventTypeWarning, reason, message)
+}
+
+// Note reports a change of obj that needs no action.
+func Note(r events.EventRecorder, obj runtime.Object, reason, message string) {
+	report(r, obj, corev1.EventTypeNormal, reason, message)
+}
+
+func report(r events.EventRecorder, obj runtime.Object, kind, reason, message string) {
 	if ellipsis := "…"; len(message) > maxNote {
 		message = strings.ToValidUTF8(message[:maxNote-len(ellipsis)], "") + ellipsis
 	}
-	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionOf(message), "%s", message)
+	r.Eventf(obj, nil, kind, reason, actionOf(message), "%s", message)
 }
 
 // actionOf returns a different action for each message. The recorder counts events of one object with the same reason and action

@@ -107,9 +107,10 @@ func startPods(ctx context.Context, namespace string) (nodes int, stop func() st
 	}
 }
 
-// startPod starts a pod, and returns the times until it had its address and until it was ready. A pod has a minute, times the slowdown of the machine.
+// startPod starts a pod, and returns the times until it had its address and until it was ready. A pod has two minutes, times the slowdown of the
+// machine: on a node whose Open vSwitch is replaced it waits for the replacement, which can take 40 seconds in a lab with one CPU.
 func startPod(ctx context.Context, pod *corev1.Pod) (address, start time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(calibration.slowdown*float64(time.Minute)))
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(calibration.slowdown*float64(2*time.Minute)))
 	defer cancel()
 	begun := time.Now()
 	if _, err := suite.Cluster.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
