@@ -19,7 +19,7 @@ func TestUnknownCommandsFail(t *testing.T) {
 		"-n kiln nbctk show":              `unknown command "nbctk" (is it nbctl or sbctl?)`,
 		"nb nosuch":                       `unknown command "nosuch"`,
 	} {
-		err, out := run(strings.Fields(args)...)
+		out, err := run(strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", args, err, want)
 		}
@@ -28,7 +28,7 @@ func TestUnknownCommandsFail(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"", "--help", "help", "nb", "nb --help", "completion --help"} {
-		if err, out := run(strings.Fields(args)...); err != nil || !strings.Contains(out, "Usage:") {
+		if out, err := run(strings.Fields(args)...); err != nil || !strings.Contains(out, "Usage:") {
 			t.Errorf("%q: error %v, output %q; want help, which needs no API server", args, err, out)
 		}
 	}
@@ -43,10 +43,10 @@ func TestMissingCommandsAreMissing(t *testing.T) {
 	}
 }
 
-func run(args ...string) (error, string) {
+func run(args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := NewCommand(&out, &out)
 	cmd.SetArgs(args)
 	err := cmd.Execute()
-	return err, out.String()
+	return out.String(), err
 }
