@@ -79,6 +79,9 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err := s.catchUp(ctx, iface.HostName, network); err != nil {
 		return nil, err
 	}
+	if err := s.timed("add", legAnnounce, iface.Announce); err != nil { // neighbours notice the address later by themselves
+		ctrl.LoggerFrom(ctx).Error(err, "cannot announce the addresses", "pod", client.ObjectKeyFromObject(pod))
+	}
 	if len(attachment.ProbePorts) > 0 {
 		// A failure here does not fail the ADD: the pod is connected without these routes, and the error may concern another pod's route.
 		if err := s.timed("add", legProbeRoutes, func() error { return s.Probes.Apply(ctx) }); err != nil {

@@ -54,6 +54,7 @@ const (
 	legConfigure   = "configure"    // ADD: configuration of the container's namespace
 	legProbe       = "probe"        // ADD in a custom VPC: the link for probes
 	legProbeRoutes = "probe-routes" // ADD of a pod with probes in a custom VPC: the node's routes to it
+	legAnnounce    = "announce"     // ADD: gratuitous ARP and unsolicited neighbour advertisements
 	legOfport      = "ofport"       // ADD: from the transaction until ovs-vswitchd has the port
 	legFlows       = "flows"        // ADD: from there until ovn-controller has installed the flows
 )

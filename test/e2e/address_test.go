@@ -156,9 +156,8 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		expectReach(ctx, asker, static)
 	}, SpecTimeout(4*time.Minute))
 
-	// Known defect: no gratuitous ARP or unsolicited neighbour advertisement announces the new MAC address. Pods of the subnet send
-	// to the old one until their neighbour entry expires. `make test-e2e` skips this label until the defect is fixed.
-	It("are reached at once when their MAC address has changed", Label(knownDefect), func(ctx SpecContext) {
+	// A neighbour keeps the MAC address of the earlier pod until it expires, or until the new pod announces its own.
+	It("are reached at once when their MAC address has changed", func(ctx SpecContext) {
 		neighbour := serve(ctx, webNamespace, "neighbour", 0)
 		for _, mac := range []string{"02:00:00:00:16:01", "02:00:00:00:16:02"} {
 			pod := cluster.Server(webNamespace, "changes", suite.Workers[1])
