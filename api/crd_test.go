@@ -108,7 +108,7 @@ func TestManifestsForKubeOVNAndSamplesApplyUnchanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, object := range objects(t, text) {
-			t.Run(filepath.Base(file)+"/"+object.GetName(), func(t *testing.T) {
+			t.Run(filepath.Base(file)+"/"+object.GetKind()+"/"+object.GetName(), func(t *testing.T) {
 				want := object.DeepCopy()
 				if err := api.Create(t.Context(), object, client.DryRunAll); err != nil {
 					t.Fatal(err)

@@ -34,6 +34,8 @@ const (
 	ReasonFailed = "Failed"
 	// ReasonInvalid: the spec is invalid. There is no retry until it changes.
 	ReasonInvalid = "Invalid"
+	// ReasonNotImplemented: this version has no controller for the kind.
+	ReasonNotImplemented = "NotImplemented"
 	// ReasonValid: the spec is valid.
 	ReasonValid = "Valid"
 	// ReasonFieldsIgnored: the spec sets fields that have no effect in this version.

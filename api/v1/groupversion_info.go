@@ -21,6 +21,11 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &Vpc{}, &VpcList{}, &Subnet{}, &SubnetList{}, &IP{}, &IPList{}, &IPPool{}, &IPPoolList{}, &Vip{}, &VipList{},
 		&SecurityGroup{}, &SecurityGroupList{})
 	s.AddKnownTypes(GroupVersion, &SwitchLBRule{}, &SwitchLBRuleList{}, &RouterLBRule{}, &RouterLBRuleList{}, &OvnEip{}, &OvnEipList{})
+	s.AddKnownTypes(GroupVersion, &ProviderNetwork{}, &ProviderNetworkList{}, &Vlan{}, &VlanList{}, &QoSPolicy{}, &QoSPolicyList{}, &VpcDns{}, &VpcDnsList{},
+		&DNSNameResolver{}, &DNSNameResolverList{}, &BgpConf{}, &BgpConfList{}, &EvpnConf{}, &EvpnConfList{})
+	s.AddKnownTypes(GroupVersion, &VpcNatGateway{}, &VpcNatGatewayList{}, &VpcEgressGateway{}, &VpcEgressGatewayList{}, &IptablesEIP{}, &IptablesEIPList{},
+		&IptablesFIPRule{}, &IptablesFIPRuleList{}, &IptablesDnatRule{}, &IptablesDnatRuleList{}, &IptablesSnatRule{}, &IptablesSnatRuleList{})
+	s.AddKnownTypes(GroupVersion, &OvnFip{}, &OvnFipList{}, &OvnSnatRule{}, &OvnSnatRuleList{}, &OvnDnatRule{}, &OvnDnatRuleList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -44,15 +44,22 @@ var (
 )
 
 // Main runs the tests of a package with their own API server. Waits of the allowed tests may take longer.
-func Main(m *testing.M, allowed ...eventually.Allowed) { os.Exit(run(m, allowed...)) }
+func Main(m *testing.M, allowed ...eventually.Allowed) {
+	os.Exit(run(m, []string{
+		"ippools", "ips", "ovn-eips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs",
+	}, allowed...))
+}
 
-func run(m *testing.M, allowed ...eventually.Allowed) int {
+// MainWithAllKinds is Main with every CRD; it takes longer.
+func MainWithAllKinds(m *testing.M) { os.Exit(run(m, nil)) }
+
+func run(m *testing.M, resources []string, allowed ...eventually.Allowed) int {
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(kubeovnv1.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.Install(scheme))
 	utilruntime.Must(v1alpha2.Install(scheme))
 	ctrl.SetLogger(funcr.New(func(_, args string) { fmt.Fprintln(os.Stderr, args) }, funcr.Options{Verbosity: -1})) // errors only
-	server, err := apiserver.New("ippools", "ips", "ovn-eips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs")
+	server, err := apiserver.New(resources...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/unimplemented"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/controllers/vpcgateway"
@@ -93,6 +94,7 @@ func (p *process) derived() ([]controller, error) {
 			Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs,
 		},
 		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},
+		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Gate: s.Gate},
 		&ippool.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Pools: s.Pools, Recorder: s.Recorder, Gate: s.Gate},
 		&gateway.Reconciler{Client: s.Client, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},

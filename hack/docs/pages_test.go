@@ -13,6 +13,8 @@ import (
 	"unicode"
 
 	"sigs.k8s.io/yaml"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // pages returns the text of each page of documentation, by its path from the root of the repository.
@@ -149,6 +151,17 @@ func TestProjectHasEveryKind(t *testing.T) {
 	}
 	for kind := range kinds {
 		t.Errorf("PROJECT lacks the kind %s", kind)
+	}
+}
+
+// TestKindsWithoutAControllerAreInTheDocs compares the compatibility page with the list of these kinds.
+func TestKindsWithoutAControllerAreInTheDocs(t *testing.T) {
+	_, section, _ := strings.Cut(pages(t)["docs/reference/compatibility.md"], "## Kinds without a controller")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, kind := range kubeovnv1.UnimplementedKinds {
+		if !regexp.MustCompile(`[| ]` + kind.Kind + `[, ]`).MatchString(section) {
+			t.Errorf("docs/reference/compatibility.md lacks the kind %s", kind.Kind)
+		}
 	}
 }
 

@@ -22,6 +22,9 @@ const FieldOwner = client.FieldOwner("kube-ovn-controller")
 // Finalizer keeps a deleted object until the controller has cleaned up after it.
 const Finalizer = "kubeovn.io/kube-ovn-controller"
 
+// finalizers are Finalizer and the names that older versions of Kube-OVN used.
+var finalizers = []string{Finalizer, "kube-ovn-controller", "ovn.kubernetes.io/fip"}
+
 // CreateMissing creates obj unless an object of its name exists; c may be a cache. An existing object is not changed.
 func CreateMissing(ctx context.Context, c client.Client, obj client.Object) error {
 	known := obj.DeepCopyObject().(client.Object)
@@ -106,17 +109,22 @@ func PatchWithFinalizer(ctx context.Context, c client.Client, base, obj client.O
 // AddFinalizer adds the controller's finalizer to obj if it is missing. It cannot remove other finalizers, because the patch is
 // refused if obj is stale.
 func AddFinalizer(ctx context.Context, c client.Client, obj client.Object) error {
-	return patchFinalizer(ctx, c, obj, controllerutil.AddFinalizer)
+	return patchFinalizers(ctx, c, obj, func() bool { return controllerutil.AddFinalizer(obj, Finalizer) })
 }
 
-// RemoveFinalizer removes the controller's finalizer from obj. A deleted object is not an error.
+// RemoveFinalizer removes the controller's finalizer from obj, also under its older names. A deleted object is not an error.
 func RemoveFinalizer(ctx context.Context, c client.Client, obj client.Object) error {
-	return client.IgnoreNotFound(patchFinalizer(ctx, c, obj, controllerutil.RemoveFinalizer))
+	return client.IgnoreNotFound(patchFinalizers(ctx, c, obj, func() (changed bool) {
+		for _, name := range finalizers {
+			changed = controllerutil.RemoveFinalizer(obj, name) || changed
+		}
+		return changed
+	}))
 }
 
-func patchFinalizer(ctx context.Context, c client.Client, obj client.Object, change func(client.Object, string) bool) error {
+func patchFinalizers(ctx context.Context, c client.Client, obj client.Object, change func() bool) error {
 	base := obj.DeepCopyObject().(client.Object)
-	if !change(obj, Finalizer) {
+	if !change() {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})

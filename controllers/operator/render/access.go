@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // access holds the permissions of one ServiceAccount: cluster-wide and in its own namespace.
@@ -75,6 +77,8 @@ func accesses(patchPods bool) []access {
 				rule("kubeovn.io", slices.Concat(read, []string{"create", "patch", "delete"}), "ips", "vips"),
 				rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips"), // finalizers
 				rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
+				rule("kubeovn.io", slices.Concat(read, []string{"patch"}), unimplemented("")...), // finalizers of Kube-OVN
+				rule("kubeovn.io", []string{"patch"}, unimplemented("/status")...),
 				rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "vips/status", "ippools/status", "ovn-eips/status",
 					"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status"),
 			},
@@ -104,9 +108,18 @@ func accesses(patchPods bool) []access {
 	}
 }
 
-// FinalizedResources returns the resources of kubeovn.io/v1 on which the controller puts its finalizer.
+// FinalizedResources returns the resources of kubeovn.io/v1 on which the controller, or Kube-OVN's, puts its finalizer.
 func FinalizedResources() []string {
-	return []string{"vpcs", "subnets", "ips", "ippools", "vips", "ovn-eips"}
+	return append([]string{"vpcs", "subnets", "ips", "ippools", "vips", "ovn-eips"}, unimplemented("")...)
+}
+
+// unimplemented returns the resources of the kinds without a controller, each with a suffix.
+func unimplemented(suffix string) []string {
+	var resources []string
+	for _, k := range kubeovnv1.UnimplementedKinds {
+		resources = append(resources, k.Resource+suffix)
+	}
+	return resources
 }
 
 func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {

@@ -56,12 +56,13 @@ func (c Config) controllerSlices() policy {
 func (c Config) controllerFinalizers() policy {
 	return policy{
 		name: "kiln-controller-finalizers", app: ControllerName, group: kubeovnv1.GroupVersion.Group,
-		resources: []string{"vpcs", "ippools", "ovn-eips"}, operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-		when: c.isAccount(ControllerName),
+		resources:  append([]string{"vpcs", "ippools", "ovn-eips"}, unimplemented("")...),
+		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+		when:       c.isAccount(ControllerName),
 		validations: []admissionv1.Validation{forbid(
-			"request.operation == 'CREATE' ? object.metadata.name == '"+kubeovnv1.DefaultVpc+"' : "+
+			"request.operation == 'CREATE' ? request.resource.resource == 'vpcs' && object.metadata.name == '"+kubeovnv1.DefaultVpc+"' : "+
 				unchanged("spec")+" && "+sameMetadata("labels", "annotations", "ownerReferences"),
-			ControllerName+" creates the Vpc "+kubeovnv1.DefaultVpc+" only, and changes only finalizers and the status of Vpcs, IPPools and OvnEips",
+			ControllerName+" creates the Vpc "+kubeovnv1.DefaultVpc+" only, and changes only finalizers and the status of other objects",
 		)},
 	}
 }
