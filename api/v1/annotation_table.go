@@ -95,6 +95,7 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationLogicalSwitch, on: OnNamespace, role: RoleResult},
 	{name: AnnotationCIDR, on: OnNamespace, role: RoleResult},
 	{name: AnnotationExcludeIPs, on: OnNamespace, role: RoleResult},
+	{name: AnnotationIPPool, on: OnNamespace, role: RoleResult},
 
 	{name: AnnotationLogicalRouter, on: OnService, role: RoleRequest, check: valid(parseName)},
 	{name: AnnotationVpc, on: OnService, role: RoleResult},

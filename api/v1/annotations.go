@@ -45,7 +45,7 @@ const (
 	AnnotationHealthCheck     Annotation = "service_health_check"       // "false" turns off health checks of the endpoints of a rule
 	AnnotationIPAddress       Annotation = "ip_address"                 // addresses, one per family, separated by a comma
 	AnnotationIPFamily        Annotation = "ip_family"                  // ipv4 or ipv6, one family of a dual-stack subnet
-	AnnotationIPPool          Annotation = "ip_pool"                    // IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices)
+	AnnotationIPPool          Annotation = "ip_pool"                    // IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices); on a namespace: its IPPools
 	AnnotationLayer2Forward   Annotation = "layer2_forward"             // "true" sends the pod the frames to unknown MAC addresses
 	AnnotationLogActions      Annotation = "log_acl_actions"            // allow, drop or both with a comma; absent: drop
 	AnnotationLogRate         Annotation = "acl_log_meter_rate"         // maximum of packets per second that a rule logs on a node

@@ -93,12 +93,13 @@ const (
 // IP records the addresses of one port. An IP that a user creates reserves its addresses: for a pod, if its name is the name of the pod's
 // port.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=ips,singular=ip,shortName=ip
+// +kubebuilder:resource:scope=Cluster,path=ips,singular=ip,shortName=ip,categories=kiln
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.spec.v4IpAddress`
 // +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.spec.v6IpAddress`
 // +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.spec.macAddress`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Subnet",type=string,JSONPath=`.spec.subnet`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type IP struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

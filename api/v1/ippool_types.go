@@ -64,7 +64,7 @@ type IPPoolStatus struct {
 
 // IPPool reserves addresses of a subnet for the pods of some namespaces and for pods that name the pool.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=ippools,singular=ippool,shortName=ippool
+// +kubebuilder:resource:scope=Cluster,path=ippools,singular=ippool,shortName=ippool,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Subnet",type=string,JSONPath=`.spec.subnet`
 // +kubebuilder:printcolumn:name="enableAddressSet",type=boolean,JSONPath=`.spec.enableAddressSet`
@@ -73,6 +73,8 @@ type IPPoolStatus struct {
 // +kubebuilder:printcolumn:name="V4Available",type=number,JSONPath=`.status.v4AvailableIPs`
 // +kubebuilder:printcolumn:name="V6Used",type=number,JSONPath=`.status.v6UsingIPs`
 // +kubebuilder:printcolumn:name="V6Available",type=number,JSONPath=`.status.v6AvailableIPs`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type IPPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

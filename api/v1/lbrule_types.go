@@ -88,12 +88,13 @@ type LBRuleStatus struct {
 
 // SwitchLBRule is a load balancer on the switches of a VPC.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=switch-lb-rules,singular=switch-lb-rule,shortName=slr
+// +kubebuilder:resource:scope=Cluster,path=switch-lb-rules,singular=switch-lb-rule,shortName=slr,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="vip",type=string,JSONPath=`.spec.vip`
 // +kubebuilder:printcolumn:name="port(s)",type=string,JSONPath=`.status.ports`
 // +kubebuilder:printcolumn:name="service",type=string,JSONPath=`.status.service`
 // +kubebuilder:printcolumn:name="age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 type SwitchLBRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -128,13 +129,14 @@ type RouterLBRuleSpec struct {
 
 // RouterLBRule is a load balancer on the router of a VPC.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=router-lb-rules,singular=router-lb-rule,shortName=rlr
+// +kubebuilder:resource:scope=Cluster,path=router-lb-rules,singular=router-lb-rule,shortName=rlr,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="ovnEip",type=string,JSONPath=`.spec.ovnEip`
 // +kubebuilder:printcolumn:name="vpc",type=string,JSONPath=`.spec.vpc`
 // +kubebuilder:printcolumn:name="port(s)",type=string,JSONPath=`.status.ports`
 // +kubebuilder:printcolumn:name="service",type=string,JSONPath=`.status.service`
 // +kubebuilder:printcolumn:name="age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 type RouterLBRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

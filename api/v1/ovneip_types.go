@@ -68,7 +68,7 @@ type OvnEipStatus struct {
 
 // OvnEip reserves addresses of an external subnet.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=ovn-eips,singular=ovn-eip,shortName=oeip
+// +kubebuilder:resource:scope=Cluster,path=ovn-eips,singular=ovn-eip,shortName=oeip,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.status.v4Ip`
 // +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.status.v6Ip`
@@ -77,6 +77,7 @@ type OvnEipStatus struct {
 // +kubebuilder:printcolumn:name="Nat",type=string,JSONPath=`.status.nat`
 // +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
 // +kubebuilder:printcolumn:name="ExternalSubnet",type=string,JSONPath=`.spec.externalSubnet`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type OvnEip struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

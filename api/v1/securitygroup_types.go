@@ -44,12 +44,13 @@ const (
 )
 
 // SecurityGroupPolicy is the action of a rule.
-// +kubebuilder:validation:Enum=allow;drop;pass
+// +kubebuilder:validation:Enum="";allow;deny;drop;pass
 type SecurityGroupPolicy string
 
 // Values of SecurityGroupPolicy.
 const (
 	SecurityGroupAllow SecurityGroupPolicy = "allow"
+	SecurityGroupDeny  SecurityGroupPolicy = "deny" // the same as drop
 	SecurityGroupDrop  SecurityGroupPolicy = "drop"
 	SecurityGroupPass  SecurityGroupPolicy = "pass"
 )
@@ -106,8 +107,10 @@ type SecurityGroupRule struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	SourcePortRangeMax int `json:"sourcePortRangeMax,omitempty"`
-	// policy is allow, drop or pass. pass is allowed in tier 0 only and leaves the decision to the following policies and tier 1.
-	Policy SecurityGroupPolicy `json:"policy"`
+	// policy is allow, drop, deny (the same as drop) or pass. pass is allowed in tier 0 only and leaves the decision to the following
+	// policies and tier 1. drop when empty.
+	// +optional
+	Policy SecurityGroupPolicy `json:"policy,omitempty"`
 }
 
 // SecurityGroupStatus is the observed state of a group.
@@ -138,10 +141,11 @@ type SecurityGroupStatus struct {
 
 // SecurityGroup is a set of rules for the pods that name it. Traffic of such a pod that none of its groups allows is dropped.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=security-groups,singular=security-group,shortName=sg
+// +kubebuilder:resource:scope=Cluster,path=security-groups,singular=security-group,shortName=sg,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Tier",type=integer,JSONPath=`.spec.tier`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type SecurityGroup struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -343,7 +343,7 @@ type SubnetStatus struct {
 
 // Subnet is a logical switch with the addresses of its ports.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=subnets,singular=subnet,shortName=subnet
+// +kubebuilder:resource:scope=Cluster,path=subnets,singular=subnet,shortName=subnet,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.spec.provider`
 // +kubebuilder:printcolumn:name="Vpc",type=string,JSONPath=`.spec.vpc`
@@ -360,6 +360,8 @@ type SubnetStatus struct {
 // +kubebuilder:printcolumn:name="V6Available",type=number,JSONPath=`.status.v6availableIPs`
 // +kubebuilder:printcolumn:name="ExcludeIPs",type=string,JSONPath=`.spec.excludeIps`
 // +kubebuilder:printcolumn:name="U2OInterconnectionIP",type=string,JSONPath=`.status.u2oInterconnectionIP`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Subnet struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -77,7 +77,7 @@ type VipStatus struct {
 
 // Vip reserves addresses of a subnet, either for one pod that uses them as its own or for several pods that share them.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=vips,singular=vip,shortName=vip
+// +kubebuilder:resource:scope=Cluster,path=vips,singular=vip,shortName=vip,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.namespace`
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.status.v4ip`
@@ -85,6 +85,8 @@ type VipStatus struct {
 // +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.status.mac`
 // +kubebuilder:printcolumn:name="Subnet",type=string,JSONPath=`.spec.subnet`
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Vip struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

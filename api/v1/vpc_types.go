@@ -243,7 +243,7 @@ type BFDPortStatus struct {
 // Vpc is an isolated routing domain: one logical router.
 // +kubebuilder:validation:XValidation:rule="self.metadata.name != 'ovn-cluster' || !has(self.spec) || !has(self.spec.clusterAccess) || self.spec.clusterAccess != 'None'",message="clusterAccess: the default VPC is where Services and nodes are, and cannot be kept apart from them"
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,path=vpcs,singular=vpc,shortName=vpc
+// +kubebuilder:resource:scope=Cluster,path=vpcs,singular=vpc,shortName=vpc,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="EnableExternal",type=boolean,JSONPath=`.status.enableExternal`
 // +kubebuilder:printcolumn:name="EnableBfd",type=boolean,JSONPath=`.status.enableBfd`
@@ -253,6 +253,7 @@ type BFDPortStatus struct {
 // +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.spec.namespaces`
 // +kubebuilder:printcolumn:name="DefaultSubnet",type=string,JSONPath=`.status.defaultLogicalSwitch`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 type Vpc struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -113,6 +113,9 @@ type DatabaseStatus struct {
 
 // OVNClusterStatus is the observed state of the deployment.
 type OVNClusterStatus struct {
+	// message of the most important condition: what needs a person, what is not available, or what is in progress.
+	// +optional
+	Message string `json:"message,omitempty"`
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// +optional

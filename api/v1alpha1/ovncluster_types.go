@@ -349,7 +349,7 @@ type Agent struct {
 
 // OVNCluster is the one resource that installs and operates OVN as the network of the cluster.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,shortName=ovnc
+// +kubebuilder:resource:scope=Cluster,shortName=ovnc,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
 // +kubebuilder:printcolumn:name="Progressing",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].status`
@@ -357,7 +357,7 @@ type Agent struct {
 // +kubebuilder:printcolumn:name="NB leader",type=string,priority=1,JSONPath=`.status.northbound.leader`
 // +kubebuilder:printcolumn:name="SB leader",type=string,priority=1,JSONPath=`.status.southbound.leader`
 // +kubebuilder:printcolumn:name="Versions",type=string,priority=1,JSONPath=`.status.versions`
-// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].message`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="an OVNCluster must be named default: a cluster has one network"
 type OVNCluster struct {

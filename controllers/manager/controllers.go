@@ -95,7 +95,7 @@ func (p *process) derived() ([]controller, error) {
 		},
 		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},
 		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
-		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Gate: s.Gate},
+		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},
 		&ippool.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Pools: s.Pools, Recorder: s.Recorder, Gate: s.Gate},
 		&gateway.Reconciler{Client: s.Client, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
 		&vpcgateway.Reconciler{

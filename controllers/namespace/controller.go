@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespace annotates every namespace with the subnets that serve it.
+// Package namespace annotates every namespace with the subnets and IPPools that serve it.
 package namespace
 
 import (
@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -25,10 +26,11 @@ import (
 type Reconciler struct {
 	Client     client.Client
 	Namespaces *lookup.Namespaces
+	Pools      *ippools.Lookup
 	Gate       *reconciler.StartGate
 }
 
-// SetupWithManager registers the reconciler. Changes of the namespace, and of the subnets and VPCs that may serve it, wake it.
+// SetupWithManager registers the reconciler. Changes of the namespace, of the subnets and VPCs that may serve it, and of its IPPools wake it.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Namespace{}, indexSubnet, subnetsOf); err != nil {
 		return fmt.Errorf("index namespaces by subnet: %w", err)
@@ -38,6 +40,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&kubeovnv1.Subnet{}, enqueue(r.bySubnet)).
 		Watches(&kubeovnv1.Vpc{}, enqueue(r.byVpc)).
+		Watches(&kubeovnv1.IPPool{}, enqueue(byPool)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -56,12 +59,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	pools, err := r.Pools.OfNamespace(ctx, ns.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	next := &corev1.Namespace{ObjectMeta: *ns.ObjectMeta.DeepCopy()}
 	base := next.DeepCopy()
 	if next.Annotations == nil {
 		next.Annotations = map[string]string{}
 	}
-	for key, value := range annotations(subnets) {
+	for key, value := range annotations(subnets, pools) {
 		if value == "" {
 			delete(next.Annotations, key)
 			continue
@@ -90,9 +97,12 @@ func (r *Reconciler) subnets(ctx context.Context, ns *corev1.Namespace) ([]*kube
 	return subnets, nil
 }
 
-// annotations returns the annotations of a namespace with these subnets, in their order. An empty value means none.
-func annotations(subnets []*kubeovnv1.Subnet) map[string]string {
-	var names, cidrs, excluded []string
+// annotations returns the annotations of a namespace with these subnets and pools, in their order. An empty value means none.
+func annotations(subnets []*kubeovnv1.Subnet, pools []*kubeovnv1.IPPool) map[string]string {
+	var names, cidrs, excluded, poolNames []string
+	for _, p := range pools {
+		poolNames = append(poolNames, p.Name)
+	}
 	for _, s := range subnets {
 		names = append(names, s.Name)
 		cidrs = append(cidrs, s.Spec.CIDRBlock)
@@ -102,5 +112,6 @@ func annotations(subnets []*kubeovnv1.Subnet) map[string]string {
 		kubeovnv1.AnnotationLogicalSwitch.Key(): strings.Join(names, ","),
 		kubeovnv1.AnnotationCIDR.Key():          strings.Join(cidrs, ";"),
 		kubeovnv1.AnnotationExcludeIPs.Key():    strings.Join(excluded, ";"),
+		kubeovnv1.AnnotationIPPool.Key():        strings.Join(poolNames, ","),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,7 +22,7 @@ import (
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
 var steps = controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
-	r := &namespace.Reconciler{Client: p.Client, Namespaces: p.Namespaces, Gate: p.Gate}
+	r := &namespace.Reconciler{Client: p.Client, Namespaces: p.Namespaces, Pools: p.Pools, Gate: p.Gate}
 	return p.Run(ctx, r)
 }}
 
@@ -109,4 +110,38 @@ func TestNamespacesAreToldTheirSubnets(t *testing.T) {
 	w.Delete(named)
 	hasAnnotations(w, shop, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
 	hasAnnotations(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
+}
+
+func TestNamespacesAreToldTheirPools(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	shop, lab := newNamespace(w, "shop", nil), newNamespace(w, "lab", nil)
+	newPool := func(name string, namespaces ...string) *kubeovnv1.IPPool {
+		pool := &kubeovnv1.IPPool{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.IPPoolSpec{Subnet: "none", IPs: []string{"10.17.0.9"}, Namespaces: namespaces},
+		}
+		w.Create(pool)
+		return pool
+	}
+	hasPools := func(ns *corev1.Namespace, want string) {
+		w.Helper()
+		w.Eventually(func() string {
+			w.Get(ns)
+			if got := ns.Annotations["ovn.kubernetes.io/ip_pool"]; got != want {
+				return fmt.Sprintf("namespace %s has the pools %q, want %q", ns.Name, got, want)
+			}
+			return ""
+		})
+	}
+	first := newPool("first", "shop")
+	hasPools(shop, "first")
+	time.Sleep(time.Until(first.CreationTimestamp.Add(time.Second))) // pools are ordered by creation, in seconds
+	second := newPool("second", "lab", "shop")
+	hasPools(shop, "first,second")
+	hasPools(lab, "second")
+	w.Change(second, func() { second.Spec.Namespaces = []string{"lab"} })
+	hasPools(shop, "first")
+	w.Delete(first)
+	hasPools(shop, "")
+	hasPools(lab, "second")
 }

@@ -86,6 +86,14 @@ func (r *Reconciler) byVpc(ctx context.Context, o client.Object, add func(string
 	return r.addListed(ctx, add, nil)
 }
 
+// byPool adds the namespaces of an IPPool.
+func byPool(_ context.Context, o client.Object, add func(string)) error {
+	for _, name := range o.(*kubeovnv1.IPPool).Spec.Namespaces {
+		add(name)
+	}
+	return nil
+}
+
 func (r *Reconciler) addListed(ctx context.Context, add func(string), lists ...[]client.ListOption) error {
 	for _, options := range lists {
 		var namespaces corev1.NamespaceList

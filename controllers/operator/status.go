@@ -68,6 +68,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	for _, c := range summary.conditions() {
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
+	status.Message = message(status.Conditions)
 	if equality.Semantic.DeepEqual(p.before.Status, p.cluster.Status) {
 		return nil
 	}

@@ -49,7 +49,9 @@ func securityGroup(sg *kubeovnv1.SecurityGroup, exists func(group string) bool) 
 }
 
 var groupActions = map[kubeovnv1.SecurityGroupPolicy]nb.ACLAction{
+	"":                           nb.ACLActionDrop,
 	kubeovnv1.SecurityGroupAllow: nb.ACLActionAllowRelated,
+	kubeovnv1.SecurityGroupDeny:  nb.ACLActionDrop,
 	kubeovnv1.SecurityGroupDrop:  nb.ACLActionDrop,
 	kubeovnv1.SecurityGroupPass:  nb.ACLActionPass,
 }

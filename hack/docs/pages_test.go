@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -123,6 +125,44 @@ func TestDecisionsAreIndexed(t *testing.T) {
 		title = strings.TrimSuffix(strings.TrimPrefix(title, date+" "), " ("+date+")")
 		if line := "- [" + title + "](" + file + "), " + date + "\n"; !strings.Contains(index, line) {
 			t.Errorf("docs/decisions/README.md lacks: %s", line)
+		}
+	}
+}
+
+// TestRolesOfUsersHaveEveryResource compares the ClusterRoles kiln-view and kiln-edit with the resource definitions.
+func TestRolesOfUsersHaveEveryResource(t *testing.T) {
+	definitions, err := filepath.Glob(filepath.Join(root, "config/crd/bases/*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, path := range definitions {
+		all = append(all, strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "kubeovn.io_"), ".yaml"))
+	}
+	text, err := os.ReadFile(filepath.Join(root, "config/rbac/user_roles.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]bool{"kiln-view": false, "kiln-edit": true} {
+		var role rbacv1.ClusterRole
+		for document := range strings.SplitSeq(string(text), "---\n") {
+			var r rbacv1.ClusterRole
+			if err := yaml.UnmarshalStrict([]byte(document), &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Name == name {
+				role = r
+			}
+		}
+		for _, resource := range all {
+			may := func(verb string) bool {
+				return slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+					return slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
+				})
+			}
+			if !may("list") || may("patch") != (change && resource != "ovnclusters") {
+				t.Errorf("ClusterRole %s: may list %s: %v, may patch: %v", name, resource, may("list"), may("patch"))
+			}
 		}
 	}
 }
