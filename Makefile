@@ -89,7 +89,7 @@ test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
 TEST_PACKAGES ?= 4
 
 # The packages with the longest suites come first, so that no long suite runs alone at the end.
-SLOWEST := ./controllers/subnet ./controllers/pod ./agent ./controllers/operator ./test/bench ./cmd/kiln ./agent/services
+SLOWEST := ./controllers/subnet ./controllers/pod ./agent/host ./controllers/operator ./agent/services ./test/bench ./cmd/kiln ./agent/cniserver ./agent/probes
 
 .PHONY: test-long
 test-long: ## The unit suites with the cost tests at full size and the large soak (needs `make prepare`)
@@ -157,7 +157,7 @@ test-upgrade: images ## Install the version of FROM, upgrade it under traffic, a
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
-WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/vpcgateway controllers/vip controllers/vpc agent/host=agent
+WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/vpcgateway controllers/vip controllers/vpc agent/host
 WATCHES_FLAGS ?=
 
 .PHONY: test-watches
@@ -302,7 +302,7 @@ $(GOLANGCI_LINT):
 ##@ Benchmarks
 
 # BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets; services, policy, enforced (with NORTHD=on); or Go benchmarks of a
-# package: ipam, northbound, cni.
+# package: ipam, northbound, cni, sandbox.
 # N: pods of the bursts; each burst adds to the previous ones (N=1000,5000). NORTHD: on, paused or both.
 BENCH ?= serial,burst,restart,delete
 N ?= 1000
@@ -314,7 +314,7 @@ LAYOUT ?=
 BENCH_FLAGS ?=
 
 # Go benchmarks, pinned to one CPU.
-BENCH_PACKAGE := $(if $(filter ipam,$(BENCH)),./internal/ipam,$(if $(filter northbound,$(BENCH)),./internal/northbound,$(if $(filter cni,$(BENCH)),./agent)))
+BENCH_PACKAGE := $(if $(filter ipam,$(BENCH)),./internal/ipam,$(if $(filter northbound,$(BENCH)),./internal/northbound,$(if $(filter cni,$(BENCH)),./agent/cniserver,$(if $(filter sandbox,$(BENCH)),./agent/sandbox))))
 BENCH_ARGS = -bench floor,$(BENCH) -n $(N) $(if $(LAYOUT),-layout $(LAYOUT)) $(BENCH_FLAGS)
 # Flags for the runs of OLD only: OLD_FLAGS=-admission-policies=false, OLD_FLAGS=-port-security=Requested.
 OLD_FLAGS ?=
@@ -330,7 +330,7 @@ bench-system:
 .PHONY: bench-package
 bench-package:
 	go test -c -o bin/$(BENCH).test $(BENCH_PACKAGE)
-	cd $(BENCH_PACKAGE) && taskset -c $$(($$(nproc --all) - 1)) $(CURDIR)/bin/$(BENCH).test -test.run '^$$' -test.bench . -test.benchmem $(if $(filter cni,$(BENCH)),-test.benchtime 200x) $(BENCH_FLAGS)
+	cd $(BENCH_PACKAGE) && taskset -c $$(($$(nproc --all) - 1)) $(CURDIR)/bin/$(BENCH).test -test.run '^$$' -test.bench . -test.benchmem $(if $(filter cni sandbox,$(BENCH)),-test.benchtime 200x) $(BENCH_FLAGS)
 
 .PHONY: bench-compare
 bench-compare: ## Measure two git revisions in alternation: make bench-compare OLD=main NEW=HEAD

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
@@ -34,32 +35,32 @@ func kernelState(t *testing.T) string {
 
 // TestCleanUp makes an agent create everything that it can create, and expects the node's original state after the clean-up.
 func TestCleanUp(t *testing.T) {
-	n := newNode(t)
-	must(t, agent.CleanUp(t.Context(), n.options)) // remove leftovers of agents of other tests
-	loopback := filepath.Join(n.options.CNIBinDir, "loopback")
+	n := agenttest.NewNode(t)
+	must(t, agent.CleanUp(t.Context(), n.Options)) // remove leftovers of agents of other tests
+	loopback := filepath.Join(n.Options.CNIBinDir, "loopback")
 	must(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
 	nodetest.NFT(t, "add table inet of-others")
 	t.Cleanup(func() { nodetest.NFT(t, "delete table inet of-others") })
 	before := kernelState(t)
-	n.register()
-	n.allocate()
-	n.startAgent()
-	n.waitReady()
-	n.sandbox(n.pod("pod", 300), newID()).mustAdd()
-	tenant := n.createPodOf("tenant", probing(probePort))
-	n.annotateIn(tenant, 301, "blue")
-	n.sandbox(tenant, newID()).mustAdd()
-	n.change("ovn-default", func(s *v1.SubnetSpec) {
-		s.GatewayType, s.GatewayNode = v1.GatewayCentralized, fmt.Sprintf("%[1]s:172.30.0.9,%[1]s:fd00:172:30::9", nodeName)
+	n.Register()
+	n.Allocate()
+	n.StartAgent()
+	n.WaitReady()
+	n.Sandbox(n.Pod("pod", 300), agenttest.NewID()).MustAdd()
+	tenant := n.CreatePodOf("tenant", agenttest.Probing(agenttest.ProbePort))
+	n.AnnotateIn(tenant, 301, "blue")
+	n.Sandbox(tenant, agenttest.NewID()).MustAdd()
+	n.Change("ovn-default", func(s *v1.SubnetSpec) {
+		s.GatewayType, s.GatewayNode = v1.GatewayCentralized, fmt.Sprintf("%[1]s:172.30.0.9,%[1]s:fd00:172:30::9", agenttest.NodeName)
 	})
 	edge := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: v1.SubnetSpec{
-		CIDRBlock: "10.17.0.0/16", GatewayType: v1.GatewayCentralized, GatewayNode: nodeName,
+		CIDRBlock: "10.17.0.0/16", GatewayType: v1.GatewayCentralized, GatewayNode: agenttest.NodeName,
 		ExternalEgressGateway: "192.168.77.254", PolicyRoutingPriority: 1000, PolicyRoutingTableID: 1000,
 	}}
-	n.create(edge)
+	n.Create(edge)
 	nodetest.NFT(t, "add table inet kiln-services") // whose content needs a newer nft than every machine has
 	want := []string{"table inet kiln", "table inet kiln-services", "lookup 1000", "172.30.0.9/32", "fd00:172:30::9/128", "_h", "probe", "dport 8080"}
-	n.eventually("everything there is was made", func() bool {
+	n.Eventually("everything there is was made", func() bool {
 		state := kernelState(t)
 		for _, part := range want {
 			if !strings.Contains(state, part) {
@@ -68,23 +69,23 @@ func TestCleanUp(t *testing.T) {
 		}
 		return true
 	})
-	n.agent.Kill()
+	n.Agent.Kill()
 
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel() // nft cannot run: CleanUp returns an error, and completes the other steps
-	if err := agent.CleanUp(interrupted, n.options); !errors.Is(err, context.Canceled) {
+	if err := agent.CleanUp(interrupted, n.Options); !errors.Is(err, context.Canceled) {
 		t.Errorf("an interrupted clean-up says: %v", err)
 	}
 	for range 2 {
-		must(t, agent.CleanUp(t.Context(), n.options))
+		must(t, agent.CleanUp(t.Context(), n.Options))
 	}
 	if after := kernelState(t); after != before {
 		t.Errorf("the node was\n%s\nand is\n%s", before, after)
 	}
-	if n.conflist() != nil {
+	if n.Conflist() != nil {
 		t.Error("the network configuration is left")
 	}
-	if _, err := os.Stat(filepath.Join(n.options.CNIBinDir, "kube-ovn")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(n.Options.CNIBinDir, "kube-ovn")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the plugin is left: %v", err)
 	}
 	if _, err := os.Stat(loopback); err != nil {

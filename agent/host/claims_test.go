@@ -1,18 +1,24 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package host_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/agent/agenttest"
+	"github.com/kiln-net/kiln/agent/host"
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // An earlier pass may have added the address and failed to set rp_filter, or another program has reset it.
 func TestAnAddressThatIsThereAcceptsPacketsFromAnySource(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	nodetest.InNamespace(t, func(t *testing.T) {
 		link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "outside"}}
 		network, err := netlink.ParseAddr("192.0.2.2/24")
 		must(t, err)
@@ -20,15 +26,33 @@ func TestAnAddressThatIsThereAcceptsPacketsFromAnySource(t *testing.T) {
 		must(t, netlink.AddrAdd(link, network))
 		const key = "net/ipv4/conf/outside/rp_filter"
 		for range 2 {
-			must(t, sysctl(key, "1"))
-			links, err := setClaims([]netip.Addr{netip.MustParseAddr("192.0.2.9")})
+			must(t, host.Sysctl(key, "1"))
+			links, err := host.SetClaims([]netip.Addr{netip.MustParseAddr("192.0.2.9")})
 			must(t, err)
 			if len(links) != 1 || links[0] != link.Index {
 				t.Errorf("links %v have the address, want %d", links, link.Index)
 			}
-			if got := value(key); got != "2" {
+			if got := host.Value(key); got != "2" {
 				t.Errorf("rp_filter is %s, want 2", got)
 			}
 		}
 	})
+}
+
+func TestAddressesOfTheNodeStay(t *testing.T) {
+	n := agenttest.Serving(t)
+	link, err := netlink.LinkByName("eth0")
+	must(t, err)
+	own := netip.MustParsePrefix("172.30.0.11/32")
+	must(t, agenttest.AddAddresses(link, own))
+	t.Cleanup(func() { _ = netlink.AddrDel(link, &netlink.Addr{IPNet: agenttest.CIDR(own.String())}) })
+	n.Change("ovn-default", func(s *v1.SubnetSpec) {
+		s.GatewayType, s.GatewayNode = v1.GatewayCentralized, agenttest.NodeName+":"+own.Addr().String()
+	})
+	n.Eventually("traffic leaves with the address", func() bool { return strings.Contains(ruleset(t), own.Addr().String()) })
+	n.Change("ovn-default", func(s *v1.SubnetSpec) { s.GatewayNode = agenttest.NodeName + ":203.0.113.5" }) // in no network of the node
+	n.Eventually("traffic leaves with the other address", func() bool { return strings.Contains(ruleset(t), "203.0.113.5") })
+	if got := claimed("eth0"); got != own.Addr().String() {
+		t.Errorf("eth0 has %s, want the node's own %s", got, own)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // No event reports changes before the first netlink subscription, or between two subscriptions.
@@ -30,7 +31,7 @@ func TestWhatWasMissedIsLookedForOnceTheKernelIsListenedTo(t *testing.T) {
 
 // When listenOnce returns, netlink may have more updates than the channels hold. Its goroutines must end nevertheless.
 func TestSubscriptionsEndWithUpdatesThatAreNotRead(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	nodetest.InNamespace(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		err := (&Reconciler{}).listenOnce(ctx, func() { // before the first update is read
@@ -61,4 +62,11 @@ func TestSubscriptionsEndWithUpdatesThatAreNotRead(t *testing.T) {
 			return ""
 		})
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -10,6 +10,9 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const envInside = "KILN_TEST_INSIDE"
@@ -49,4 +52,23 @@ func Mount() error {
 		}
 	}
 	return nil
+}
+
+// InNamespace runs a test in a new network namespace.
+func InNamespace(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("a network namespace needs root")
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and with it the namespace
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+			return
+		}
+		test(t)
+	}()
+	<-ended
 }

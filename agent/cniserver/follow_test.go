@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package agent_test
+package cniserver_test
 
 import (
 	"bufio"
@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
@@ -33,19 +34,19 @@ var (
 )
 
 // move writes other CIDRs and gateways to a pod, as the controller does after a change of its subnet.
-func (n *node) move(pod *corev1.Pod, cidrs []netip.Prefix, gateways []netip.Addr) {
+func move(n *agenttest.Node, pod *corev1.Pod, cidrs []netip.Prefix, gateways []netip.Addr) {
 	n.Helper()
 	base := pod.DeepCopy()
 	for key, value := range (v1.PodNetwork{CIDRs: cidrs, Gateways: gateways}).Annotations() {
 		pod.Annotations[key] = value
 	}
-	must(n.TB, n.api.Patch(n.Context(), pod, client.MergeFrom(base)))
+	must(n.TB, n.API.Patch(n.Context(), pod, client.MergeFrom(base)))
 }
 
 // numbers returns the global addresses of eth0 and lo, and the routes with a gateway.
-func (c *container) numbers() (addresses, routes []string) {
+func numbers(c *agenttest.Container) (addresses, routes []string) {
 	c.Helper()
-	c.do(func() error {
+	c.Do(func() error {
 		for _, name := range []string{"eth0", "lo"} {
 			link, err := netlink.LinkByName(name)
 			if err != nil {
@@ -74,11 +75,11 @@ func (c *container) numbers() (addresses, routes []string) {
 	return addresses, routes
 }
 
-func (c *container) hasMoved(what string, cidrs []netip.Prefix, gateways []netip.Addr, more ...string) {
+func hasMoved(c *agenttest.Container, what string, cidrs []netip.Prefix, gateways []netip.Addr, more ...string) {
 	c.Helper()
 	var wantAddresses []string
 	wantRoutes := slices.Clone(more)
-	for i, address := range splitAddrs(c.pod.Annotations[v1.AnnotationIPAddress.Key()]) {
+	for i, address := range splitAddrs(c.Pod.Annotations[v1.AnnotationIPAddress.Key()]) {
 		wantAddresses = append(wantAddresses, fmt.Sprintf("eth0 %s/%d", address, cidrs[i].Bits()))
 		wantRoutes = append(wantRoutes, map[bool]string{false: "0.0.0.0/0", true: "::/0"}[address.Is6()]+" via "+gateways[i].String())
 	}
@@ -90,9 +91,9 @@ func (c *container) hasMoved(what string, cidrs []netip.Prefix, gateways []netip
 			c.Logf("%s: %v, want %v; %v, want %v", what, addresses, wantAddresses, routes, wantRoutes)
 		}
 	})
-	c.eventually(what, func() bool {
-		addresses, routes = c.numbers()
-		_, ids := c.port()
+	c.Eventually(what, func() bool {
+		addresses, routes = numbers(c)
+		_, ids := c.Port()
 		return slices.Equal(addresses, wantAddresses) && slices.Equal(routes, wantRoutes) &&
 			ids["cidr"] == fmt.Sprintf("%s,%s", cidrs[0], cidrs[1]) && ids["gateway"] == fmt.Sprintf("%s,%s", gateways[0], gateways[1])
 	})
@@ -106,12 +107,12 @@ func splitAddrs(list string) (out []netip.Addr) {
 }
 
 func TestRunningPodsFollowTheirSubnet(t *testing.T) {
-	n := serving(t)
-	c, peer := n.sandbox(n.pod("follower", 30), newID()), n.sandbox(n.pod("peer", 31), newID())
-	for _, c := range []*container{c, peer} {
-		c.mustAdd()
-		t.Cleanup(c.mustDel)
-		c.do(func() error {
+	n := agenttest.Serving(t)
+	c, peer := n.Sandbox(n.Pod("follower", 30), agenttest.NewID()), n.Sandbox(n.Pod("peer", 31), agenttest.NewID())
+	for _, c := range []*agenttest.Container{c, peer} {
+		c.MustAdd()
+		t.Cleanup(c.MustDel)
+		c.Do(func() error {
 			lo, err := netlink.LinkByName("lo")
 			if err != nil {
 				return err
@@ -119,88 +120,90 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 			return netlink.LinkSetUp(lo)
 		})
 	}
-	c.do(func() error {
-		return errors.Join(addRoute("192.0.2.0/24", netip.MustParseAddr("10.16.0.77")), addRoute("2001:db8::/64", netip.MustParseAddr("fd00:10:16::77")))
+	c.Do(func() error {
+		return errors.Join(agenttest.AddRoute("192.0.2.0/24", netip.MustParseAddr("10.16.0.77")), agenttest.AddRoute("2001:db8::/64", netip.MustParseAddr("fd00:10:16::77")))
 	})
 	var talks []func()
-	for i := range podCIDRs {
-		talks = append(talks, c.talk(peer, i))
+	for i := range agenttest.PodCIDRs {
+		talks = append(talks, talk(c, peer, i))
 	}
 
-	n.move(c.pod, grown, grownGWs)
-	c.hasMoved("the pod has followed", grown, grownGWs, ownRoutes...)
-	n.move(c.pod, podCIDRs, podGWs)
-	c.hasMoved("the pod is back", podCIDRs, podGWs, ownRoutes...)
+	move(n, c.Pod, grown, grownGWs)
+	hasMoved(c, "the pod has followed", grown, grownGWs, ownRoutes...)
+	move(n, c.Pod, agenttest.PodCIDRs, agenttest.PodGWs)
+	hasMoved(c, "the pod is back", agenttest.PodCIDRs, agenttest.PodGWs, ownRoutes...)
 	for _, talk := range talks {
 		talk()
 	}
-	peer.hasMoved("the other pod is as it was", podCIDRs, podGWs)
+	hasMoved(peer, "the other pod is as it was", agenttest.PodCIDRs, agenttest.PodGWs)
 
-	n.agent.Kill()
-	n.move(c.pod, grown, grownGWs)
-	n.startAgent()
-	c.hasMoved("the pod has followed what happened while the agent was away", grown, grownGWs, ownRoutes...)
-	n.waitReady() // pods are updated before the agent is ready
-	if err := c.check(); err != nil {
+	n.Agent.Kill()
+	move(n, c.Pod, grown, grownGWs)
+	n.StartAgent()
+	hasMoved(c, "the pod has followed what happened while the agent was away", grown, grownGWs, ownRoutes...)
+	n.WaitReady() // pods are updated before the agent is ready
+	if err := c.Check(); err != nil {
 		t.Errorf("CHECK with the result of the ADD: %v", err)
 	}
-	name, _ := c.port()
-	n.vsctl("remove", "Interface", name, "external_ids", "cidr", "--", "remove", "Interface", name, "external_ids", "gateway")
-	n.agent.Kill()
-	n.startAgent()
-	c.hasMoved("an agent that takes over from one that said nothing of it", grown, grownGWs, ownRoutes...)
-	n.waitReady()
+	name, _ := c.Port()
+	n.VSCtl("remove", "Interface", name, "external_ids", "cidr", "--", "remove", "Interface", name, "external_ids", "gateway")
+	n.Agent.Kill()
+	n.StartAgent()
+	hasMoved(c, "an agent that takes over from one that said nothing of it", grown, grownGWs, ownRoutes...)
+	n.WaitReady()
 }
 
 // The annotations of a running pod change no address, and a network with other addresses changes nothing.
 func TestRunningPodsKeepTheirAddresses(t *testing.T) {
-	n := serving(t)
-	c := n.sandbox(n.pod("keeper", 33), newID())
-	c.mustAdd()
-	t.Cleanup(c.mustDel)
-	addresses, routes := c.numbers()
-	last := n.sandbox(n.pod("last", 34), newID())
-	last.mustAdd()
-	t.Cleanup(last.mustDel)
-	base := c.pod.DeepCopy()
+	n := agenttest.Serving(t)
+	c := n.Sandbox(n.Pod("keeper", 33), agenttest.NewID())
+	c.MustAdd()
+	t.Cleanup(c.MustDel)
+	addresses, routes := numbers(c)
+	last := n.Sandbox(n.Pod("last", 34), agenttest.NewID())
+	last.MustAdd()
+	t.Cleanup(last.MustDel)
+	base := c.Pod.DeepCopy()
 	forged := v1.PodNetwork{Addresses: splitAddrs("10.16.0.99,fd00:10:16::99"), CIDRs: grown, Gateways: grownGWs}
-	maps.Copy(c.pod.Annotations, forged.Annotations())
-	must(t, n.api.Patch(t.Context(), c.pod, client.MergeFrom(base)))
-	n.move(last.pod, grown, grownGWs) // a permitted change, which arrives after the forged one
-	last.hasMoved("the agent has handled later changes", grown, grownGWs)
-	if a, r := c.numbers(); !slices.Equal(a, addresses) || !slices.Equal(r, routes) {
+	maps.Copy(c.Pod.Annotations, forged.Annotations())
+	must(t, n.API.Patch(t.Context(), c.Pod, client.MergeFrom(base)))
+	move(n, last.Pod, grown, grownGWs) // a permitted change, which arrives after the forged one
+	hasMoved(last, "the agent has handled later changes", grown, grownGWs)
+	if a, r := numbers(c); !slices.Equal(a, addresses) || !slices.Equal(r, routes) {
 		t.Errorf("the pod has %v and %v, want %v and %v", a, r, addresses, routes)
 	}
 }
 
 // If annotations change after an ADD has read them, and before it has added the port, the change must not be lost.
 func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
-	n := serving(t)
-	c := n.sandbox(n.pod("meanwhile", 32), newID())
-	must(t, n.server.Signal(syscall.SIGSTOP))
+	n := agenttest.Serving(t)
+	c := n.Sandbox(n.Pod("meanwhile", 32), agenttest.NewID())
+	must(t, n.Database.Signal(syscall.SIGSTOP))
 	added := make(chan error, 1)
-	go func() { _, err := c.add(); added <- err }()
-	n.eventually("the veth is there", func() (there bool) {
-		c.do(func() error { _, err := netlink.LinkByName("eth0"); there = err == nil; return nil })
+	go func() { _, err := c.Add(); added <- err }()
+	n.Eventually("the veth is there", func() (there bool) {
+		c.Do(func() error { _, err := netlink.LinkByName("eth0"); there = err == nil; return nil })
 		return there
 	})
-	before := n.followed()
-	tunnels := n.link("eth1")
-	must(t, netlink.LinkSetMTU(tunnels, tunnelMTU-60))
-	t.Cleanup(func() { must(t, netlink.LinkSetMTU(tunnels, tunnelMTU)) })
-	n.move(c.pod, grown, grownGWs)
-	n.eventually("the change has been looked at", func() bool { return n.followed() > before })
-	must(t, n.server.Signal(syscall.SIGCONT))
+	before := followed(n)
+	tunnels := n.Link("eth1")
+	must(t, netlink.LinkSetMTU(tunnels, agenttest.TunnelMTU-60))
+	t.Cleanup(func() { must(t, netlink.LinkSetMTU(tunnels, agenttest.TunnelMTU)) })
+	move(n, c.Pod, grown, grownGWs)
+	n.Eventually("the change has been looked at", func() bool { return followed(n) > before })
+	must(t, n.Database.Signal(syscall.SIGCONT))
 	must(t, <-added)
-	t.Cleanup(c.mustDel)
-	c.hasMoved("the pod has the state of the last write", grown, grownGWs)
-	n.eventually("the pod has the MTU that tunnels leave now", func() bool { return c.mtus() == fmt.Sprint(podMTU-60, podMTU-60, podMTU-60) })
+	t.Cleanup(c.MustDel)
+	hasMoved(c, "the pod has the state of the last write", grown, grownGWs)
+	n.Eventually("the pod has the MTU that tunnels leave now", func() bool {
+		return mtus(c) == fmt.Sprint(agenttest.PodMTU-60, agenttest.PodMTU-60, agenttest.PodMTU-60)
+	})
 }
 
 // followed returns the number of passes of the agent's pod controller.
-func (n *node) followed() (passes float64) {
+func followed(n *agenttest.Node) (passes float64) {
 	n.Helper()
-	answer, err := http.Get("http://" + healthPort + "/metrics")
+	answer, err := http.Get("http://" + agenttest.HealthAddress + "/metrics")
 	must(n.TB, err)
 	defer answer.Body.Close()
 	lines := bufio.NewScanner(answer.Body)
@@ -214,16 +217,16 @@ func (n *node) followed() (passes float64) {
 }
 
 // talk opens a connection to another container, in a family, and returns a function that checks that the connection still works.
-func (c *container) talk(peer *container, family int) func() {
+func talk(c *agenttest.Container, peer *agenttest.Container, family int) func() {
 	c.Helper()
-	to := netip.AddrPortFrom(splitAddrs(peer.pod.Annotations[v1.AnnotationIPAddress.Key()])[family], 7)
+	to := netip.AddrPortFrom(splitAddrs(peer.Pod.Annotations[v1.AnnotationIPAddress.Key()])[family], 7)
 	var listener, connection net.Conn
-	peer.do(func() error {
+	peer.Do(func() error {
 		l, err := net.Listen("tcp", to.String())
 		if err != nil {
 			return err
 		}
-		c.do(func() error { connection, err = net.Dial("tcp", to.String()); return err })
+		c.Do(func() error { connection, err = net.Dial("tcp", to.String()); return err })
 		listener, err = l.Accept()
 		return errors.Join(err, l.Close())
 	})

@@ -1,20 +1,21 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package agent_test
+// Package agenttest simulates a node for the tests of the agent's packages. The node has real network namespaces, a real Open vSwitch in its
+// userspace datapath, an API server, and the agent as a process of its own. The test plays ovn-controller and the controller.
+package agenttest
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"k8s.io/client-go/rest"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/prepared"
@@ -42,20 +44,25 @@ const (
 )
 
 var (
+	server     *apiserver.Server
 	config     *rest.Config
 	kubeconfig string // a file, for the agent
 	token      string // with which the agent authenticates
-	plugins    string // the directory of the CNI plugins
 )
 
-func TestMain(m *testing.M) {
+// DatabaseLoss is the reason why waits of tests in which the agent loses ovsdb-server take long: its requests time out after 5 seconds, and it
+// reconnects after another 5.
+const DatabaseLoss = "the readiness check of a dead ovsdb-server takes 5 s"
+
+// Main is the TestMain of a package that uses NewNode. Waits of the tests in slow may take longer than those of others.
+func Main(m *testing.M, slow ...eventually.Allowed) {
 	var err error
 	var code int
 	switch {
 	case os.Getenv(envAgent) != "":
 		err, code = runAgent(), 0
 	case nodetest.Inside():
-		code, err = runInside(m)
+		code, err = runInside(m, slow)
 	default:
 		code, err = enter()
 	}
@@ -64,13 +71,6 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.Exit(code)
-}
-
-// slow are tests in which the agent loses ovsdb-server: its requests time out after 5 seconds, and it reconnects after another 5.
-var slow = eventually.Allowed{
-	"TestGatewayRenewsItsLease":       {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
-	"TestNodesOfAVpcRenewTheirLeases": {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
-	"TestNodeRoutesAndRestores":       {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
 }
 
 // enter builds the plugins and runs the tests in new namespaces. It builds first, because the namespaces have no network to download
@@ -87,40 +87,42 @@ func enter() (int, error) {
 	return nodetest.Enter(envDirectory + "=" + directory)
 }
 
-func runInside(m *testing.M) (int, error) {
+func runInside(m *testing.M, slow []eventually.Allowed) (int, error) {
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	if err := nodetest.Mount(); err != nil {
 		return 1, err
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return 1, err
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return 1, fmt.Errorf("bring up lo: %w", err)
-	}
-	if err := connectNode(); err != nil {
-		return 1, fmt.Errorf("connect the node: %w", err)
-	}
-	directory := os.Getenv(envDirectory)
-	plugins = filepath.Join(directory, "plugins")
-	programs, err := os.MkdirTemp(directory, "programs")
-	if err != nil {
-		return 1, err
-	}
-	if err := prepared.UseImagePrograms(programs); err != nil {
-		return 1, err
-	}
-	server, err := startAPI(filepath.Join(directory, "kubeconfig"))
-	if err != nil {
-		return 1, err
-	}
-	code := eventually.Main(m, slow)
-	if err := server.Stop(); err != nil {
-		return 1, fmt.Errorf("stop the API server: %w", err)
+	code := golden.Check(eventually.Main(m, slow...))
+	if server != nil {
+		if err := server.Stop(); err != nil {
+			return 1, fmt.Errorf("stop the API server: %w", err)
+		}
 	}
 	return code, nil
 }
+
+// setUp creates what all nodes of a test program share, when the first test needs it.
+var setUp = sync.OnceValue(func() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	if err := connectNode(); err != nil {
+		return fmt.Errorf("connect the node: %w", err)
+	}
+	directory := os.Getenv(envDirectory)
+	programs, err := os.MkdirTemp(directory, "programs")
+	if err != nil {
+		return err
+	}
+	if err := prepared.UseImagePrograms(programs); err != nil {
+		return err
+	}
+	return startAPI(filepath.Join(directory, "kubeconfig"))
+})
 
 func buildPlugins(directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
@@ -135,22 +137,21 @@ func buildPlugins(directory string) error {
 	return nil
 }
 
-func startAPI(kubeconfigFile string) (*apiserver.Server, error) {
-	server, err := apiserver.New("subnets", "vpcs", "ips")
+func startAPI(kubeconfigFile string) error {
+	started, err := apiserver.New("subnets", "vpcs", "ips")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if config, err = server.Start(); err != nil {
-		return nil, fmt.Errorf("start the API server: %w", err)
+	if config, err = started.Start(); err != nil {
+		return fmt.Errorf("start the API server: %w", err)
 	}
-	config.QPS = -1
-	kubeconfig = kubeconfigFile
+	server, config.QPS = started, -1
 	content, issued, err := server.TokenConfig(context.Background())
 	if err != nil {
-		return nil, errors.Join(err, server.Stop())
+		return err
 	}
-	token = issued
-	return server, os.WriteFile(kubeconfigFile, content, 0o600)
+	token, kubeconfig = issued, kubeconfigFile
+	return os.WriteFile(kubeconfig, content, 0o600)
 }
 
 // runAgent runs the agent's process.
@@ -164,11 +165,11 @@ func runAgent() error {
 	k8s.OnlyEvents()
 	var o agent.Options
 	if err := json.Unmarshal([]byte(os.Getenv(envAgent)), &o); err != nil {
-		return err
+		return fmt.Errorf("parse the agent's options: %w", err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv(envConfig))
 	if err != nil {
-		return err
+		return fmt.Errorf("read the agent's kubeconfig: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

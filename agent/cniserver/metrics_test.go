@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package agent_test
+package cniserver_test
 
 import (
 	"slices"
@@ -9,13 +9,15 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/kiln-net/kiln/agent/agenttest"
 )
 
 // series returns the series of one of the agent's metrics with exactly these labels, given as name, value and so on; nil if there is
 // none.
-func (n *node) series(name string, labels ...string) *dto.Metric {
+func series(n *agenttest.Node, name string, labels ...string) *dto.Metric {
 	n.Helper()
-	for _, m := range n.metric(name).GetMetric() {
+	for _, m := range n.Metric(name).GetMetric() {
 		var have []string
 		for _, l := range m.GetLabel() { // sorted by name
 			have = append(have, l.GetName(), l.GetValue())
@@ -31,22 +33,22 @@ func (n *node) series(name string, labels ...string) *dto.Metric {
 // lists.
 func TestMetricsOfCNI(t *testing.T) {
 	const pause = 300 * time.Millisecond
-	n := serving(t)
-	before := n.series("cni_ovs_transactions_total").GetCounter().GetValue()
-	began, pod := time.Now(), n.createPod("measured")
-	c := n.sandbox(pod, newID())
-	n.idle.Store(true)
+	n := agenttest.Serving(t)
+	before := series(n, "cni_ovs_transactions_total").GetCounter().GetValue()
+	began, pod := time.Now(), n.CreatePod("measured")
+	c := n.Sandbox(pod, agenttest.NewID())
+	n.Idle.Store(true)
 	done := make(chan error, 1)
-	go func() { _, err := c.add(); done <- err }()
+	go func() { _, err := c.Add(); done <- err }()
 	time.Sleep(pause)
-	n.annotate(pod, 400)
-	n.eventually("the port is in the database", func() bool { return len(n.interfaces()) == 1 })
+	n.Annotate(pod, 400)
+	n.Eventually("the port is in the database", func() bool { return len(n.Interfaces()) == 1 })
 	time.Sleep(pause)
-	name, _ := c.port()
-	n.idle.Store(false)
-	n.touch(name)
+	name, _ := c.Port()
+	n.Idle.Store(false)
+	n.Touch(name)
 	must(t, <-done)
-	c.mustDel()
+	c.MustDel()
 	took := time.Since(began).Seconds()
 
 	legs := map[string]float64{}
@@ -58,12 +60,12 @@ func TestMetricsOfCNI(t *testing.T) {
 		{"del", "204", []string{"turn", "link", "port"}},
 	} {
 		method := op.method
-		all := n.series("cni_op_latency_seconds", "method", method, "node_name", nodeName, "status_code", op.code).GetHistogram()
+		all := series(n, "cni_op_latency_seconds", "method", method, "node_name", agenttest.NodeName, "status_code", op.code).GetHistogram()
 		if all.GetSampleCount() != 1 || all.GetSampleSum() <= 0 || all.GetSampleSum() > took {
 			t.Errorf("cni_op_latency_seconds of %s is %v, want one of less than %v s", method, all, took)
 		}
 		for _, leg := range op.legs {
-			got := n.series("cni_op_leg_seconds", "leg", leg, "method", method, "node_name", nodeName).GetHistogram()
+			got := series(n, "cni_op_leg_seconds", "leg", leg, "method", method, "node_name", agenttest.NodeName).GetHistogram()
 			if got.GetSampleCount() == 0 {
 				t.Errorf("leg %s of %s was not measured", leg, method)
 			}
@@ -77,11 +79,11 @@ func TestMetricsOfCNI(t *testing.T) {
 		"cni_wait_address_seconds_total":      legs["add address"],
 		"cni_wait_connectivity_seconds_total": legs["add ofport"] + legs["add flows"],
 	} {
-		if got := n.series(name, "node_name", nodeName).GetCounter().GetValue(); got < least || got <= 0 || got > took {
+		if got := series(n, name, "node_name", agenttest.NodeName).GetCounter().GetValue(); got < least || got <= 0 || got > took {
 			t.Errorf("%s is %v, want at least its legs' %v and at most %v", name, got, least, took)
 		}
 	}
-	if got := n.series("cni_ovs_transactions_total").GetCounter().GetValue() - before; got < 2 {
+	if got := series(n, "cni_ovs_transactions_total").GetCounter().GetValue() - before; got < 2 {
 		t.Errorf("%v transactions for an ADD and a DEL", got)
 	}
 }

@@ -1,0 +1,118 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/agent/agenttest"
+)
+
+func TestDELCheckAndGC(t *testing.T) {
+	n := agenttest.Serving(t)
+	for name, test := range map[string]func(*testing.T, *agenttest.Node){
+		"DEL succeeds twice, before ADD, and without a namespace":                      delAlways,
+		"CHECK reports missing parts":                                                  checkNotices,
+		"GC removes attachments unknown to the runtime, and nothing of other networks": gcRemoves,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, n.In(t)) })
+	}
+}
+
+func delAlways(t *testing.T, n *agenttest.Node) {
+	c := n.Sandbox(n.Pod("gone", 160), agenttest.NewID())
+	c.MustDel() // before ADD
+	c.MustAdd()
+	c.Vanish()
+	c.MustDel()
+	c.HasNoPort()
+	c.MustDel()
+	unknown := n.SandboxIn(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "unknown", Namespace: "nowhere", UID: "u"}}, agenttest.NewID(), c.NS)
+	unknown.Path = ""
+	unknown.MustDel()
+}
+
+func checkNotices(t *testing.T, n *agenttest.Node) {
+	c := n.Sandbox(n.Pod("checked", 170), agenttest.NewID())
+	host := c.MustAdd().Interfaces[0].Name
+	damage := map[string]func() error{
+		"a route": func() error {
+			return netlink.RouteDel(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gw: agenttest.PodGWs[0].AsSlice()})
+		},
+		"the MTU": func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetMTU(link, 1280)
+		},
+	}
+	for what, f := range damage {
+		must(t, c.Check())
+		c.Do(f)
+		if err := c.Check(); err == nil {
+			t.Errorf("CHECK does not notice that %s was changed", what)
+		}
+		c.MustAdd()
+	}
+	n.Detach(host)
+	n.Eventually("CHECK reports the missing port", func() bool { return c.Check() != nil })
+	c.MustDel()
+}
+
+func gcRemoves(t *testing.T, n *agenttest.Node) {
+	kept, lost, other := n.Sandbox(n.Pod("kept", 180), agenttest.NewID()), n.Sandbox(n.Pod("lost-2", 181), agenttest.NewID()), n.Sandbox(n.Pod("other", 182), agenttest.NewID())
+	other.List = renamed(n, "other-network")
+	for _, c := range []*agenttest.Container{kept, lost, other} {
+		c.MustAdd()
+	}
+	attachments := []types.GCAttachment{{ContainerID: kept.ID, IfName: "eth0"}}
+	must(t, kept.CNI.GCNetworkList(t.Context(), kept.List, &libcni.GCArgs{ValidAttachments: attachments}))
+	lost.HasNoPort()
+	must(t, kept.Check())
+	must(t, other.Check())
+	for _, list := range []string{"", `"cni.dev/attachments": [{"containerID": "` + kept.ID + `", "ifname": "eth0"}],`} {
+		err := gc(kept, list)
+		if (err == nil) != (list != "") {
+			t.Errorf("GC with %q: %v", list, err)
+		}
+		must(t, kept.Check())
+	}
+	kept.MustDel()
+	other.MustDel()
+}
+
+// gc executes the plugin as a runtime without libcni does, with additional keys in the configuration.
+func gc(c *agenttest.Container, more string) error {
+	command := exec.Command(filepath.Join(c.Options.CNIBinDir, "kube-ovn"))
+	command.Env = []string{"CNI_COMMAND=GC", "CNI_PATH=" + c.Options.CNIBinDir}
+	command.Stdin = strings.NewReader(fmt.Sprintf(`{%s"cniVersion":"1.1.0","name":"kube-ovn","type":"kube-ovn","server_socket":%q}`, more, c.Options.CNISocket))
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// renamed returns the agent's conflist with another network name.
+func renamed(n *agenttest.Node, name string) *libcni.NetworkConfigList {
+	n.Helper()
+	content, err := os.ReadFile(filepath.Join(n.Options.CNIConfDir, "01-kube-ovn.conflist"))
+	must(n.TB, err)
+	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(string(content), `"name": "kube-ovn"`, `"name": "`+name+`"`, 1)))
+	must(n.TB, err)
+	return list
+}

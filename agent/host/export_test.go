@@ -1,0 +1,12 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+// Functions for the tests in package host_test.
+var (
+	SetClaims     = setClaims
+	SetMasquerade = setMasquerade
+	Sysctl        = sysctl
+	Value         = value
+)

@@ -1,0 +1,42 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/agent/agenttest"
+	v1 "github.com/kiln-net/kiln/api/v1"
+)
+
+func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
+	n := agenttest.Serving(t)
+	must(t, agenttest.AddRoute("10.19.0.0/16", agenttest.Outside[0].Addr()))
+	foreign := &netlink.Route{Dst: agenttest.CIDR("10.19.0.0/16"), Gw: agenttest.Outside[0].Addr().AsSlice()}
+	t.Cleanup(func() { _ = netlink.RouteDel(foreign) })
+	for name, block := range map[string]string{"taken": "10.19.0.0/16", "later": "10.21.0.0/16"} {
+		subnet := &v1.Subnet{}
+		subnet.Name, subnet.Spec.CIDRBlock = name, block
+		n.Create(subnet)
+	}
+	agenttest.WantRoutes(n, true, "10.21.0.0/16")
+	n.Eventually("the rest of the node follows", func() bool {
+		return strings.Contains(ruleset(t), "10.19.0.0/16") && strings.Contains(ruleset(t), "10.21.0.0/16")
+	})
+	n.Eventually("the node's condition names the conflict", func() bool {
+		c := n.NetworkUnavailable()
+		return c != nil && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "a route of someone else to 10.19.0.0/16")
+	})
+	if n.Health("/readyz") != http.StatusOK {
+		t.Error("no pod can be attached because of one subnet")
+	}
+	must(t, netlink.RouteDel(foreign))
+	agenttest.WantRoutes(n, true, "10.19.0.0/16")
+	n.Eventually("the conflict is resolved", func() bool { return !strings.Contains(n.NetworkUnavailable().Message, "10.19.0.0/16") })
+}

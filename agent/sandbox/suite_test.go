@@ -1,0 +1,50 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/testutils"
+
+	"github.com/kiln-net/kiln/agent/agenttest"
+	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/nodetest"
+)
+
+func TestMain(m *testing.M) {
+	var code int
+	var err error
+	if nodetest.Inside() {
+		if err = nodetest.Mount(); err == nil {
+			code = m.Run()
+		}
+	} else {
+		code, err = nodetest.Enter()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var must = agenttest.Must
+
+// newInterface creates an interface in a new network namespace. Both exist until the test ends.
+func newInterface(t *testing.T) (sandbox.Interface, ns.NetNS) {
+	t.Helper()
+	namespace, err := testutils.NewNS()
+	must(t, err)
+	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
+	i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(agenttest.NewID(), "eth0", 0), MTU: agenttest.PodMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	must(t, i.Create())
+	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
+	return i, namespace
+}

@@ -1,0 +1,14 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/kiln-net/kiln/agent/agenttest"
+)
+
+func TestMain(m *testing.M) { agenttest.Main(m) }
+
+var must = agenttest.Must
