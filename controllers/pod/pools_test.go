@@ -4,6 +4,7 @@
 package pod_test
 
 import (
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,5 +48,35 @@ func TestStaticAddressesOfAPool(t *testing.T) {
 		if got := process.Allocator.PoolUsage("ovn-default", pool).IPv4().Using; got != want {
 			t.Errorf("IPPool %s counts %v addresses, want %v", pool, got, want)
 		}
+	}
+}
+
+// An invalid spec of a subnet does not open its pools: a claim is checked with the addresses that the allocator has.
+func TestAnInvalidSubnetOpensNoPool(t *testing.T) {
+	w := newWorld(t)
+	invalid := w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112").DeepCopy() // a copy: the test world uses the specs of its subnets
+	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
+		Subnet: "ovn-default", Namespaces: []string{"other"}, IPs: []string{"10.16.0.100..10.16.0.110", "fd00:10:16::100"},
+	}})
+	w.Change(invalid, func() { invalid.Spec.CIDRBlock = "10.99.0.0/24,fd00:10:99::/112" })
+	w.forgeAll(map[string]kubeovnv1.PodNetwork{
+		"pool":   {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.105", "fd00:10:16::105")},
+		"pool-6": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.51", "fd00:10:16::100")},
+		"honest": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50", "fd00:10:16::50")},
+	})
+	process := w.start()
+	w.Eventually(func() string {
+		if _, held := process.Allocator.Lookup("honest.default"); !held {
+			return "the pod whose claim is one that it may make does not hold its address"
+		}
+		return ""
+	})
+	for _, name := range []string{"pool", "pool-6"} {
+		if lease, held := process.Allocator.Lookup(name + ".default"); held {
+			t.Errorf("pod %s holds %v of a pool of another namespace", name, lease.Addresses)
+		}
+	}
+	if pools := process.Allocator.Pools("ovn-default"); !slices.Equal(pools, []string{"bound"}) {
+		t.Errorf("the allocator has the pools %v, want bound", pools)
 	}
 }
