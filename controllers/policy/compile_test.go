@@ -12,8 +12,6 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/golden"
@@ -57,19 +55,6 @@ func fixedNumbers(s podset.Selector) []int32 {
 
 func TestNetworkPolicies(t *testing.T) {
 	policies(t, "testdata/networkpolicy-*.in.yaml", func(np *networkingv1.NetworkPolicy) compiled { return networkPolicy(np, fixedNumbers) })
-}
-
-func TestClusterWidePoliciesOfEachKind(t *testing.T) {
-	compile := func(p clusterPolicy) compiled { return clusterNetworkPolicy(p, fixedNumbers, fixedNodes) }
-	policies(t, "testdata/adminnetworkpolicy-*.in.yaml", func(p *v1alpha1.AdminNetworkPolicy) compiled { return compile(readAdmin(p)) })
-	policies(t, "testdata/baseline-*.in.yaml", func(p *v1alpha1.BaselineAdminNetworkPolicy) compiled { return compile(readBaseline(p)) })
-	policies(t, "testdata/clusternetworkpolicy-*.in.yaml", func(p *v1alpha2.ClusterNetworkPolicy) compiled { return compile(readCluster(p)) })
-}
-
-func TestSecurityGroups(t *testing.T) {
-	policies(t, "testdata/securitygroup-*.in.yaml", func(sg *kubeovnv1.SecurityGroup) compiled {
-		return securityGroup(sg, func(name string) bool { return name != "not-there" })
-	})
 }
 
 // TestPoliciesWaitForTheirPortGroup: a policy is not ready before its port group exists.
