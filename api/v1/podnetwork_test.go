@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
 )
 
 func TestPodNetworkSurvivesItsAnnotations(t *testing.T) {
@@ -82,32 +81,6 @@ func TestPodNetworkIsForOnePod(t *testing.T) {
 	}
 	if (PodNetwork{Allocated: true}).IsFor("") {
 		t.Error("nothing is for a pod without UID")
-	}
-}
-
-func TestParsePodRequest(t *testing.T) {
-	request, err := ParsePodRequest(map[string]string{
-		"ovn.kubernetes.io/logical_switch": "web",
-		"ovn.kubernetes.io/ip_address":     "fd00::9",
-		"ovn.kubernetes.io/mac_address":    "02-00-00-00-00-01",
-		"ovn.kubernetes.io/ip_family":      "ipv6",
-		"ovn.kubernetes.io/routes":         `[{"dst":"192.168.1.1/16","gw":"10.16.0.2"},{"gw":"fd00::2"},{"dst":"8.8.8.8"}]`,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := PodRequest{
-		Provider: ProviderOVN, Subnet: "web", Family: corev1.IPv6Protocol,
-		Addresses: []netip.Addr{netip.MustParseAddr("fd00::9")},
-		MAC:       net.HardwareAddr{2, 0, 0, 0, 0, 1},
-		Routes: []Route{
-			{Destination: netip.MustParsePrefix("192.168.0.0/16"), Gateway: netip.MustParseAddr("10.16.0.2")},
-			{Gateway: netip.MustParseAddr("fd00::2")},
-			{Destination: netip.MustParsePrefix("8.8.8.8/32")},
-		},
-	}
-	if diff := cmp.Diff(want, request, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
-		t.Error(diff)
 	}
 }
 

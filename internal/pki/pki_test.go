@@ -4,15 +4,9 @@
 package pki
 
 import (
-	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"net"
-	"strings"
 	"testing"
 	"time"
 )
@@ -57,44 +51,6 @@ func leafOf(t *testing.T, kp KeyPair) *x509.Certificate {
 		t.Fatal(err)
 	}
 	return p.certificate
-}
-
-func TestACertificateIsKeptUntilItNoLongerServes(t *testing.T) {
-	a := newTestAuthority(t)
-	other := newTestAuthority(t)
-	p := Profile{CommonName: "ovn-nb", DNSNames: []string{"ovn-nb"}, Server: true}
-	kp := issue(t, a, p, start)
-	renewalAt, err := kp.Renewal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name      string
-		authority *Authority
-		kp        KeyPair
-		profile   Profile
-		now       time.Time
-		current   bool
-	}{
-		{"new", a, kp, p, start, true},
-		{"after the authority was read again", reread(t, a), kp, p, start, true},
-		{"just before two thirds of its life", a, kp, p, renewalAt.Add(-time.Second), true},
-		{"after two thirds of its life", a, kp, p, renewalAt, false},
-		{"by another authority of the same name", other, kp, p, start, false},
-		{"with other names wanted", a, kp, Profile{CommonName: "ovn-nb", DNSNames: []string{"ovn-sb"}, Server: true}, start, false},
-		{"with other uses wanted", a, kp, Profile{CommonName: "ovn-nb", DNSNames: []string{"ovn-nb"}}, start, false},
-		{"missing", a, KeyPair{}, p, start, false},
-		{"with the key of another", a, KeyPair{Certificate: kp.Certificate, Key: issue(t, a, p, start).Key}, p, start, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := c.authority.Current(c.kp, c.profile, c.now); got != c.current {
-				t.Errorf("current is %v; want %v", got, c.current)
-			}
-		})
-	}
-	if life := renewalAt.Sub(start); life < 242*24*time.Hour || life > 244*24*time.Hour {
-		t.Errorf("renewed after %s; want two thirds of a year", life)
-	}
 }
 
 func TestMutualTLSByTwoAuthorities(t *testing.T) {
@@ -149,45 +105,6 @@ func keyPair(t *testing.T, kp KeyPair) tls.Certificate {
 	return c
 }
 
-// TestAnAuthorityIsReplacedWithoutABreak steps through twelve years. At each step it checks that the certificates in use are
-// trusted by the bundles in use, each up to one step old.
-func TestAnAuthorityIsReplacedWithoutABreak(t *testing.T) {
-	a := newTestAuthority(t)
-	p := Profile{CommonName: "ovn-northd"}
-	kp := issue(t, a, p, start)
-	bundle := a.Bundle()
-	replaced, change := 0, a.NextChange(start)
-	const step = 30 * 24 * time.Hour
-	for now := start; now.Before(start.Add(12 * 365 * 24 * time.Hour)); now = now.Add(step) {
-		due := !now.Before(change)
-		before := a.current.certificate
-		if err := a.Advance(Rotation{}, now); err != nil {
-			t.Fatal(err)
-		}
-		if !a.current.certificate.Equal(before) {
-			replaced++
-			if !due {
-				t.Errorf("%s: replaced before NextChange", now)
-			}
-		}
-		a = reread(t, a)
-		change = a.NextChange(now)
-		old := kp
-		if !a.Current(kp, p, now) {
-			kp = issue(t, a, p, now)
-		}
-		trusts(t, bundle, kp, now, "an old bundle, a new certificate")
-		bundle = a.Bundle()
-		trusts(t, bundle, old, now, "a new bundle, an old certificate")
-	}
-	if replaced != 1 {
-		t.Errorf("replaced %d times in twelve years; want once", replaced)
-	}
-	if n := bytes.Count(a.Bundle(), []byte("BEGIN CERTIFICATE")); n != 1 {
-		t.Errorf("%d certificates are trusted in the end; the expired one should have gone", n)
-	}
-}
-
 func trusts(t *testing.T, bundle []byte, kp KeyPair, now time.Time, what string) {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -197,111 +114,5 @@ func trusts(t *testing.T, bundle []byte, kp KeyPair, now time.Time, what string)
 	})
 	if err != nil {
 		t.Fatalf("%s: %s: %v", now, what, err)
-	}
-}
-
-func TestAdvanceRepeatedChangesNothing(t *testing.T) {
-	a := newTestAuthority(t)
-	for _, years := range []int{0, 7, 9, 11} {
-		now := start.AddDate(years, 0, 0)
-		if err := a.Advance(Rotation{}, now); err != nil {
-			t.Fatal(err)
-		}
-		before, err := a.Data()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Advance(Rotation{}, now); err != nil {
-			t.Fatal(err)
-		}
-		after, err := a.Data()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name := range before {
-			if !bytes.Equal(before[name], after[name]) {
-				t.Errorf("year %d: %s changed", years, name)
-			}
-		}
-		if len(before) != len(after) {
-			t.Errorf("year %d: %d entries became %d", years, len(before), len(after))
-		}
-	}
-}
-
-func TestDamagedAuthoritiesAreRefused(t *testing.T) {
-	data, err := newTestAuthority(t).Data()
-	if err != nil {
-		t.Fatal(err)
-	}
-	foreign, err := newTestAuthority(t).Data()
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf := issue(t, newTestAuthority(t), Profile{CommonName: "x"}, start)
-	for name, damaged := range map[string]map[string][]byte{
-		"nothing":            {},
-		"no key":             {CertificateKey: data[CertificateKey]},
-		"not PEM":            {CertificateKey: []byte("x"), PrivateKeyKey: data[PrivateKeyKey]},
-		"the key of another": {CertificateKey: data[CertificateKey], PrivateKeyKey: foreign[PrivateKeyKey]},
-		"not an authority":   {CertificateKey: leaf.Certificate, PrivateKeyKey: leaf.Key},
-		"a key in the place of a certificate": {
-			CertificateKey: data[CertificateKey], PrivateKeyKey: data[PrivateKeyKey], previousCertificateKey: data[PrivateKeyKey],
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := ParseAuthority(damaged)
-			if err == nil {
-				t.Fatal("it was taken")
-			}
-			if strings.Contains(err.Error(), "BEGIN") {
-				t.Errorf("the error contains the Secret's content: %v", err)
-			}
-		})
-	}
-}
-
-func TestRequestsGetTheirCommonNameAndNothingElse(t *testing.T) {
-	a := newTestAuthority(t)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sign := func(template x509.CertificateRequest, lifetime time.Duration) (*x509.Certificate, error) {
-		der, err := x509.CreateCertificateRequest(rand.Reader, &template, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request, err := x509.ParseCertificateRequest(der)
-		if err != nil {
-			t.Fatal(err)
-		}
-		encoded, err := a.SignRequest(request, lifetime, start)
-		if err != nil {
-			return nil, err
-		}
-		all, err := ParseCertificates(encoded)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return all[0], nil
-	}
-	c, err := sign(x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "node-1", Organization: []string{"system:masters"}}, DNSNames: []string{"ovn-sb"},
-	}, 20*365*24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Subject.String() != "CN=node-1" || len(c.DNSNames) > 0 || c.IsCA {
-		t.Errorf("subject %s, names %v, authority %v", c.Subject, c.DNSNames, c.IsCA)
-	}
-	if want := start.Add(LeafLifetime); !c.NotAfter.Equal(want) {
-		t.Errorf("good until %s; want %s", c.NotAfter, want)
-	}
-	if len(c.ExtKeyUsage) != 1 || c.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
-		t.Errorf("usages %v", c.ExtKeyUsage)
-	}
-	if _, err := sign(x509.CertificateRequest{}, time.Hour); err == nil {
-		t.Error("a request without a name was signed")
 	}
 }

@@ -5,30 +5,8 @@ package translate
 
 import (
 	"testing"
-
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
 func TestPodSet(t *testing.T) { rowsOf(t, "podset-", PodSet) }
 
 func TestIsolation(t *testing.T) { rowsOf(t, "isolation-", Isolation) }
-
-func TestSecurityGroup(t *testing.T) {
-	type rule struct {
-		SecurityGroupRule
-
-		IP string // of the family
-	}
-	rowsOf(t, "securitygroup-", func(in struct {
-		SecurityGroupInputs
-
-		Rules []rule
-	}) []desired.Row {
-		for _, r := range in.Rules {
-			r.Family = map[string]ipfamily.Family{"ip4": ipfamily.IPv4, "ip6": ipfamily.IPv6}[r.IP]
-			in.SecurityGroupInputs.Rules = append(in.SecurityGroupInputs.Rules, r.SecurityGroupRule)
-		}
-		return SecurityGroup(in.SecurityGroupInputs)
-	})
-}

@@ -10,46 +10,10 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
-
-func TestKeysAndPorts(t *testing.T) {
-	for port, want := range map[string]types.NamespacedName{
-		"web.shop":    {Namespace: "shop", Name: "web"},
-		"web.v1.shop": {Namespace: "shop", Name: "web.v1"}, // names of pods may have dots, names of namespaces may not
-		"standalone":  {Name: "standalone"},
-	} {
-		if got := KeyOf(port); got != want {
-			t.Errorf("KeyOf(%s) = %v, want %v", port, got, want)
-		}
-		if got := PortOf(want); got != port {
-			t.Errorf("PortOf(%v) = %s, want %s", want, got, port)
-		}
-	}
-}
-
-func TestStatefulSetOf(t *testing.T) {
-	for name, want := range map[string]struct {
-		set     string
-		ordinal int
-	}{
-		"db-0":      {"db", 0},
-		"db-eu-12":  {"db-eu", 12},
-		"db-01":     {"", -1}, // no StatefulSet creates leading zeros
-		"db--1":     {"db-", 1},
-		"db-":       {"", -1},
-		"-1":        {"", -1},
-		"web-x7f9k": {"", -1},
-	} {
-		set, ordinal := StatefulSetOf(types.NamespacedName{Namespace: "shop", Name: name})
-		if set.Name != want.set || ordinal != want.ordinal {
-			t.Errorf("%s: %v %d, want %v", name, set, ordinal, want)
-		}
-	}
-}
 
 func TestIsReservation(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -104,29 +68,5 @@ func TestRequestOf(t *testing.T) {
 		if err != nil || request.Subnet != "s" || !slices.Equal(request.Addresses, want) || !slices.Equal(request.Families, c.families) {
 			t.Errorf("%s: %+v, %v", name, request, err)
 		}
-	}
-}
-
-func TestRetained(t *testing.T) {
-	var r Retained
-	first, second, alone := KeyOf("db-0.shop"), KeyOf("db-1.shop"), KeyOf("web.shop")
-	r.Put(first, kubeovnv1.PodTypeStatefulSet)
-	r.Put(second, kubeovnv1.PodTypeStatefulSet)
-	r.Put(second, "") // its StatefulSet is gone, and a user's reservation has the address
-	r.Put(alone, "")
-	if got := r.Of(types.NamespacedName{Namespace: "shop", Name: "db"}); len(got) != 2 {
-		t.Errorf("of the set: %v", got)
-	}
-	if got := r.OfType(kubeovnv1.PodTypeStatefulSet); !slices.Equal(got, []types.NamespacedName{first}) {
-		t.Errorf("of StatefulSets: %v", got)
-	}
-	if kind, ok := r.PodType(second); kind != "" || !ok {
-		t.Errorf("a reservation: %q %t", kind, ok)
-	}
-	for _, key := range []types.NamespacedName{first, second, alone} {
-		r.Forget(key)
-	}
-	if len(r.leases)+len(r.byOwner) != 0 {
-		t.Errorf("left behind: %v %v", r.leases, r.byOwner)
 	}
 }

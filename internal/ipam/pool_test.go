@@ -5,7 +5,6 @@ package ipam
 
 import (
 	"errors"
-	"net/netip"
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -67,62 +66,4 @@ func TestAPoolDecidesByTheFamiliesOfItsIPs(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Fits decides whether a pod of a StatefulSet keeps its address when it is created again.
-func TestWhichAddressesFitAPool(t *testing.T) {
-	for _, c := range []struct {
-		name, exclude string
-		held          string
-		fits          bool
-	}{
-		{"one from outside of the pool", "10.0.0.14", "10.0.0.5", false},
-		{"one from outside of a pool whose addresses are all excluded", "10.0.0.8/30", "10.0.0.5", false},
-		{"one of the pool", "10.0.0.14", "10.0.0.9", true},
-		{"one of the pool that was excluded later", "10.0.0.9", "10.0.0.9", true},
-		{"one of the pool whose addresses were all excluded later", "10.0.0.8/30", "10.0.0.9", true},
-		{"an excluded one from outside of the pool", "10.0.0.14", "10.0.0.14", false},
-	} {
-		a := with(t, spec(t, "10.0.0.0/28", "10.0.0.1"))
-		allocate(t, a, "p", c.held)
-		if err := errors.Join(
-			a.SetPools("s", []Pool{poolOf(t, "a", "10.0.0.8/30")}),
-			a.SetSubnet("s", spec(t, "10.0.0.0/28", "10.0.0.1", c.exclude)),
-		); err != nil {
-			t.Fatal(err)
-		}
-		if fits := a.Fits("p", Request{Subnet: "s", Pools: []string{"a"}}); fits != c.fits {
-			t.Errorf("%s: Fits of pool a is %v for %s, want %v", c.name, fits, c.held, c.fits)
-		}
-	}
-}
-
-func TestUsageOfAPool(t *testing.T) {
-	a := with(t, spec(t, "10.0.0.0/24", "10.0.0.1"))
-	set := func(subnet Subnet, pools ...Pool) {
-		t.Helper()
-		if err := errors.Join(a.SetSubnet("s", subnet), a.SetPools("s", pools)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := func(want FamilyUsage) {
-		t.Helper()
-		if got := a.PoolUsage("s", "a").IPv4(); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
-	}
-	adjacent := poolOf(t, "a", "10.0.0.31..10.0.0.32", "10.0.0.33..10.0.0.34", "10.0.0.36")
-	set(spec(t, "10.0.0.0/24", "10.0.0.1"), adjacent)
-	want(FamilyUsage{Available: 5, AvailableRanges: "10.0.0.31-10.0.0.34,10.0.0.36"})
-
-	if _, err := a.Allocate("p", Request{Subnet: "s", Pools: []string{"a"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.32")}}); err != nil {
-		t.Fatal(err)
-	}
-	want(FamilyUsage{Available: 4, AvailableRanges: "10.0.0.31,10.0.0.33-10.0.0.34,10.0.0.36", Using: 1, UsingRanges: "10.0.0.32"})
-
-	set(spec(t, "10.0.0.0/24", "10.0.0.1", "10.0.0.32"), adjacent)
-	want(FamilyUsage{Available: 4, AvailableRanges: "10.0.0.31,10.0.0.33-10.0.0.34,10.0.0.36", Using: 1, UsingRanges: "10.0.0.32"})
-
-	a.Release("p")
-	want(FamilyUsage{Available: 4, AvailableRanges: "10.0.0.31,10.0.0.33-10.0.0.34,10.0.0.36"})
 }

@@ -100,31 +100,6 @@ func TestSubnet(t *testing.T) {
 	}
 }
 
-func TestConflict(t *testing.T) {
-	around := Surroundings{
-		Peers:    []Peer{{Name: "a", CIDRs: prefixes(t, "10.1.0.0/16,fd00:1::/64")}, {Name: "join", CIDRs: prefixes(t, "100.64.0.0/16")}},
-		Services: prefixes(t, "10.96.0.0/12,fd00:96::/108"),
-		Hosts:    map[netip.Addr]string{netip.MustParseAddr("192.168.0.2"): "node b", netip.MustParseAddr("192.168.0.1"): "node a"},
-	}
-	tests := []struct{ name, cidrs, message string }{
-		{name: "no conflict", cidrs: "10.2.0.0/16,fd00:2::/64"},
-		{name: "inside another subnet", cidrs: "10.1.4.0/24", message: "10.1.4.0/24 overlaps with 10.1.0.0/16,fd00:1::/64 of subnet a"},
-		{name: "around another subnet", cidrs: "10.2.0.0/16,fd00::/16", message: "fd00::/16 overlaps with"},
-		{name: "the join subnet", cidrs: "100.64.0.0/10", message: "of subnet join"},
-		{name: "Services", cidrs: "10.100.0.0/16", message: "the addresses of Services, 10.96.0.0/12"},
-		{name: "nodes, the lowest first", cidrs: "192.168.0.0/24", message: "holds 192.168.0.1, the address of node a"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			reason := ReasonCIDRConflict
-			if tt.message == "" {
-				reason = ""
-			}
-			expect(t, Conflict(prefixes(t, tt.cidrs), around), reason, tt.message)
-		})
-	}
-}
-
 func natRule(action kubeovnv1.NATOutgoingPolicyAction, src, dst string) kubeovnv1.SubnetSpec {
 	return kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", NATOutgoing: true, NATOutgoingPolicyRules: []kubeovnv1.NATOutgoingPolicyRule{
 		{Action: action, Match: kubeovnv1.NATOutgoingPolicyMatch{SrcIPs: src, DstIPs: dst}},
@@ -138,26 +113,6 @@ func external(gateway string, priority, table uint32, nat bool) kubeovnv1.Subnet
 	}
 }
 
-func TestFieldsWithoutEffectAreNamed(t *testing.T) {
-	lb := false
-	quiet := kubeovnv1.SubnetSpec{
-		Default: true, Vpc: "v", Protocol: "Dual", CIDRBlock: "10.0.0.0/8", Gateway: "10.0.0.1", ExcludeIPs: []string{"10.0.0.1"}, Provider: "ovn",
-		Namespaces: []string{"a"}, NamespaceSelectors: []metav1.LabelSelector{{}}, GatewayType: "distributed", NATOutgoing: true, MTU: 1400, EnableLb: &lb,
-		DisableGatewayCheck: true, DisableInterConnection: true, Private: true, ACLs: []kubeovnv1.ACL{{}}, EnableDHCP: true, EnableIPv6RA: true,
-	}
-	if got := append(UnbuiltSubnetFields(&quiet), IgnoredSubnetFields(&quiet)...); len(got) > 0 {
-		t.Errorf("fields that have their effect are named: %v", got)
-	}
-	loud := kubeovnv1.SubnetSpec{Provider: "net.default.ovn", Vlan: "v", GatewayType: "centralized", LogicalGateway: true, NodeNetwork: "n"}
-	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan logicalGateway nodeNetwork" {
-		t.Errorf("got %s", got)
-	}
-	vpc := kubeovnv1.VpcSpec{Namespaces: []string{"a"}, DefaultSubnet: "s", BFDPort: &kubeovnv1.BFDPort{}, EnableBfd: true}
-	if got := IgnoredVpcFields(&vpc); len(got) != 1 || got[0] != "enableBfd" {
-		t.Errorf("got %v", got)
-	}
-}
-
 func prefixes(t *testing.T, s string) []netip.Prefix {
 	t.Helper()
 	list, err := ipfamily.ParseCIDRs(s)
@@ -165,33 +120,4 @@ func prefixes(t *testing.T, s string) []netip.Prefix {
 		t.Fatal(err)
 	}
 	return list
-}
-
-func TestIgnoredPodAnnotations(t *testing.T) {
-	for name, c := range map[string]struct {
-		key, value string
-		ignored    bool
-	}{
-		"a feature that is not built":            {"ovn.kubernetes.io/eip", "192.0.2.1", true},
-		"groups of another network":              {"net1.shop.ovn.kubernetes.io/security_groups", "a,b", true},
-		"a request for another network":          {"net1.shop.kubernetes.io/logical_switch", "s1", true},
-		"a request for the first network":        {"ovn.kubernetes.io/logical_switch", "s1", false},
-		"a value that requests the default":      {"ovn.kubernetes.io/mirror", "false", false},
-		"one that does not":                      {"ovn.kubernetes.io/mirror", "true", true},
-		"another kind of interface":              {"ovn.kubernetes.io/pod_nic_type", "dpdk-port", true},
-		"the kind that there is":                 {"ovn.kubernetes.io/pod_nic_type", "veth-pair", false},
-		"an empty value":                         {"ovn.kubernetes.io/vip", " ", false},
-		"a result of Kube-OVN's controller":      {"ovn.kubernetes.io/vlan_id", "5", false},
-		"an annotation of Kubernetes":            {"cni.projectcalico.kubernetes.io/mirror-pod", "x", false},
-		"a name in a domain that is no provider": {"node.kubernetes.io/limit", "x", false},
-		"a name in another owner's domain":       {"example.com/vip", "x", false},
-		"an annotation without a domain":         {"vip", "x", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got := IgnoredPodAnnotations(map[string]string{c.key: c.value})
-			if (len(got) == 1) != c.ignored {
-				t.Errorf("of %s=%q, %v is ignored", c.key, c.value, got)
-			}
-		})
-	}
 }

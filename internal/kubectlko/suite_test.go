@@ -1,0 +1,101 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectlko
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+)
+
+// world is an API server with an OVNCluster. Programs in pods are tested by the end-to-end suite: there is no kubelet here.
+type world struct {
+	*testing.T
+	objects    client.WithWatch
+	kubeconfig string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	env, err := apiserver.New()
+	w.must(err)
+	config, err := env.Start()
+	w.must(err)
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.must(os.WriteFile(w.kubeconfig, env.KubeConfig, 0o600))
+	scheme := runtime.NewScheme()
+	w.must(v1alpha1.AddToScheme(scheme))
+	w.objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
+	w.must(err)
+	w.must(w.objects.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}))
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// ko runs `kubectl ko`.
+func (w *world) ko(args ...string) (said string, err error) {
+	w.Helper()
+	out := &bytes.Buffer{}
+	cmd := NewCommand(out, out)
+	cmd.SetArgs(append([]string{"--kubeconfig=" + w.kubeconfig}, args...))
+	err = cmd.ExecuteContext(w.Context())
+	return out.String(), err
+}
+
+// operate changes the status like the operator, at each change of the spec.
+func (w *world) operate(report func(oc *v1alpha1.OVNCluster)) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	watch, err := w.objects.Watch(ctx, &v1alpha1.OVNClusterList{})
+	w.must(err)
+	ended := make(chan struct{})
+	w.Cleanup(func() { cancel(); <-ended })
+	go func() {
+		defer close(ended)
+		seen := int64(0)
+		for event := range watch.ResultChan() {
+			oc, is := event.Object.(*v1alpha1.OVNCluster)
+			if !is || oc.Generation == seen {
+				continue
+			}
+			seen = oc.Generation
+			report(oc)
+			switch err := w.objects.Status().Update(ctx, oc); {
+			case apierrors.IsConflict(err):
+				seen = 0 // the watch delivers the conflicting change next
+			case err != nil && ctx.Err() == nil:
+				w.Error(err)
+			}
+		}
+	}()
+}
+
+func (w *world) fails(want string, args ...string) {
+	w.Helper()
+	if said, err := w.ko(args...); err == nil || !strings.Contains(err.Error(), want) {
+		w.Errorf("%v: error %v, want one with %q; it said %s", args, err, want, said)
+	}
+}

@@ -1,0 +1,45 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package leases
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestKeysAndPorts(t *testing.T) {
+	for port, want := range map[string]types.NamespacedName{
+		"web.shop":    {Namespace: "shop", Name: "web"},
+		"web.v1.shop": {Namespace: "shop", Name: "web.v1"}, // names of pods may have dots, names of namespaces may not
+		"standalone":  {Name: "standalone"},
+	} {
+		if got := KeyOf(port); got != want {
+			t.Errorf("KeyOf(%s) = %v, want %v", port, got, want)
+		}
+		if got := PortOf(want); got != port {
+			t.Errorf("PortOf(%v) = %s, want %s", want, got, port)
+		}
+	}
+}
+
+func TestStatefulSetOf(t *testing.T) {
+	for name, want := range map[string]struct {
+		set     string
+		ordinal int
+	}{
+		"db-0":      {"db", 0},
+		"db-eu-12":  {"db-eu", 12},
+		"db-01":     {"", -1}, // no StatefulSet creates leading zeros
+		"db--1":     {"db-", 1},
+		"db-":       {"", -1},
+		"-1":        {"", -1},
+		"web-x7f9k": {"", -1},
+	} {
+		set, ordinal := StatefulSetOf(types.NamespacedName{Namespace: "shop", Name: name})
+		if set.Name != want.set || ordinal != want.ordinal {
+			t.Errorf("%s: %v %d, want %v", name, set, ordinal, want)
+		}
+	}
+}

@@ -1,0 +1,10 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"testing"
+)
+
+func TestVpc(t *testing.T) { rowsOf(t, "vpc-", Vpc) }
