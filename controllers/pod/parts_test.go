@@ -81,7 +81,7 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 		},
 		"taken": {
 			fmt.Errorf("allocate: %w", &ipam.TakenError{Address: a, By: "web.shop"}),
-			"address 10.16.0.9 is taken by web.shop: ask for another one",
+			"AddressConflict: address 10.16.0.9 is taken by web.shop: ask for another one",
 		},
 		"no family": {
 			fmt.Errorf("allocate: %w", ipam.ErrNoFamily),

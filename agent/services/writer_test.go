@@ -5,14 +5,12 @@ package services
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 
@@ -148,116 +146,6 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 	}
 }
 
-// The chains that the kernel refuses to delete do not keep the others, and cause few attempts.
-func TestAChainThatIsNotDeletedDoesNotKeepOthers(t *testing.T) {
-	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chain: "pick-5"}
-	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil, nil))
-	scale := func(from, to int) []chain {
-		t.Helper()
-		for n := from; n < to; n++ {
-			must(t, w.update(t.Context(), wanting(w, large(n, false, nil)), nil))
-		}
-		chains, err := w.chains(t.Context())
-		must(t, err)
-		return chains
-	}
-	chains := scale(1, 100)
-	if len(chains) > spareChains+3 || !slices.Contains(chains, chain{kindPick, 5}) {
-		t.Errorf("%d chains are left: %v", len(chains), chains)
-	}
-	if nft.runs > 200 {
-		t.Errorf("100 updates caused %d transactions", nft.runs)
-	}
-	nft.chain = ""
-	if chains = scale(100, 200); slices.Contains(chains, chain{kindPick, 5}) {
-		t.Errorf("the chain was not tried again: %v", chains)
-	}
-}
-
-// The effort is bounded while the kernel refuses all deletions, and chains that are in use again no longer count as refused.
-func TestRefusedDeletionsAreBounded(t *testing.T) {
-	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chains: true}
-	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil, nil))
-	const n = 10 * maxRefusals
-	tx := nft.NewTransaction()
-	for i := range n {
-		w.addChain(tx, chain{kindPick, i + 1})
-		w.unused[chain{kindPick, i + 1}] = true
-	}
-	must(t, nft.Run(t.Context(), tx))
-	nft.runs = 0
-	w.tidy(t.Context())
-	if nft.runs > 4*maxRefusals || len(w.unused) != n {
-		t.Errorf("%d refused deletions caused %d transactions", n-len(w.unused), nft.runs)
-	}
-
-	nft.chains = false
-	used := maps.Clone(w.unused)
-	w.unused = map[chain]bool{}
-	w.tidy(t.Context())
-	w.unused = used
-	w.tidy(t.Context())
-	if len(w.unused) > 0 {
-		t.Errorf("%d chains are left", len(w.unused))
-	}
-}
-
-// wanting returns the difference for the changes of some Services. The changes must include all affected Services.
-func wanting(w *writer, changes ...change) difference {
-	w.register(changes)
-	return w.take(changes)
-}
-
-// An older Service that requests an address, and releases it later, moves only the elements of this address, each time in one difference.
-func TestTheOlderServiceHasAPlace(t *testing.T) {
-	w := newWriter(nil)
-	at := netip.MustParseAddrPort("192.0.2.1:80")
-	service := func(name string, second int64, endpoint string) change {
-		return change{
-			service: types.NamespacedName{Namespace: "default", Name: name}, since: metav1.Unix(second, 0),
-			pools: []pool{{
-				proto: "tcp", family: families[0], slots: []netip.AddrPort{netip.MustParseAddrPort(endpoint)},
-				fronts: []front{{address: at.Addr(), port: at.Port(), external: true}},
-			}},
-		}
-	}
-	old, young := func() change { return service("old", 1, "10.16.0.2:80") }, func() change { return service("young", 2, "10.16.0.3:80") }
-	slot := element{"endpoints4", "192.0.2.1 . tcp . 80 . 0"}
-	leads := func(d difference, to string) {
-		t.Helper()
-		if len(d.gone) > 1 || d.come[slot] != to+" . 80" {
-			t.Errorf("gone %v, come %v; want %s to lead to %s", d.gone, d.come, slot.key, to)
-		}
-	}
-	leads(wanting(w, young()), "10.16.0.3")
-	if affected := w.register([]change{old()}); len(affected) != 1 || affected[0].Name != "young" {
-		t.Errorf("the older Service has an effect on %v", affected)
-	}
-	leads(w.take([]change{old(), young()}), "10.16.0.2")
-	if d := wanting(w, young()); len(d.gone)+len(d.come) != 0 {
-		t.Errorf("the younger Service changes %v, %v", d.gone, d.come)
-	}
-	if affected := w.register([]change{{service: old().service}}); len(affected) != 1 || affected[0].Name != "young" {
-		t.Errorf("the end of the older Service has an effect on %v", affected)
-	}
-	leads(w.take([]change{{service: old().service}, young()}), "10.16.0.3")
-
-	given := service("given", 3, "10.16.0.4:80")
-	given.pools[0].fronts[0].external = false // a ClusterIP, to which no other Service has a better right
-	w.register([]change{given})
-	leads(w.take([]change{given, young()}), "10.16.0.4")
-	w.register([]change{old()})
-	if d := w.take([]change{old(), given, young()}); len(d.gone)+len(d.come) != 0 {
-		t.Errorf("asking for another's ClusterIP changes %v, %v", d.gone, d.come)
-	}
-	d := wanting(w, change{service: old().service}, change{service: young().service}, change{service: given.service})
-	if len(w.have)+len(w.claims.of)+len(w.claims.wanted) != 0 || len(d.come) != 0 {
-		t.Errorf("of no Service is left %v, %v, %v", w.have, w.claims.of, w.claims.wanted)
-	}
-}
-
 // Clients of a front that a Service gives up are affected, also if the Service gets another front instead.
 func TestAffectedFronts(t *testing.T) {
 	endpoint := netip.MustParseAddrPort("10.16.0.2:53")
@@ -293,36 +181,6 @@ func TestAffectedFronts(t *testing.T) {
 			local := addresses{single: map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}}
 			if udp.lost(at, endpoint, local) != c.affected || sticky.lost(at, endpoint, local) != c.affected {
 				t.Errorf("affected are %v and, by affinity, %v; want the clients of %s to be affected: %t", udp, sticky, c.lost, c.affected)
-			}
-		})
-	}
-}
-
-func TestArrange(t *testing.T) {
-	parse := func(text string) []netip.AddrPort {
-		var out []netip.AddrPort
-		for _, name := range strings.Fields(text) {
-			out = append(out, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, name[0]}), 80))
-		}
-		return out
-	}
-	for name, c := range map[string]struct {
-		old, here, all, want string
-		local                int
-	}{
-		"from nothing, this node's first":        {"", "c", "a b c", "c a b", 1},
-		"the last one fills a hole":              {"a b c d", "", "a c d", "a d c", 0},
-		"what stays keeps its slot":              {"d c b a", "", "a b c d", "d c b a", 0},
-		"one that comes is the last":             {"b c", "", "a b c", "b c a", 0},
-		"one of this node moves another":         {"a b c", "d", "a b c d", "d b c a", 1},
-		"one of this node goes":                  {"d b c a", "", "a b c", "a b c", 0},
-		"the same endpoint in two slices is one": {"", "", "a a b", "a b", 0},
-		"all go":                                 {"a b", "", "", "", 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			slots, local := arrange(parse(c.old), parse(c.here), parse(c.all))
-			if fmt.Sprint(slots) != fmt.Sprint(parse(c.want)) || local != c.local {
-				t.Errorf("%v, %d local; want %v, %d", slots, local, parse(c.want), c.local)
 			}
 		})
 	}
