@@ -31,7 +31,7 @@ func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
 	})
 	n.Eventually("the node's condition names the conflict", func() bool {
 		c := n.NetworkUnavailable()
-		return c != nil && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "a route of someone else to 10.19.0.0/16")
+		return c != nil && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "another owner's route to 10.19.0.0/16")
 	})
 	if n.Health("/readyz") != http.StatusOK {
 		t.Error("no pod can be attached because of one subnet")
