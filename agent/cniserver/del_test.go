@@ -74,7 +74,9 @@ func checkNotices(t *testing.T, n *agenttest.Node) {
 }
 
 func gcRemoves(t *testing.T, n *agenttest.Node) {
-	kept, lost, other := n.Sandbox(n.Pod("kept", 180), agenttest.NewID()), n.Sandbox(n.Pod("lost-2", 181), agenttest.NewID()), n.Sandbox(n.Pod("other", 182), agenttest.NewID())
+	kept := n.Sandbox(n.Pod("kept", 180), agenttest.NewID())
+	lost := n.Sandbox(n.Pod("lost-2", 181), agenttest.NewID())
+	other := n.Sandbox(n.Pod("other", 182), agenttest.NewID())
 	other.List = renamed(n, "other-network")
 	for _, c := range []*agenttest.Container{kept, lost, other} {
 		c.MustAdd()

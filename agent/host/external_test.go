@@ -104,7 +104,8 @@ func edge(n *agenttest.Node) ns.NetNS {
 		}
 		return errors.Join(netlink.LinkSetUp(lo),
 			agenttest.AddAddresses(link, netip.MustParsePrefix("192.168.77.254/24"), netip.MustParsePrefix("fd00:77::fe/64")), agenttest.AddAddresses(lo, beyondEdge...),
-			agenttest.AddRoute(agenttest.PodCIDRs[0].String(), netip.MustParseAddr("192.168.77.1")), agenttest.AddRoute(agenttest.PodCIDRs[1].String(), netip.MustParseAddr("fd00:77::1")))
+			agenttest.AddRoute(agenttest.PodCIDRs[0].String(), netip.MustParseAddr("192.168.77.1")),
+			agenttest.AddRoute(agenttest.PodCIDRs[1].String(), netip.MustParseAddr("fd00:77::1")))
 	})
 }
 

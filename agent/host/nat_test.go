@@ -113,7 +113,8 @@ var gatewayRouterIPs = []netip.Addr{netip.MustParseAddr("100.64.0.77"), netip.Mu
 func TestWhatLeavesCustomVPCs(t *testing.T) {
 	n := agenttest.Serving(t)
 	n.Router()
-	gateway := n.Forwarder("gateway_h", net.HardwareAddr{2, 0, 0, 0, 0, 77}, netip.PrefixFrom(gatewayRouterIPs[0], agenttest.JoinCIDRs[0].Bits()), netip.PrefixFrom(gatewayRouterIPs[1], agenttest.JoinCIDRs[1].Bits()))
+	gateway := n.Forwarder("gateway_h", net.HardwareAddr{2, 0, 0, 0, 0, 77},
+		netip.PrefixFrom(gatewayRouterIPs[0], agenttest.JoinCIDRs[0].Bits()), netip.PrefixFrom(gatewayRouterIPs[1], agenttest.JoinCIDRs[1].Bits()))
 	far := n.FarHost()
 	pod := n.Sandbox(n.Pod("listener", 300), agenttest.NewID())
 	pod.MustAdd()

@@ -46,7 +46,10 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 
 	// Without translation, packets have the pod's address as source, so the host outside needs a route to pods.
 	must(t, far.Do(func(ns.NetNS) error {
-		return errors.Join(agenttest.AddRoute(agenttest.PodCIDRs[0].String(), agenttest.NodeIPs[0].Addr()), agenttest.AddRoute(agenttest.PodCIDRs[1].String(), agenttest.NodeIPs[1].Addr()))
+		return errors.Join(
+			agenttest.AddRoute(agenttest.PodCIDRs[0].String(), agenttest.NodeIPs[0].Addr()),
+			agenttest.AddRoute(agenttest.PodCIDRs[1].String(), agenttest.NodeIPs[1].Addr()),
+		)
 	}))
 	rules := func(rules ...v1.NATOutgoingPolicyRule) {
 		n.Helper()
@@ -64,7 +67,7 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 		"forward of others":                  {[]v1.NATOutgoingPolicyRule{rule("forward", "10.16.9.0/24,fd00:10:16::9:0/124", "")}, true},
 		"the first rule counts":              {[]v1.NATOutgoingPolicyRule{rule("nat", "", both), rule("forward", "", "")}, true},
 		"forward of everything":              {[]v1.NATOutgoingPolicyRule{rule("nat", "", "203.0.113.1"), rule("forward", "", "")}, false},
-		"forward by source, among many more": {[]v1.NATOutgoingPolicyRule{rule("forward", agenttest.PodCIDRs[0].String()+", 10.16.0.7,"+agenttest.PodCIDRs[1].String(), "")}, false},
+		"forward by source, among many more": {[]v1.NATOutgoingPolicyRule{rule("forward", "10.16.0.0/16, 10.16.0.7,fd00:10:16::/112", "")}, false},
 	} {
 		rules(c.rules...)
 		for i, pod4or6 := range agenttest.AddressesOf(300) {

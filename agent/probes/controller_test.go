@@ -56,12 +56,12 @@ func TestTheNodeProbesPodsOfCustomVPCs(t *testing.T) {
 			agenttest.ExchangeAt(t, nil, tenant.NS, netip.AddrPortFrom(podIP, agenttest.ProbePort), "to the older one")
 		}
 		tenant.MustDel()
-		hasProbes(n, t, routesTo(agenttest.AddressesOf(300), agenttest.ProbePort), rulesOf(agenttest.ProbePort))
+		hasProbes(t, n, routesTo(agenttest.AddressesOf(300), agenttest.ProbePort), rulesOf(agenttest.ProbePort))
 		for _, podIP := range agenttest.AddressesOf(300) {
 			agenttest.ExchangeAt(t, nil, second.NS, netip.AddrPortFrom(podIP, agenttest.ProbePort), "to the one that is left")
 		}
 	})
-	hasProbes(n, t, nil, nil)
+	hasProbes(t, n, nil, nil)
 	if names := probeLinks(t); len(names) != 0 {
 		t.Errorf("after DEL there are %v", names)
 	}
@@ -93,7 +93,7 @@ func TestAProbeDivertsNothingThatIsSentToOtherPods(t *testing.T) {
 	none := n.TenantOf("none", 302, "blue", corev1.PodSpec{Containers: []corev1.Container{{}}})
 	both := append(routesTo(agenttest.AddressesOf(300), agenttest.ProbePort), routesTo(agenttest.AddressesOf(301), otherPort)...)
 	slices.Sort(both)
-	hasProbes(n, t, both, rulesOf(agenttest.ProbePort, otherPort))
+	hasProbes(t, n, both, rulesOf(agenttest.ProbePort, otherPort))
 	for i := range agenttest.AddressesOf(300) {
 		for _, way := range []struct {
 			to   netip.Addr
@@ -131,7 +131,7 @@ func TestEveryProbeAndHookReachesThePod(t *testing.T) {
 		}},
 	}
 	tenant := n.TenantOf("tenant", 300, "blue", spec)
-	hasProbes(n, t, routesTo(agenttest.AddressesOf(300), 8001, 8002, 8003, 8004), rulesOf(8001, 8002, 8003, 8004))
+	hasProbes(t, n, routesTo(agenttest.AddressesOf(300), 8001, 8002, 8003, 8004), rulesOf(8001, 8002, 8003, 8004))
 	for _, podIP := range agenttest.AddressesOf(300) {
 		for port := uint16(8001); port <= 8004; port++ {
 			agenttest.ExchangeAt(t, nil, tenant.NS, netip.AddrPortFrom(podIP, port), "a probe")

@@ -26,11 +26,11 @@ func TestProbesOutliveTheAgent(t *testing.T) {
 	exchanges("while the agent is away")
 	shell(t, "for f in -4 -6; do while ip $f rule del priority 75; do :; done; ip $f rule add priority 75 iif lo ipproto tcp dport 1 lookup 1802502145; done")
 	n.StartAgent()
-	hasProbes(n, t, routes, rules)
+	hasProbes(t, n, routes, rules)
 	exchanges("once it is back")
 	n.WaitReady()
 	tenant.Vanish()
-	hasProbes(n, t, nil, nil)
+	hasProbes(t, n, nil, nil)
 	if links := probeLinks(t); len(links) != 0 {
 		t.Errorf("there are still %v", links)
 	}
@@ -41,7 +41,7 @@ func TestProbesOfAnEarlierVersionGetTheirPorts(t *testing.T) {
 	n := agenttest.Serving(t)
 	tenant := n.Tenant("tenant", 300)
 	routes, rules := routesTo(agenttest.AddressesOf(300), agenttest.ProbePort, agenttest.DeadPort), rulesOf(agenttest.ProbePort, agenttest.DeadPort)
-	hasProbes(n, t, routes, rules)
+	hasProbes(t, n, routes, rules)
 	n.Agent.Kill()
 	port, _ := tenant.Port()
 	n.VSCtl("remove", "Interface", port, "external_ids", "probe_ports")
@@ -53,7 +53,7 @@ func TestProbesOfAnEarlierVersionGetTheirPorts(t *testing.T) {
 		agenttest.ExchangeAt(t, nil, tenant.NS, netip.AddrPortFrom(podIP, agenttest.ProbePort), "before the upgrade")
 	}
 	n.StartAgent()
-	hasProbes(n, t, routes, rules)
+	hasProbes(t, n, routes, rules)
 	for _, podIP := range agenttest.AddressesOf(300) {
 		agenttest.ExchangeAt(t, nil, tenant.NS, netip.AddrPortFrom(podIP, agenttest.ProbePort), "after the upgrade")
 	}

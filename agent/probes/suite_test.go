@@ -76,7 +76,7 @@ func routesTo(addresses []netip.Addr, ports ...uint16) (routes []string) {
 }
 
 // hasProbes waits until the node has exactly these routes and rules.
-func hasProbes(n *agenttest.Node, t *testing.T, routes, rules []string) {
+func hasProbes(t *testing.T, n *agenttest.Node, routes, rules []string) {
 	t.Helper()
 	want := slices.Sorted(slices.Values(rules))
 	n.Eventually(fmt.Sprintf("routes %q and rules %q", routes, want), func() bool {

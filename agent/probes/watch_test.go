@@ -42,18 +42,18 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 	t.Run("a node that joins, until it leaves", func(t *testing.T) {
 		n := n.In(t)
 		tenant := tenantAt(n, "joining", far, addresses...)
-		hasProbes(n, t, routes, rules)
+		hasProbes(t, n, routes, rules)
 		leave := join(n, "node-2", addresses...)
 		defer leave()
-		hasProbes(n, t, nil, nil)
+		hasProbes(t, n, nil, nil)
 		warned(n, tenant.Pod, probes.ReasonAddressReserved, "198.51.100.7 is an address of node node-2", "2001:db8:51::7 is an address of node node-2")
 		leave()
-		hasProbes(n, t, routes, rules)
+		hasProbes(t, n, routes, rules)
 	})
 	t.Run("external addresses of a Service, for pods that start later", func(t *testing.T) {
 		n := n.In(t)
 		tenantAt(n, "older", far, addresses...)
-		hasProbes(n, t, routes, rules)
+		hasProbes(t, n, routes, rules)
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "taken", Namespace: "default"}, Spec: corev1.ServiceSpec{
 			ExternalIPs: []string{addresses[0].String()}, Ports: []corev1.ServicePort{{Port: 80}},
 		}}
@@ -61,41 +61,41 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		defer func() { must(t, n.API.Delete(n.Root.Context(), s)) }()
 		younger := tenantAt(n, "younger", far[:1], addresses[0])
 		warned(n, younger.Pod, probes.ReasonAddressReserved, "198.51.100.7 is an external address of Service default/taken")
-		hasProbes(n, t, routes, rules) // the older pod's
+		hasProbes(t, n, routes, rules) // the older pod's
 		n.Agent.Kill()
 		n.StartAgent()
 		n.WaitReady()
-		hasProbes(n, t, routes, rules)
+		hasProbes(t, n, routes, rules)
 		s.Spec.ExternalIPs = []string{"198.51.100.8"}
 		must(t, n.API.Update(t.Context(), s))
 		both := slices.Sorted(slices.Values(append(routesTo(addresses[:1], agenttest.ProbePort), routes...)))
-		hasProbes(n, t, both, rules)
+		hasProbes(t, n, both, rules)
 	})
 	t.Run("a network that is connected later, until it is disconnected", func(t *testing.T) {
 		n := n.In(t)
 		tenant := tenantAt(n, "connecting", far, addresses...)
-		hasProbes(n, t, routes, rules)
+		hasProbes(t, n, routes, rules)
 		link, err := netlink.LinkByName("eth1")
 		must(t, err)
 		address := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(198, 51, 100, 200), Mask: net.CIDRMask(24, 32)}}
 		must(t, netlink.AddrAdd(link, address))
 		defer func() { _ = netlink.AddrDel(link, address) }()
-		hasProbes(n, t, routesTo(addresses[1:], agenttest.ProbePort), rules[1:])
+		hasProbes(t, n, routesTo(addresses[1:], agenttest.ProbePort), rules[1:])
 		warned(n, tenant.Pod, probes.ReasonAddressReserved, "198.51.100.7 is in 198.51.100.0/24, a network connected to the node by interface eth1")
 		must(t, netlink.AddrDel(link, address))
-		hasProbes(n, t, routes, rules)
+		hasProbes(t, n, routes, rules)
 	})
 	t.Run("a pod on a connected network starts all the same", func(t *testing.T) {
 		n := n.In(t)
 		neighbours := []netip.Addr{netip.MustParseAddr("172.30.0.9"), netip.MustParseAddr("fd00:172:30::9")}
 		tenant := tenantAt(n, "neighbour", []netip.Prefix{agenttest.NodeIPs[0].Masked(), agenttest.NodeIPs[1].Masked()}, neighbours...)
-		hasProbes(n, t, nil, nil)
+		hasProbes(t, n, nil, nil)
 		warned(n, tenant.Pod, probes.ReasonAddressReserved, "172.30.0.9 is in 172.30.0.0/24", "fd00:172:30::9 is in fd00:172:30::/64", "eth0")
 	})
 	t.Run("a pod in a CIDR of Services", func(t *testing.T) {
 		n := n.In(t)
 		tenant := tenantAt(n, "service", []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, netip.MustParseAddr("10.96.0.10"))
-		hasProbes(n, t, nil, nil)
+		hasProbes(t, n, nil, nil)
 		warned(n, tenant.Pod, probes.ReasonAddressReserved, "10.96.0.10 is in 10.96.0.0/12, a CIDR of Services")
 	})
 }

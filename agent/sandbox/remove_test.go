@@ -5,15 +5,12 @@ package sandbox_test
 
 import (
 	"errors"
-	"net"
 	"sync"
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
 
-	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
@@ -21,10 +18,7 @@ import (
 func TestRemovedMeansGone(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 20 {
-		namespace, err := testutils.NewNS()
-		must(t, err)
-		t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
-		i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(agenttest.NewID(), "eth0", 0), MTU: agenttest.PodMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+		i, namespace := describe(t)
 		wait.Go(func() {
 			for range 5 { // with the same names, so that leftovers would conflict
 				if err := errors.Join(i.Create(), sandbox.Remove(i.HostName)); err != nil {

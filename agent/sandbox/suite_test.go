@@ -37,13 +37,22 @@ func TestMain(m *testing.M) {
 
 var must = agenttest.Must
 
-// newInterface creates an interface in a new network namespace. Both exist until the test ends.
-func newInterface(t *testing.T) (sandbox.Interface, ns.NetNS) {
+// describe returns the description of an interface, and its network namespace, which exists until the test ends.
+func describe(t *testing.T) (sandbox.Interface, ns.NetNS) {
 	t.Helper()
 	namespace, err := testutils.NewNS()
 	must(t, err)
 	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
-	i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(agenttest.NewID(), "eth0", 0), MTU: agenttest.PodMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	return sandbox.Interface{
+		NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(agenttest.NewID(), "eth0", 0),
+		MTU: agenttest.PodMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+	}, namespace
+}
+
+// newInterface creates an interface in a new network namespace. Both exist until the test ends.
+func newInterface(t *testing.T) (sandbox.Interface, ns.NetNS) {
+	t.Helper()
+	i, namespace := describe(t)
 	must(t, i.Create())
 	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
 	return i, namespace
