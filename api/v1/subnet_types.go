@@ -35,6 +35,9 @@ const (
 	PortSecurityRequested PortSecurity = "Requested"
 )
 
+// LabelVpc is the label of a Subnet with the name of its VPC. Users of Kube-OVN select Subnets by it.
+const LabelVpc = "ovn.kubernetes.io/vpc"
+
 // SubnetSpec defines a logical switch with the name of the subnet, and the addresses of its ports.
 // +kubebuilder:validation:XValidation:rule="!has(self.externalEgressGateway) || self.externalEgressGateway.size() == 0 || !has(self.natOutgoing) || !self.natOutgoing",message="externalEgressGateway and natOutgoing exclude each other"
 type SubnetSpec struct {

@@ -90,7 +90,7 @@ func (p *process) derived() ([]controller, error) {
 	return []controller{
 		vpcs,
 		&subnet.Reconciler{
-			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate,
+			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate,
 			Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs,
 		},
 		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},

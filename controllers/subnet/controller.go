@@ -37,6 +37,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
+	Namespaces *lookup.Namespaces
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
 	// Detached is called with the name of a deleted VPC when a subnet has detached from its router.
@@ -75,10 +76,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
 }
 
-// prepare adds the finalizer and the default values of empty fields to a new subnet.
+// prepare adds the finalizer, the label with the VPC and the default values of empty fields to a subnet.
 func (r *Reconciler) prepare(ctx context.Context, subnet *kubeovnv1.Subnet) error {
 	base := subnet.DeepCopy()
 	setDefaults(subnet.Name, &subnet.Spec)
+	setVpcLabel(subnet)
 	return k8s.PatchWithFinalizer(ctx, r.Client, base, subnet)
 }
 

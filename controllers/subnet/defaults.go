@@ -10,11 +10,13 @@ import (
 	"net/netip"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8svalidation "k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -25,7 +27,12 @@ func setDefaults(name string, spec *kubeovnv1.SubnetSpec) {
 	spec.Provider = cmp.Or(spec.Provider, kubeovnv1.ProviderOVN)
 	if spec.Provider == kubeovnv1.ProviderOVN {
 		spec.Vpc = cmp.Or(spec.Vpc, kubeovnv1.DefaultVpc)
-		spec.GatewayType = cmp.Or(spec.GatewayType, kubeovnv1.GatewayDistributed)
+		if name != kubeovnv1.JoinSubnet && spec.Vpc == kubeovnv1.DefaultVpc {
+			spec.GatewayType = cmp.Or(spec.GatewayType, kubeovnv1.GatewayDistributed)
+		}
+		if name != kubeovnv1.JoinSubnet && spec.EnableLb == nil {
+			spec.EnableLb = new(true)
+		}
 	}
 	network, problem := validation.Subnet(name, spec)
 	if problem != nil || len(network.CIDRs) == 0 {
@@ -40,6 +47,19 @@ func setDefaults(name string, spec *kubeovnv1.SubnetSpec) {
 			spec.ExcludeIPs = append(spec.ExcludeIPs, gateway.String())
 		}
 	}
+}
+
+// setVpcLabel labels a subnet with its VPC. A name that is too long for a label has none.
+func setVpcLabel(subnet *kubeovnv1.Subnet) {
+	vpc := lookup.VpcOf(subnet)
+	if len(k8svalidation.IsValidLabelValue(vpc)) > 0 {
+		delete(subnet.Labels, kubeovnv1.LabelVpc)
+		return
+	}
+	if subnet.Labels == nil {
+		subnet.Labels = map[string]string{}
+	}
+	subnet.Labels[kubeovnv1.LabelVpc] = vpc
 }
 
 // Defaults holds the CIDRs of the subnets that always exist.

@@ -28,6 +28,10 @@ func TestTheDefaultNetworkAppears(t *testing.T) {
 	n.rows("Logical_Router_Static_Route", "nexthop", "100.64.0.1", "fd00:100:64::1")
 
 	spec := n.subnet("ovn-default").Spec
+	if spec.EnableLb == nil || !*spec.EnableLb {
+		t.Errorf("enableLb of ovn-default is %v", spec.EnableLb)
+	}
+	spec.EnableLb = nil
 	want := kubeovnv1.SubnetSpec{
 		Default: true, Vpc: "ovn-cluster", Protocol: "Dual", CIDRBlock: "10.16.0.0/16,fd00:10:16::/64", Gateway: "10.16.0.1,fd00:10:16::1",
 		ExcludeIPs: []string{"10.16.0.1", "fd00:10:16::1"}, Provider: "ovn", GatewayType: "distributed", NATOutgoing: true,
@@ -60,4 +64,37 @@ func TestWhatUsersSetStays(t *testing.T) {
 	if got := n.subnet("ovn-default").Spec; got.NATOutgoing || strings.Join(got.ExcludeIPs, " ") != "10.16.0.10..10.16.0.20" {
 		t.Errorf("the user's spec became %+v", got)
 	}
+}
+
+// Other programs read these defaults and select by the label, so they are those of Kube-OVN.
+func TestDefaultsAreWritten(t *testing.T) {
+	n := start(t)
+	n.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}})
+	for name, vpc := range map[string]string{"plain": "", "of-tenant": "tenant"} {
+		n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{Vpc: vpc, CIDRBlock: "10.50.0.0/24"}})
+	}
+	for name, want := range map[string]string{
+		"join": "vpc ovn-cluster, gatewayType , enableLb unset", "ovn-default": "vpc ovn-cluster, gatewayType distributed, enableLb true",
+		"plain": "vpc ovn-cluster, gatewayType distributed, enableLb true", "of-tenant": "vpc tenant, gatewayType , enableLb true",
+	} {
+		n.Eventually(func() string {
+			s := n.subnet(name)
+			lb := "unset"
+			if s.Spec.EnableLb != nil {
+				lb = fmt.Sprint(*s.Spec.EnableLb)
+			}
+			if got := fmt.Sprintf("vpc %s, gatewayType %s, enableLb %s", s.Labels["ovn.kubernetes.io/vpc"], s.Spec.GatewayType, lb); got != want {
+				return fmt.Sprintf("subnet %s has %s, want %s", name, got, want)
+			}
+			return ""
+		})
+	}
+	s := n.subnet("plain")
+	n.Change(s, func() { s.Labels = map[string]string{"mine": ""} })
+	n.Eventually(func() string {
+		if s := n.subnet("plain"); len(s.Labels) != 2 {
+			return fmt.Sprintf("labels: %v", s.Labels)
+		}
+		return ""
+	})
 }

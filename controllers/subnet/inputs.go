@@ -23,6 +23,8 @@ type inputs struct {
 	subnet *kubeovnv1.Subnet
 	// vpc is the VPC of the subnet, nil if it does not exist.
 	vpc *kubeovnv1.Vpc
+	// named are the namespaces that the subnet of a custom VPC names or selects.
+	named []string
 	// peers are the other subnets of its VPC that overlap with it.
 	peers []*kubeovnv1.Subnet
 	// join is the subnet of the nodes, nil unless it is another subnet of the same VPC.
@@ -54,6 +56,11 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 		return inputs{}, fmt.Errorf("get its VPC: %w", err)
 	}
 	in := inputs{subnet: subnet, vpc: vpc}
+	if lookup.VpcOf(subnet) != kubeovnv1.DefaultVpc {
+		if in.named, err = r.Namespaces.Selected(ctx, subnet); err != nil {
+			return inputs{}, err
+		}
+	}
 	if in.join, err = r.join(ctx, subnet); err != nil {
 		return inputs{}, err
 	}

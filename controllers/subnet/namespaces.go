@@ -4,12 +4,15 @@
 package subnet
 
 import (
+	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -17,23 +20,22 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// unbound returns a message about the namespaces in the spec that the subnet does not serve because its VPC does not list them. It returns
-// "" if there are none.
-func unbound(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) string {
+// maxUnbound is the number of namespaces that a message of the condition NamespacesBound names.
+const maxUnbound = 10
+
+// unbound returns a message about the namespaces that a subnet names or selects but does not serve, because its VPC does not list them. It
+// returns "" if there are none.
+func unbound(named []string, vpc *kubeovnv1.Vpc) string {
 	if vpc == nil || vpc.Name == kubeovnv1.DefaultVpc {
 		return ""
 	}
-	var names []string
-	for _, name := range subnet.Spec.Namespaces {
-		if !slices.Contains(vpc.Spec.Namespaces, name) {
-			names = append(names, name)
-		}
-	}
+	listed := sets.New(vpc.Spec.Namespaces...)
+	names := slices.DeleteFunc(slices.Clone(named), listed.Has)
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("namespaces: the subnet does not serve %s, which VPC %s does not list: add them to the VPC's namespaces, or remove them here",
-		strings.Join(names, ", "), vpc.Name)
+	return fmt.Sprintf("namespaces: the subnet does not serve %s, which VPC %s does not list: add them to the VPC's namespaces, or do not name or select them here",
+		k8s.Some(names, maxUnbound), vpc.Name)
 }
 
 // setNamespacesBound sets the condition NamespacesBound of a subnet of a custom VPC, and removes it from other subnets.
@@ -46,18 +48,28 @@ func (r *Reconciler) setNamespacesBound(in inputs) {
 	before := slices.Clone(*conditions)
 	c := metav1.Condition{
 		Type: kubeovnv1.ConditionNamespacesBound, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonAllInForce,
-		Message: "the subnet serves every namespace that it names",
+		Message: "the subnet serves every namespace that it names or selects",
 	}
-	if message := unbound(in.subnet, in.vpc); message != "" {
+	if message := unbound(in.named, in.vpc); message != "" {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, validation.ReasonNamespaceTaken, message
 	}
 	k8s.SetConditions(conditions, in.subnet.Generation, c)
 	k8s.WarnAnew(r.Recorder, in.subnet, before, *conditions, c.Type)
 }
 
-// boundOtherwise reports whether a subnet's condition NamespacesBound is stale with respect to its VPC.
-func boundOtherwise(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) bool {
+// isBoundOtherwise reports whether a subnet's condition NamespacesBound is stale with respect to its VPC.
+func (r *Reconciler) isBoundOtherwise(ctx context.Context, subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) bool {
 	c := apimeta.FindStatusCondition(subnet.Status.Conditions, kubeovnv1.ConditionNamespacesBound)
-	message := unbound(subnet, vpc)
-	return c == nil || (message == "") != (c.Status == metav1.ConditionTrue) || message != "" && message != c.Message
+	named, err := r.Namespaces.Selected(ctx, subnet)
+	message := unbound(named, vpc)
+	return err != nil || c == nil || (message == "") != (c.Status == metav1.ConditionTrue) || message != "" && message != c.Message
+}
+
+// selectors enqueues the subnets of custom VPCs that may select a namespace, whose labels have changed.
+func (r *Reconciler) selectors(ctx context.Context, _ client.Object) []reconcile.Request {
+	names, err := r.Namespaces.Selecting(ctx, func(vpc string) bool { return vpc != kubeovnv1.DefaultVpc })
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	return k8s.Requests(names...)
 }

@@ -33,7 +33,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; other subnets, VPCs, nodes, CIDRs of Services
+// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; the namespaces that it selects; other subnets, VPCs, nodes, CIDRs of Services
 // and the API server, with which its addresses or names can conflict; pods that share its vips; Vips and OvnEips that load balancers serve;
 // the usage of its addresses; the IP object of its querier; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
@@ -50,10 +50,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.aroundServices), builder.WithPredicates(comesOrGoes))
 	}
 	err := b.
-		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.affectedSubnets), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(comesOrGoes)).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.selectors), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
@@ -158,7 +160,7 @@ func (r *Reconciler) boundOtherwise(ctx context.Context, vpc *kubeovnv1.Vpc) []r
 	}
 	var requests []reconcile.Request
 	for i := range subnets {
-		if boundOtherwise(&subnets[i], vpc) {
+		if r.isBoundOtherwise(ctx, &subnets[i], vpc) {
 			requests = append(requests, k8s.Request(subnets[i].Name))
 		}
 	}

@@ -77,6 +77,41 @@ func (n *Namespaces) Subnets(ctx context.Context, ns *corev1.Namespace) ([]strin
 	return SubnetsOf(ns, bound, vpc, listed), nil
 }
 
+// Selecting returns the names of the subnets with namespaceSelectors, in the VPCs that keep selects.
+func (n *Namespaces) Selecting(ctx context.Context, keep func(vpc string) bool) ([]string, error) {
+	var list kubeovnv1.SubnetList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexBoundNamespaces: anySelector}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list subnets with namespaceSelectors: %w", err)
+	}
+	var names []string
+	for i := range list.Items {
+		if keep(VpcOf(&list.Items[i])) {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names, nil
+}
+
+// Selected returns the names of the namespaces that a subnet names or selects, sorted. A name may be that of a namespace that does not exist.
+func (n *Namespaces) Selected(ctx context.Context, s *kubeovnv1.Subnet) ([]string, error) {
+	names := slices.Clone(s.Spec.Namespaces)
+	for i := range s.Spec.NamespaceSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&s.Spec.NamespaceSelectors[i])
+		if err != nil {
+			continue // it selects none; the subnet's condition reports it
+		}
+		var list corev1.NamespaceList
+		if err := n.reader.List(ctx, &list, client.MatchingLabelsSelector{Selector: selector}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list namespaces of subnet %s: %w", s.Name, err)
+		}
+		for j := range list.Items {
+			names = append(names, list.Items[j].Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
 // vpc returns the VPC that lists a namespace, otherwise the default VPC; nil if that does not exist.
 func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.Vpc, listed bool, err error) {
 	listing, err := n.Listing(ctx, namespace)

@@ -4,6 +4,7 @@
 package validation
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -25,32 +26,47 @@ func egress(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem {
 	if _, err := gateway.Parse(spec); err != nil {
 		return problem(ReasonFieldInvalid, "%v: write nodes with commas between them, each as node or node:address", err)
 	}
-	if p := natRules(spec.NATOutgoingPolicyRules, cidrs); p != nil {
+	if p := natRules(spec.NATOutgoingPolicyRules); p != nil {
 		return p
 	}
 	return externalGateway(spec, cidrs)
 }
 
-func natRules(rules []kubeovnv1.NATOutgoingPolicyRule, cidrs []netip.Prefix) *Problem {
+func natRules(rules []kubeovnv1.NATOutgoingPolicyRule) *Problem {
 	for i, r := range rules {
 		if r.Action != kubeovnv1.NATOutgoingPolicyNAT && r.Action != kubeovnv1.NATOutgoingPolicyForward {
 			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].action %q: must be %s or %s", i, r.Action,
 				kubeovnv1.NATOutgoingPolicyNAT, kubeovnv1.NATOutgoingPolicyForward)
 		}
-		rule, err := gateway.ParseNATRule(r)
-		if err != nil {
+		if _, err := gateway.ParseNATRule(r); err != nil {
 			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].%v: write addresses and CIDRs with commas between them", i, err)
-		}
-		for _, source := range rule.Sources {
-			if !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Overlaps(source) && c.Bits() <= source.Bits() }) {
-				return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].match.srcIPs: %s is outside of cidrBlock %s", i, source, ipfamily.Join(cidrs))
-			}
-		}
-		if !slices.ContainsFunc([]ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6}, rule.Concerns) {
-			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].match: srcIPs and dstIPs are of different families, so that nothing matches", i)
 		}
 	}
 	return nil
+}
+
+// ineffectiveNATRules describes the parts of natOutgoingPolicyRules that match no packet of the subnet.
+func ineffectiveNATRules(spec *kubeovnv1.SubnetSpec) []string {
+	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
+	if err != nil {
+		return nil // the condition Validated reports it
+	}
+	var parts []string
+	for i, r := range spec.NATOutgoingPolicyRules {
+		rule, err := gateway.ParseNATRule(r)
+		if err != nil {
+			continue
+		}
+		for _, source := range rule.Sources {
+			if !slices.ContainsFunc(cidrs, source.Overlaps) {
+				parts = append(parts, fmt.Sprintf("natOutgoingPolicyRules[%d].match.srcIPs %s, which is outside of cidrBlock", i, source))
+			}
+		}
+		if !slices.ContainsFunc([]ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6}, rule.Concerns) {
+			parts = append(parts, fmt.Sprintf("natOutgoingPolicyRules[%d], whose srcIPs and dstIPs are of different families", i))
+		}
+	}
+	return parts
 }
 
 func externalGateway(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem {

@@ -37,7 +37,7 @@ func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 // IgnoredSubnetFields returns the set fields that this version accepts and ignores.
 func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	custom := spec.Vpc != "" && spec.Vpc != kubeovnv1.DefaultVpc
-	return used([]field{
+	return append(used([]field{
 		{"gatewayType centralized in VPC " + spec.Vpc, custom && spec.GatewayType == kubeovnv1.GatewayCentralized},
 		{"externalEgressGateway in VPC " + spec.Vpc, custom && spec.ExternalEgressGateway != ""},
 		{"gatewayNodeSelectors beside gatewayNode", spec.GatewayNode != "" && len(spec.GatewayNodeSelectors) > 0},
@@ -48,7 +48,7 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 		{"u2oFeatures", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting},
 		{"enableExternalLBAddress", spec.EnableExternalLBAddress},
 		{"nodeNetwork", spec.NodeNetwork != ""},
-	})
+	}), ineffectiveNATRules(spec)...)
 }
 
 // IgnoredVpcFields returns the set fields that this version accepts and ignores.

@@ -33,7 +33,7 @@ func Vpcs(p *controllertest.Process) *vpc.Reconciler {
 // Subnets returns the reconciler of the subnets of VPCs.
 func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler {
 	return &subnet.Reconciler{
-		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate,
+		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: p.Recorder, Gate: p.Gate,
 		Detached: vpcs.Detached, ServiceCIDRs: Services(p),
 	}
 }

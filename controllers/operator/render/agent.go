@@ -21,6 +21,7 @@ func AgentObjects(c Config) []Object {
 	template := c.template(program{
 		app:           AgentName,
 		component:     AgentName,
+		container:     "cni-server",
 		account:       AgentName,
 		priorityClass: nodeCritical,
 		args:          agentArgs(c),

@@ -63,6 +63,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 	template := c.template(program{
 		app:           centralApp,
 		component:     db.Workload,
+		container:     centralContainer,
 		account:       centralAccount,
 		priorityClass: clusterCritical,
 		args:          []string{"ovsdb", "--db=" + db.Flag, "--data-dir=/etc/ovn", "--tls-dir=" + tlsDirectory},

@@ -22,6 +22,7 @@ func NorthdObjects(c Config) []Object {
 	template := c.template(program{
 		app:           centralApp,
 		component:     NorthdName,
+		container:     centralContainer,
 		account:       centralAccount,
 		priorityClass: clusterCritical,
 		args:          []string{"northd", "--tls-dir=" + tlsDirectory},

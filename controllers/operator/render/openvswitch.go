@@ -32,6 +32,7 @@ func OpenVSwitchObjects(c Config) []Object {
 	template := c.template(program{
 		app:           openVSwitchApp,
 		component:     OpenVSwitch,
+		container:     "openvswitch",
 		account:       OpenVSwitchAccount,
 		priorityClass: nodeCritical,
 		args:          args,

@@ -4,6 +4,7 @@
 package render
 
 import (
+	"cmp"
 	"maps"
 	"strconv"
 
@@ -24,6 +25,7 @@ const (
 // program describes the pod of one component; template adds the parts that all components share.
 type program struct {
 	app, component string
+	container      string // its name; component when empty
 	account        string
 	priorityClass  string
 	args           []string
@@ -46,10 +48,14 @@ type mount struct {
 	propagation *corev1.MountPropagationMode
 }
 
+// centralContainer is the name of the containers of the databases and of ovn-northd. Like those of the other containers, it is the name that
+// Kube-OVN's users know from `kubectl logs -c` and `kubectl exec -c`.
+const centralContainer = "ovn-central"
+
 // template returns a pod template on the host network, because these pods run before the pod network exists.
 func (c Config) template(p program) corev1.PodTemplateSpec {
 	container := corev1.Container{
-		Name:            p.component,
+		Name:            cmp.Or(p.container, p.component),
 		Image:           c.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"/usr/bin/kiln"},

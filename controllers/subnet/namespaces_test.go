@@ -1,0 +1,39 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// A subnet of a custom VPC may select namespaces that its VPC does not list: their pods get no address of the subnet, and its users must see it.
+func TestSelectedNamespacesThatTheVpcDoesNotList(t *testing.T) {
+	n := start(t)
+	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "selected-shop"}}
+	if err := n.Client.Create(n.Context(), shop); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	n.Get(shop)
+	n.Change(shop, func() { shop.Labels = map[string]string{"team": "sales"} })
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}}
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "selecting"}, Spec: kubeovnv1.SubnetSpec{
+		Vpc: "tenant", CIDRBlock: "10.50.0.0/24",
+		NamespaceSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "sales"}}, {MatchLabels: map[string]string{"not a label": ""}}},
+	}}
+	n.Create(vpc, s)
+	n.Says(s, kubeovnv1.ConditionNamespacesBound, metav1.ConditionFalse, "does not serve selected-shop, which VPC tenant does not list")
+
+	n.Change(vpc, func() { vpc.Spec.Namespaces = []string{"selected-shop"} })
+	n.Says(s, kubeovnv1.ConditionNamespacesBound, metav1.ConditionTrue)
+	n.Change(vpc, func() { vpc.Spec.Namespaces = nil })
+	n.Says(s, kubeovnv1.ConditionNamespacesBound, metav1.ConditionFalse, "selected-shop")
+	n.Change(shop, func() { shop.Labels = nil })
+	n.Says(s, kubeovnv1.ConditionNamespacesBound, metav1.ConditionTrue)
+}
