@@ -79,9 +79,7 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err := s.catchUp(ctx, iface.HostName, network); err != nil {
 		return nil, err
 	}
-	if err := s.timed("add", legAnnounce, iface.Announce); err != nil { // neighbours notice the address later by themselves
-		ctrl.LoggerFrom(ctx).Error(err, "cannot announce the addresses", "pod", client.ObjectKeyFromObject(pod))
-	}
+	s.announce(ctx, pod, iface)
 	if len(attachment.ProbePorts) > 0 {
 		// A failure here does not fail the ADD: the pod is connected without these routes, and the error may concern another pod's route.
 		if err := s.timed("add", legProbeRoutes, func() error { return s.Probes.Apply(ctx) }); err != nil {
@@ -90,6 +88,24 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 		}
 	}
 	return &wire.Response{Result: resultOf(iface, network, r.DNS)}, nil
+}
+
+// announceAgain is the time after which addresses are announced a second time. Packets that a pod sends before its flows are installed leave flows
+// in the kernel datapath that drop more of the same kind, until ovs-vswitchd revalidates them.
+const announceAgain = time.Second
+
+// announce announces the addresses of a pod to its neighbours, now and after announceAgain. A failure does not fail the ADD: neighbours notice a
+// new hardware address later by themselves.
+func (s *Server) announce(ctx context.Context, pod *metav1.PartialObjectMetadata, iface sandbox.Interface) {
+	logger := ctrl.LoggerFrom(ctx).WithValues("pod", client.ObjectKeyFromObject(pod))
+	if err := s.timed("add", legAnnounce, iface.Announce); err != nil {
+		logger.Error(err, "cannot announce the addresses")
+	}
+	time.AfterFunc(announceAgain, func() {
+		if err := iface.Announce(); err != nil {
+			logger.V(1).Info("cannot announce the addresses again; the pod may have ended", "error", err.Error())
+		}
+	})
 }
 
 // address waits for the pod to have its address.
