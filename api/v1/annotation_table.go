@@ -124,6 +124,16 @@ func AnnotationsOf(kind string, roles ...Role) []Annotation {
 	return names
 }
 
+// AllAnnotationKeys returns the keys of all annotations on objects of any kind, sorted.
+func AllAnnotationKeys() []string {
+	keys := make([]string, 0, len(annotationTable))
+	for _, e := range annotationTable {
+		keys = append(keys, e.name.Key())
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
 // CheckRequests returns an AnnotationError for each invalid annotation with RoleRequest on an object of a kind.
 func CheckRequests(kind string, annotations map[string]string) []error {
 	var invalid []error

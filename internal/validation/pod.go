@@ -4,6 +4,7 @@
 package validation
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -28,6 +29,10 @@ var ignoredAnnotations = map[string]string{
 	"snat":                                 "",
 	string(kubeovnv1.AnnotationPodNICType): kubeovnv1.PodNICTypeVeth,
 }
+
+// IgnoredAnnotations returns the names of Kube-OVN's annotations that request features that this version does not have, with the value that
+// requests nothing.
+func IgnoredAnnotations() map[string]string { return maps.Clone(ignoredAnnotations) }
 
 // firstNetworkAnnotations are the requests that this version supports only for a pod's first network.
 var firstNetworkAnnotations = kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest, kubeovnv1.RoleClaim)

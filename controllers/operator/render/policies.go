@@ -39,17 +39,26 @@ const (
 // annotationPrefix is the prefix of the annotations of a pod's first network, and of the annotations of nodes and namespaces.
 const annotationPrefix = kubeovnv1.ProviderOVN + kubeovnv1.AnnotationDomain + "/"
 
-// policy is a ValidatingAdmissionPolicy and its binding, whose action is Deny. Expressions must not fail: they read
-// optional fields with `?`, lists are constants, and there are no regular expressions. failurePolicy is Fail.
+// policy is a ValidatingAdmissionPolicy and its binding, whose action is Deny unless it warns. Expressions of a policy that denies must not
+// fail: they read optional fields with `?`, lists are constants, and there are no regular expressions. Its failurePolicy is Fail.
 type policy struct {
 	name, app  string
 	group      string
 	resources  []string
+	others     []resources // besides group and resources
 	operations []admissionv1.OperationType
 	// when selects the requests that the policy validates.
 	when        string
 	variables   []admissionv1.Variable
 	validations []admissionv1.Validation
+	// warns is true if violations are warnings. The failurePolicy is then Ignore.
+	warns bool
+}
+
+// resources are resources of a group.
+type resources struct {
+	group string
+	names []string
 }
 
 // Policies returns the admission policies for rules that RBAC cannot express: which annotations of pods users may change,
@@ -64,7 +73,7 @@ func Policies(c Config) []Object {
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
 		}, nil),
 		c.controllerMetadata(), c.controllerServices(), c.controllerSlices(), c.controllerLeases(), c.controllerFinalizers(),
-		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(),
+		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), c.advice(),
 	} {
 		objects = append(objects, p.objects(c)...)
 	}
@@ -221,27 +230,30 @@ func (c Config) chassisRequests() policy {
 
 func (p policy) objects(c Config) []Object {
 	meta := c.clusterMeta(p.name, p.app, p.app)
+	failure, action := admissionv1.Fail, admissionv1.Deny
+	if p.warns {
+		failure, action = admissionv1.Ignore, admissionv1.Warn
+	}
+	var rules []admissionv1.NamedRuleWithOperations
+	for _, r := range append([]resources{{p.group, p.resources}}, p.others...) {
+		rules = append(rules, admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: p.operations, Rule: admissionv1.Rule{APIGroups: []string{r.group}, APIVersions: []string{"*"}, Resources: r.names},
+		}})
+	}
 	return []Object{
 		&admissionv1.ValidatingAdmissionPolicy{
 			ObjectMeta: meta,
 			Spec: admissionv1.ValidatingAdmissionPolicySpec{
-				FailurePolicy: new(admissionv1.Fail),
-				MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
-					RuleWithOperations: admissionv1.RuleWithOperations{
-						Operations: p.operations,
-						Rule:       admissionv1.Rule{APIGroups: []string{p.group}, APIVersions: []string{"*"}, Resources: p.resources},
-					},
-				}}},
-				MatchConditions: []admissionv1.MatchCondition{{Name: "concerned", Expression: p.when}},
-				Variables:       p.variables,
-				Validations:     p.validations,
+				FailurePolicy:    &failure,
+				MatchConstraints: &admissionv1.MatchResources{ResourceRules: rules},
+				MatchConditions:  []admissionv1.MatchCondition{{Name: "concerned", Expression: p.when}},
+				Variables:        p.variables,
+				Validations:      p.validations,
 			},
 		},
 		&admissionv1.ValidatingAdmissionPolicyBinding{
 			ObjectMeta: meta,
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-				PolicyName: p.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-			},
+			Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: p.name, ValidationActions: []admissionv1.ValidationAction{action}},
 		},
 	}
 }

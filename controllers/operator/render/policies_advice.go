@@ -1,0 +1,150 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// foreignAnnotations are annotations of Kube-OVN that are not in the table of annotations: results of its components, and requests on objects
+// other than pods. The requests have no effect in this version.
+var (
+	foreignResults = []string{
+		"vlan_id", "provider_network", "vf", "vf_representor", "switch_lb_vip", "router_lb_vip", "vpc_nat_gw", "vpc_nat_gw_init",
+		"service_external_ip_from_subnet", "err_mesg",
+	}
+	foreignRequests = []string{"tunnel_interface", "node_networks", "vpc_lb", "attachmentprovider", "lb_svc_img"}
+)
+
+// advice warns at once about annotations that have no effect: with names that Kiln does not know, for features that this version does not have,
+// with values that cannot be read, and on workloads instead of their pods. It denies nothing: pods with such annotations have events as well.
+func (c Config) advice() policy {
+	return policy{
+		name: "kiln-advice", app: ControllerName, warns: true,
+		resources: []string{"pods", "services", "nodes", "namespaces"},
+		others: []resources{
+			{"apps", []string{"deployments", "statefulsets", "daemonsets", "replicasets"}},
+			{"batch", []string{"jobs", "cronjobs"}},
+			{kubeovnv1.GroupVersion.Group, []string{"subnets"}},
+		},
+		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+		when: "!(" + c.isAccount(ControllerName) + ") && (" + annotationsOfPods("object") + ".exists(k, " + isOurs + ") || " +
+			annotationsOfWorkload + ".exists(k, " + isOurs + ")) && (oldObject == null || " +
+			annotationsOfPods("object") + " != " + annotationsOfPods("oldObject") + ")",
+		variables: []admissionv1.Variable{
+			{Name: "all", Expression: annotationsOfPods("object")},
+			{Name: "unknown", Expression: "variables.all.filter(k, k.startsWith('" + annotationPrefix + "') && !(k in " + celList(knownKeys()) + "))"},
+			{Name: "ineffective", Expression: "variables.all.filter(k, variables.all[k] != '' && (k in " + celMap(ineffectiveKeys()) +
+				" ? variables.all[k] != " + celMap(ineffectiveKeys()) + "[k] : " + isOfAttachment + "))"},
+			{Name: "misplaced", Expression: annotationsOfWorkload + ".filter(k, " + isOurs + ")"},
+		},
+		validations: append([]admissionv1.Validation{
+			advise("variables.unknown.size() == 0", "variables.unknown.join(', ') + ': Kiln knows no such annotation: look for a typing error'"),
+			advise("variables.ineffective.size() == 0", "variables.ineffective.join(', ') + ': without effect in this version'"),
+			advise("variables.misplaced.size() == 0",
+				"variables.misplaced.join(', ') + ': without effect here: annotations of pods belong to the metadata of the pod template'"),
+		}, adviceOnValues()...),
+	}
+}
+
+// isOurs is true for a key k of Kiln or Kube-OVN, isOfAttachment for that of a network other than a pod's first (`<attachment>.<namespace>`).
+const (
+	isOfAttachment = `k.matches('^[^/]+[.][^/]+[.]kubernetes[.]io/(ip_|mac_|logical_switch|routes$|default_route$|security_groups$|port_|(in|e)gress_|mirror$)') && ` +
+		`!k.startsWith('` + annotationPrefix + `')`
+	isOurs = `(k.startsWith('` + annotationPrefix + `') || ` + isOfAttachment + `)`
+)
+
+// annotationsOfPods returns an expression for the annotations of a pod, of the pods of a workload, or of another object.
+func annotationsOfPods(object string) string {
+	return fmt.Sprintf("(dyn(%[1]s).kind == 'CronJob' ? dyn(%[1]s).?spec.?jobTemplate.?spec.?template.?metadata.?annotations.orValue({}) : "+
+		"dyn(%[1]s).?spec.?template.hasValue() ? dyn(%[1]s).?spec.?template.?metadata.?annotations.orValue({}) : dyn(%[1]s).metadata.?annotations.orValue({}))", object)
+}
+
+// annotationsOfWorkload is an expression for the own annotations of an object that has a pod template.
+const annotationsOfWorkload = "(dyn(object).kind == 'CronJob' || dyn(object).?spec.?template.hasValue() ? dyn(object).metadata.?annotations.orValue({}) : {})"
+
+// adviceOnValues checks requests in the form that is the same for every pod. kube-ovn-controller checks the rest.
+func adviceOnValues() []admissionv1.Validation {
+	addresses := "v.split(',').all(a, isIP(a.trim()))"
+	onePerFamily := addresses + " && (v.split(',').size() == 1 || v.split(',').size() == 2 && v.split(',').filter(a, ip(a.trim()).family() == 4).size() == 1)"
+	names := "v.split(',').all(n, n.trim() == '' || n.trim().matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$'))"
+	var all []admissionv1.Validation
+	for _, r := range []struct {
+		annotation kubeovnv1.Annotation
+		valid      string // an expression about v, the value
+		want       string
+	}{
+		{kubeovnv1.AnnotationIPAddress, onePerFamily, "write one address, or one of each family as in 10.16.0.9,fd00::9"},
+		{kubeovnv1.AnnotationNorthGateway, onePerFamily, "write one address, or one of each family as in 10.16.0.9,fd00::9"},
+		{kubeovnv1.AnnotationPortVips, addresses, "write addresses with commas between them"},
+		{kubeovnv1.AnnotationMACAddress, "v.matches('^([0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}$|^([0-9a-fA-F]{4}[.]){2}[0-9a-fA-F]{4}$') && v.matches('^.[02468aceACE]')",
+			"write a unicast MAC address like 02:00:00:00:16:01"},
+		{kubeovnv1.AnnotationIPFamily, "v.lowerAscii() in ['ipv4', 'ipv6', 'dual']", "write ipv4 or ipv6"},
+		{kubeovnv1.AnnotationDefaultRoute, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationPortSecurity, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationLayer2Forward, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationRoutes, "v.startsWith('[') && v.endsWith(']')", `write a JSON list like [{"dst":"192.168.0.0/16","gw":"10.16.0.2"}]`},
+		{kubeovnv1.AnnotationLogicalSwitch, names, "write the name of a Subnet"},
+		{kubeovnv1.AnnotationVip, names, "write the name of a Vip"},
+		{kubeovnv1.AnnotationAAPs, names, "write names of Vips with commas between them"},
+		{kubeovnv1.AnnotationGroups, names, "write names of SecurityGroups with commas between them"},
+	} {
+		key := r.annotation.Key()
+		value := fmt.Sprintf("dyn(variables.all[?'%s'].orValue(''))", key)
+		// A list of one element binds the value to a name.
+		all = append(all, advise(fmt.Sprintf("!(dyn(object).kind in ['Pod', 'Deployment', 'StatefulSet', 'DaemonSet', 'ReplicaSet', 'Job', 'CronJob']) || "+
+			"[string(%s).trim()].all(v, v == '' || %s)", value, r.valid),
+			fmt.Sprintf("'%s: ' + string(%s) + ' cannot be read: ' + %s", key, value, celString(r.want))))
+	}
+	return all
+}
+
+const isBoolean = "v in ['true', 'false']"
+
+func advise(expression, message string) admissionv1.Validation {
+	return admissionv1.Validation{Expression: expression, MessageExpression: message}
+}
+
+// knownKeys returns the keys of all annotations of Kiln and Kube-OVN on any object, sorted.
+func knownKeys() []string {
+	keys := slices.Collect(maps.Keys(ineffectiveKeys()))
+	for _, name := range foreignResults {
+		keys = append(keys, annotationPrefix+name)
+	}
+	keys = append(keys, kubeovnv1.AllAnnotationKeys()...)
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// ineffectiveKeys returns the keys of requests that this version ignores, with the value of each that requests nothing.
+func ineffectiveKeys() map[string]string {
+	keys := map[string]string{}
+	for name, usual := range validation.IgnoredAnnotations() {
+		keys[annotationPrefix+name] = usual
+	}
+	for _, name := range foreignRequests {
+		keys[annotationPrefix+name] = ""
+	}
+	return keys
+}
+
+func celMap(m map[string]string) string {
+	var items []string
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		items = append(items, celString(key)+": "+celString(m[key]))
+	}
+	return "{" + strings.Join(items, ", ") + "}"
+}
+
+func celString(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(s) + "'"
+}

@@ -1,0 +1,206 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+)
+
+// warnings collects the warnings of an API server.
+type warnings struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = append(w.text, text)
+}
+
+// take returns the warnings since the last call.
+func (w *warnings) take() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := strings.Join(w.text, "\n")
+	w.text = nil
+	return all
+}
+
+// adviser is a client of an API server with the policy kiln-advice.
+type adviser struct {
+	client.Client
+	said *warnings
+}
+
+func newAdviser(t *testing.T) adviser {
+	t.Helper()
+	server, err := apiserver.New("subnets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := server.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	said := &warnings{}
+	config = rest.CopyConfig(config)
+	config.WarningHandler, config.QPS = said, -1
+	scheme := clientgoscheme.Scheme
+	if err := kubeovnv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := adviser{c, said}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}
+	err = errors.Join(client.IgnoreAlreadyExists(c.Create(t.Context(), account)))
+	for _, o := range (Config{Namespace: "kube-system"}).advice().objects(Config{Namespace: "kube-system"}) {
+		err = errors.Join(err, c.Create(t.Context(), o.(client.Object)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); a.about(t, pod(map[string]string{"ovn.kubernetes.io/nonsense": "a"})) == ""; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the API server does not load the policy")
+		}
+	}
+	return a
+}
+
+// about returns the warnings about an object.
+func (a adviser) about(t *testing.T, o client.Object) string {
+	t.Helper()
+	a.said.take()
+	if err := a.Create(t.Context(), o, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	return a.said.take()
+}
+
+func pod(annotations map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Annotations: annotations}, Spec: podSpec()}
+}
+
+func podSpec() corev1.PodSpec {
+	return corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "c", Image: "c"}}}
+}
+
+func TestAdvice(t *testing.T) {
+	a := newAdviser(t)
+	labels := map[string]string{"app": "a"}
+	template := func(annotations map[string]string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations}, Spec: podSpec()}
+	}
+	deployment := func(own, pods map[string]string) *appsv1.Deployment {
+		return &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "d", Annotations: own},
+			Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(pods)},
+		}
+	}
+	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}
+	cron.Spec.Schedule = "@hourly"
+	cron.Spec.JobTemplate.Spec.Template = template(map[string]string{"ovn.kubernetes.io/ip_adress": "10.16.0.9"})
+	cron.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	one := func(key, value string) map[string]string { return map[string]string{key: value} }
+	tests := []struct {
+		name   string
+		object client.Object
+		want   string // part of the only warning; empty if there is none
+	}{
+		{"nothing of ours", pod(one("example.com/a", "b")), ""},
+		{"a request", pod(map[string]string{"ovn.kubernetes.io/ip_address": "10.16.0.9, fd00::9", "ovn.kubernetes.io/security_groups": ""}), ""},
+		{"an exported manifest", pod(map[string]string{"ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/vlan_id": "0", "ovn.kubernetes.io/pod_nic_type": "veth-pair"}), ""},
+		{"a typing error", pod(one("ovn.kubernetes.io/ip_adress", "10.16.0.9")), "ovn.kubernetes.io/ip_adress: Kiln knows no such annotation"},
+		{"a feature that is missing", pod(one("ovn.kubernetes.io/ingress_rate", "10")), "ovn.kubernetes.io/ingress_rate: without effect in this version"},
+		{"another network", pod(one("net1.default.ovn.kubernetes.io/ip_address", "10.16.0.9")), "net1.default.ovn.kubernetes.io/ip_address: without effect"},
+		{"another network of another plugin", pod(one("net1.default.kubernetes.io/ip_address.net1", "10.16.0.9")), "without effect in this version"},
+		{"an annotation of Kubernetes", pod(one("a.alpha.kubernetes.io/name", "b")), ""},
+		{"text as address", pod(one("ovn.kubernetes.io/ip_address", "10.16.0")), "ovn.kubernetes.io/ip_address: 10.16.0 cannot be read: write one address"},
+		{"a pod template", deployment(nil, one("ovn.kubernetes.io/mac_address", "02")), "ovn.kubernetes.io/mac_address: 02 cannot be read"},
+		{"a Deployment instead of its pods", deployment(one("ovn.kubernetes.io/ip_pool", "a"), nil), "ovn.kubernetes.io/ip_pool: without effect here: annotations of pods belong"},
+		{"a CronJob", cron, "Kiln knows no such annotation"},
+		{"a subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "cluster")}}, "ovn.kubernetes.io/bgp: without effect"},
+		{"a node", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: one("ovn.kubernetes.io/tunnel_interface", "eth1")}}, "tunnel_interface: without effect"},
+		{"a Service", &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "true")},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		}, "ovn.kubernetes.io/bgp: without effect"},
+		{"a namespace", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: one("ovn.kubernetes.io/logical_swich", "s")}}, "logical_swich: Kiln knows no such annotation"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := a.about(t, tt.object)
+			if tt.want == "" && got != "" || !strings.Contains(got, tt.want) || strings.Contains(got, "\n") {
+				t.Errorf("warned %q, want %q", got, tt.want)
+			}
+		})
+	}
+	t.Run("values", func(t *testing.T) { a.agreesWithTheParsers(t) })
+}
+
+// agreesWithTheParsers compares the warnings about values with the parsers of the controller. The policy may miss an invalid value, but must not
+// warn about a valid one.
+func (a adviser) agreesWithTheParsers(t *testing.T) {
+	t.Helper()
+	values := map[kubeovnv1.Annotation][]string{
+		kubeovnv1.AnnotationIPAddress:     {"10.16.0.9", " 10.16.0.9 ", "fd00::9,10.16.0.9", "10.16.0.9,10.16.0.10", "10.16.0.9,fd00::1,fd00::2", "a", "10.16.0.0/16", ","},
+		kubeovnv1.AnnotationNorthGateway:  {"10.16.0.9", "fd00::9,10.16.0.9", "10.16.0.9;fd00::1"},
+		kubeovnv1.AnnotationPortVips:      {"10.16.0.9,10.16.0.10,fd00::1", "10.16.0.9 10.16.0.10"},
+		kubeovnv1.AnnotationMACAddress:    {"02:00:00:00:16:01", "02-00-00-00-16-01", "0200.0000.1601", "01:00:00:00:16:01", "02:00:00:00:16", "AE:00:00:00:16:0F"},
+		kubeovnv1.AnnotationIPFamily:      {"ipv4", "IPv6", "dual", "v4"},
+		kubeovnv1.AnnotationDefaultRoute:  {"true", "false", "no"},
+		kubeovnv1.AnnotationPortSecurity:  {"true", "yes"},
+		kubeovnv1.AnnotationLayer2Forward: {"false", "1"},
+		kubeovnv1.AnnotationRoutes:        {`[{"dst":"192.168.0.0/16","gw":"10.16.0.2"}]`, `[]`, `192.168.0.0/16`},
+		kubeovnv1.AnnotationLogicalSwitch: {"blue", "blue.2", "Blue", "-"},
+		kubeovnv1.AnnotationVip:           {"v1", "V 1"},
+		kubeovnv1.AnnotationAAPs:          {"a,b", "a, b,", "a_b"},
+		kubeovnv1.AnnotationGroups:        {"a,b", "A"},
+	}
+	warned := 0
+	for annotation, list := range values {
+		for _, value := range list {
+			annotations := map[string]string{annotation.Key(): value}
+			_, err := kubeovnv1.ParsePodRequest(annotations)
+			err = errors.Join(append(kubeovnv1.CheckRequests(kubeovnv1.OnPod, annotations), err)...)
+			got := a.about(t, pod(annotations))
+			if err == nil && got != "" {
+				t.Errorf("%s: %s is valid, but the API server warns: %s", annotation, value, got)
+			}
+			if err != nil && got != "" {
+				warned++
+			}
+			if err != nil && got == "" {
+				t.Errorf("%s: %s is invalid, but the API server does not warn: %v", annotation, value, err)
+			}
+		}
+	}
+	if warned == 0 {
+		t.Error("no warning")
+	}
+}
