@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"context"
 	"crypto/x509"
 	"fmt"
 	"testing"
@@ -30,7 +29,8 @@ func (s *scenario) backUp(t *testing.T, change func(*v1alpha1.Backup)) error {
 	return s.admin.Patch(t.Context(), c, client.MergeFrom(before))
 }
 
-func (s *scenario) backedUp(t *testing.T) {
+func TestARequestedBackupIsReported(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	for _, wrong := range []string{"Before", "-a", "../a", "a.b"} {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.Request = wrong })).NotTo(Succeed(), wrong)
@@ -56,21 +56,11 @@ func (s *scenario) backedUp(t *testing.T) {
 	g.Expect(s.cluster(t).Status.Southbound.RequestedBackup).To(BeNil())
 }
 
-// fakeArchive implements only the status of an archive.
-type fakeArchive struct {
-	adminapi.Archive
-	fakeMember
-}
-
-func (a *fakeArchive) Status(ctx context.Context) (adminapi.Status, error) {
-	return a.fakeMember.Status(ctx)
-}
-
-// claimChanged changes the claim while an upgrade is held. The backups pod keeps its version, unless backups would go to
-// the wrong claim or to none.
-func (s *scenario) claimChanged(t *testing.T) {
+// TestBackupsGoOnDuringAHeldUpgrade changes the claim while an upgrade is held. The backups pod keeps its version, unless
+// backups would go to the wrong claim or to none.
+func TestBackupsGoOnDuringAHeldUpgrade(t *testing.T) {
+	s, _ := working(t)
 	g := newG(t)
-	s.atWork(t)
 	claim := func(name string) {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: name} })).To(Succeed())
 	}
@@ -104,7 +94,8 @@ func (s *scenario) claimChanged(t *testing.T) {
 	s.settledOn(t, image)
 }
 
-func (s *scenario) claimed(t *testing.T) {
+func TestBackupsOnAClaim(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	for _, wrong := range []string{"", "Upper", "a/b", "-a"} {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) {
@@ -150,7 +141,8 @@ func (s *scenario) claimed(t *testing.T) {
 
 	archive := &fakeArchive{}
 	archive.set(func(status *adminapi.Status) { status.BackupFailure = "permission denied" })
-	s.world.members.serve(t, adminapi.PortArchive, s.mount(t, render.BackupsSecret), adminapi.ArchiveHandler(archive))
+	s.world.members.serve(adminapi.PortArchive, s.mount(render.BackupsSecret), adminapi.ArchiveHandler(archive))
+	t.Cleanup(func() { s.world.members.close(adminapi.PortArchive) })
 	s.settle(t, s.named(&appsv1.Deployment{}, render.BackupsName), 1)
 	s.setReady(t, pod, true)
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("backups on the claim backups fail: permission denied"))

@@ -6,14 +6,12 @@ package operator
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +22,8 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-func (s *scenario) wrongIssuers(t *testing.T) {
+func TestInvalidIssuersAreRefused(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	for want, change := range map[string]func(*v1alpha1.Certificates){
 		"kind must be Issuer or ClusterIssuer": func(c *v1alpha1.Certificates) {
@@ -37,8 +36,9 @@ func (s *scenario) wrongIssuers(t *testing.T) {
 	}
 }
 
-// withoutCertManager applies the sample without cert-manager in the cluster.
-func (s *scenario) withoutCertManager(t *testing.T) {
+// TestAnIssuerNeedsCertManager applies the sample without cert-manager in the cluster.
+func TestAnIssuerNeedsCertManager(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	before := s.signers(t)
 	g.Expect(s.applySample(t, "ovncluster_cert_manager.yaml")).To(Succeed())
@@ -46,7 +46,7 @@ func (s *scenario) withoutCertManager(t *testing.T) {
 		ContainSubstring("install cert-manager"), ContainSubstring("spec.certificates.issuerRef")))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
 	g.Expect(s.signers(t)).To(Equal(before))
-	g.Expect(s.createFile(t.Context(), filepath.Join("testdata", "cert-manager.yaml"))).To(Succeed())
+	s.installCertManager(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(HavePrefix("True WaitingForIssuer"),
 		ContainSubstring("kiln-issued-nb-server: cert-manager has not said anything")))
 	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
@@ -58,16 +58,9 @@ func (s *scenario) withoutCertManager(t *testing.T) {
 	}
 }
 
-func (s *scenario) applySample(t *testing.T, name string) error {
-	t.Helper()
-	sample, err := s.read(filepath.Join("..", "..", "config", "samples", name))
-	if err != nil {
-		return err
-	}
-	return s.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(sample), client.FieldOwner("kubectl"))
-}
-
-func (s *scenario) issuerMissing(t *testing.T) {
+func TestAMissingIssuerIsReported(t *testing.T) {
+	s := installed(t)
+	s.order(t)
 	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
@@ -78,7 +71,9 @@ func (s *scenario) issuerMissing(t *testing.T) {
 	g.Expect(s.signers(t)).To(Equal(before))
 }
 
-func (s *scenario) unusable(t *testing.T) {
+func TestACertificateThatIsNotACAIsNotUsed(t *testing.T) {
+	s := installed(t)
+	s.order(t)
 	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
@@ -86,6 +81,70 @@ func (s *scenario) unusable(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring(
 		"the authority in Secret kube-system/kiln-issued-nb-server cannot be used: it is not the certificate of an authority"))
 	g.Expect(s.signers(t)).To(Equal(before))
+}
+
+// TestAnUnavailableWebhookBlocksNothing checks that other phases do not wait while cert-manager's webhook is unavailable,
+// which makes all writes of Certificates fail.
+func TestAnUnavailableWebhookBlocksNothing(t *testing.T) {
+	s := installed(t)
+	s.order(t)
+	g := newG(t)
+	url, none := "https://127.0.0.1:1/validate", admissionv1.SideEffectClassNone
+	webhook := &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "cert-manager-webhook"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "webhook.cert-manager.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &url}, SideEffects: &none,
+			AdmissionReviewVersions: []string{"v1"},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.OperationAll},
+				Rule:       admissionv1.Rule{APIGroups: []string{"cert-manager.io"}, APIVersions: []string{"v1"}, Resources: []string{"certificates"}},
+			}},
+		}},
+	}
+	g.Expect(s.admin.Create(t.Context(), webhook)).To(Succeed())
+	before := s.signers(t)
+	g.Eventually(func() string { // the API server applies the webhook with a delay
+		ref := &v1alpha1.IssuerReference{Name: fmt.Sprint("try-", time.Now().UnixNano())}
+		g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = ref })).To(Succeed())
+		g.Eventually(func() bool { // a pass may take longer than the polling interval
+			c := s.cluster(t)
+			return c.Status.ObservedGeneration == c.Generation
+		}).Should(BeTrue())
+		return s.condition(t, "Degraded")()
+	}).Should(ContainSubstring("failed calling webhook"))
+	g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.ConfigMap{}, render.TrustConfigMap))).To(Succeed())
+	g.Eventually(s.exists(t, &corev1.ConfigMap{}, render.TrustConfigMap)).Should(Succeed())
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
+	g.Expect(s.signers(t)).To(Equal(before))
+	g.Expect(s.admin.Delete(t.Context(), webhook)).To(Succeed())
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+}
+
+// TestCAsOfAnIssuerAreTrustedBeforeTheySign has first and renewed CAs of an issuer. It also checks that a restarted operator
+// changes nothing and that no secret is published.
+func TestCAsOfAnIssuerAreTrustedBeforeTheySign(t *testing.T) {
+	s := newInstallation(t)
+	s.order(t)
+	s.issued(t)
+	s.restarted(t)
+	s.renewed(t)
+	s.secretsKept(t)
+}
+
+// TestTheIssuerChanges names another issuer, and none after that.
+func TestTheIssuerChanges(t *testing.T) {
+	s := newInstallation(t)
+	s.issue(t)
+	s.ofAnotherIssuer(t)
+	s.givenUp(t)
+}
+
+// TestCAsOutliveTheirIssuer has an issuer that does not renew CAs, and then no cert-manager.
+func TestCAsOutliveTheirIssuer(t *testing.T) {
+	s := newInstallation(t)
+	s.issue(t)
+	s.notRenewed(t)
+	s.certManagerGone(t)
 }
 
 // issued checks that the new CAs of an issuer are trusted first and sign later.
@@ -141,41 +200,6 @@ func (s *scenario) restarted(t *testing.T) {
 	g.Expect(s.orders(t)).To(Equal(orders))
 }
 
-// webhookDown checks that other phases do not wait while cert-manager's webhook is unavailable, which makes all writes of
-// Certificates fail.
-func (s *scenario) webhookDown(t *testing.T) {
-	g := newG(t)
-	url, none := "https://127.0.0.1:1/validate", admissionv1.SideEffectClassNone
-	webhook := &admissionv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "cert-manager-webhook"},
-		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "webhook.cert-manager.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &url}, SideEffects: &none,
-			AdmissionReviewVersions: []string{"v1"},
-			Rules: []admissionv1.RuleWithOperations{{
-				Operations: []admissionv1.OperationType{admissionv1.OperationAll},
-				Rule:       admissionv1.Rule{APIGroups: []string{"cert-manager.io"}, APIVersions: []string{"v1"}, Resources: []string{"certificates"}},
-			}},
-		}},
-	}
-	g.Expect(s.admin.Create(t.Context(), webhook)).To(Succeed())
-	before := s.signers(t)
-	g.Eventually(func() string { // the API server applies the webhook with a delay
-		ref := &v1alpha1.IssuerReference{Name: fmt.Sprint("try-", time.Now().UnixNano())}
-		g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = ref })).To(Succeed())
-		g.Eventually(func() bool { // a pass may take longer than the polling interval
-			c := s.cluster(t)
-			return c.Status.ObservedGeneration == c.Generation
-		}).Should(BeTrue())
-		return s.condition(t, "Degraded")()
-	}).Should(ContainSubstring("failed calling webhook"))
-	g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.ConfigMap{}, render.TrustConfigMap))).To(Succeed())
-	g.Eventually(s.exists(t, &corev1.ConfigMap{}, render.TrustConfigMap)).Should(Succeed())
-	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
-	g.Expect(s.signers(t)).To(Equal(before))
-	g.Expect(s.admin.Delete(t.Context(), webhook)).To(Succeed())
-	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
-}
-
 func (s *scenario) renewed(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
@@ -221,22 +245,17 @@ func (s *scenario) notRenewed(t *testing.T) {
 	g.Expect(s.signers(t)).To(Equal(before))
 }
 
-// certManagerGone deletes the definitions and, with them, all Certificates; Secrets stay.
+// certManagerGone uninstalls cert-manager and installs it again.
 func (s *scenario) certManagerGone(t *testing.T) {
 	g := newG(t)
 	s.wait(t, 0)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
 	before := s.signers(t)
-	for _, name := range []string{certs.CertificateDefinition, "certificaterequests.cert-manager.io"} {
-		d := untyped(definition("").GroupVersionKind())
-		d.SetName(name)
-		g.Expect(s.admin.Delete(t.Context(), d)).To(Succeed())
-		g.Eventually(func() bool { return apierrors.IsNotFound(s.admin.Get(t.Context(), client.ObjectKeyFromObject(d), d)) }).Should(BeTrue())
-	}
+	g.Expect(s.uninstallCertManager(t.Context())).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("install cert-manager"))
 	g.Expect(s.signers(t)).To(Equal(before))
-	g.Expect(s.createFile(t.Context(), filepath.Join("testdata", "cert-manager.yaml"))).To(Succeed())
+	s.installCertManager(t)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 	for _, name := range certs.Authorities {
 		s.ordered(t, name)
@@ -259,23 +278,4 @@ func (s *scenario) givenUp(t *testing.T) {
 		own := s.leaf(t, certs.SecretPrefix+name)
 		g.Expect(own.NotAfter).To(BeTemporally(">", s.now().Add(pki.AuthorityLifetime-24*time.Hour)))
 	}
-}
-
-// lost follows the instructions for lost keys in docs/operations/install.md. The operator's clock is the real time again, at which
-// the existing CAs are not valid yet.
-func (s *scenario) lost(t *testing.T) {
-	g := newG(t)
-	before := s.signers(t)
-	s.ahead.Store(0)
-	for _, name := range certs.Authorities {
-		g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.Secret{}, certs.SecretPrefix+name))).To(Succeed())
-	}
-	for _, name := range certs.Authorities {
-		g.Eventually(s.exists(t, &corev1.Secret{}, certs.SecretPrefix+name)).Should(Succeed())
-	}
-	for name, id := range s.signers(t) {
-		g.Expect(id).NotTo(Equal(before[name]))
-	}
-	g.Eventually(func() int { return len(s.trusted(t)) }).Should(Equal(3))
-	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
 }

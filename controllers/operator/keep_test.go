@@ -24,6 +24,8 @@ import (
 // TestKeepTenancy upgrades from a version without spec.tenancy, with objects that it has served and one without a status.
 func TestKeepTenancy(t *testing.T) {
 	g := newG(t)
+	theWorld.discard(t)
+	operate := theWorld.operator(t)
 	all := []kubeovnv1.AllowedNamespace{"*"}
 	served := []kubeovnv1.Condition{{Type: "Ready", Status: "True"}}
 	vpc := func(name string, spec kubeovnv1.VpcSpec, conditions []kubeovnv1.Condition) *kubeovnv1.Vpc {
@@ -54,7 +56,7 @@ func TestKeepTenancy(t *testing.T) {
 	for _, o := range objects {
 		withStatus := o.DeepCopyObject().(client.Object)
 		g.Expect(theWorld.admin.Create(t.Context(), o)).To(Succeed())
-		t.Cleanup(func() { _ = theWorld.admin.Delete(t.Context(), o) })
+		t.Cleanup(func() { _ = theWorld.admin.Delete(context.Background(), o) })
 		withStatus.SetResourceVersion(o.GetResourceVersion())
 		g.Expect(theWorld.admin.Status().Update(t.Context(), withStatus)).To(Succeed())
 	}
@@ -95,7 +97,7 @@ func TestKeepTenancy(t *testing.T) {
 	g.Expect(read()).To(Equal(before))
 
 	p = newPass()
-	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
+	g.Expect(operate.keepTenancy(t.Context(), p)).To(Succeed())
 	g.Expect(p.cluster.Status.StrictSince).To(BeNil(), "the earlier version serves objects until it is replaced")
 	kept := read()
 	g.Expect(kept).To(Equal(map[string]allowed{
@@ -142,10 +144,10 @@ func TestKeepTenancy(t *testing.T) {
 		_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}})
 	}
 	t.Cleanup(unmark)
-	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
+	g.Expect(operate.keepTenancy(t.Context(), p)).To(Succeed())
 	g.Expect(p.cluster.Status.StrictSince).NotTo(BeNil())
 	again := newPass()
-	g.Expect(theWorld.operate.keepTenancy(t.Context(), again)).To(Succeed())
+	g.Expect(operate.keepTenancy(t.Context(), again)).To(Succeed())
 	g.Expect(again.cluster.Status.StrictSince.Unix()).To(Equal(p.cluster.Status.StrictSince.Unix()))
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
 
@@ -153,13 +155,13 @@ func TestKeepTenancy(t *testing.T) {
 	// installation.
 	unmark()
 	started := newPass()
-	started.pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: theWorld.operate.Image}}}}}
-	g.Expect(theWorld.operate.keepTenancy(t.Context(), started)).To(Succeed())
+	started.pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: operate.Image}}}}}
+	g.Expect(operate.keepTenancy(t.Context(), started)).To(Succeed())
 	g.Expect(started.cluster.Status.StrictSince).NotTo(BeNil())
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
 	unmark()
 	fresh := &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}}
-	g.Expect(theWorld.operate.keepTenancy(t.Context(), fresh)).To(Succeed())
+	g.Expect(operate.keepTenancy(t.Context(), fresh)).To(Succeed())
 	g.Expect(fresh.cluster.Status.StrictSince).NotTo(BeNil())
 	g.Expect(read()["kept-old"].namespaces).To(Equal(all), "Kube-OVN may have served it")
 }

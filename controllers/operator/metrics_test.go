@@ -10,12 +10,13 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // series returns the values of a metric, by its label values in the order of the label names.
@@ -59,9 +60,20 @@ func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
 	}
 }
 
-// measured checks the metrics after upgrades, a backup and the issue of certificates.
-func (s *scenario) measured(t *testing.T) {
-	g := NewWithT(t)
+// TestAnInstallationIsMeasured checks the metrics after a replacement of pods, a backup and the issue of certificates.
+func TestAnInstallationIsMeasured(t *testing.T) {
+	for _, metric := range []interface{ Reset() }{podsReplaced, componentPods, lastBackup, componentVersionPods} {
+		metric.Reset() // other tests have set them, too
+	}
+	s := installed(t)
+	s.programs.set(render.OpenVSwitch, version.Programs{Kiln: "v0.1.0"})
+	w := s.atWork(t)
+	g := newG(t)
+	s.members["nb"].set(func(status *adminapi.Status) {
+		status.Backups = []adminapi.Backup{{Name: "b1.db", Time: time.Unix(500, 0), Rows: 1}}
+	})
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 2 })
+	g.Eventually(w.history).Should(Equal(forward[:4]))
 	for name, labels := range map[string]string{
 		"kiln_pods_replaced_total":                    render.OpenVSwitch + " ",
 		"kiln_component_pods":                         render.ControllerName + " ready ",

@@ -26,31 +26,47 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// setPolicyRights replaces the operator's rules for admission policies and returns the previous rules.
-func (s *scenario) setPolicyRights(t *testing.T, rules []rbacv1.PolicyRule) (before []rbacv1.PolicyRule) {
+const operatorRole = "kiln-operator"
+
+// policyRights returns the operator's rules for admission policies.
+func (s *scenario) policyRights(t *testing.T) (rules []rbacv1.PolicyRule) {
 	t.Helper()
-	var role rbacv1.ClusterRole
+	role := &rbacv1.ClusterRole{}
 	g := newG(t)
-	g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: "kiln-operator"}, &role)).To(Succeed())
-	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
-		ofPolicies := r.APIGroups[0] == admissionv1.GroupName
-		if ofPolicies {
-			before = append(before, r)
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: operatorRole}, role)).To(Succeed())
+	for _, r := range role.Rules {
+		if r.APIGroups[0] == admissionv1.GroupName {
+			rules = append(rules, r)
 		}
-		return ofPolicies
-	})
+	}
+	g.Expect(rules).To(HaveLen(2))
+	t.Cleanup(func() { g.Expect(s.setPolicyRights(context.Background(), rules)).To(Succeed()) })
+	return rules
+}
+
+// setPolicyRights replaces the operator's rules for admission policies.
+func (s *scenario) setPolicyRights(ctx context.Context, rules []rbacv1.PolicyRule) error {
+	role := &rbacv1.ClusterRole{}
+	if err := s.admin.Get(ctx, client.ObjectKey{Name: operatorRole}, role); err != nil {
+		return err
+	}
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return r.APIGroups[0] == admissionv1.GroupName })
 	role.Rules = append(role.Rules, rules...)
-	g.Expect(s.admin.Update(t.Context(), &role)).To(Succeed())
-	return before
+	return s.admin.Update(ctx, role)
 }
 
-func (s *scenario) withoutPolicyRights(t *testing.T) {
-	s.policyRights = s.setPolicyRights(t, nil)
-	newG(t).Expect(s.policyRights).To(HaveLen(2))
-}
-
-func (s *scenario) protected(t *testing.T) {
+// TestPoliciesNeedRights starts an operator without rights to admission policies, and grants them later.
+func TestPoliciesNeedRights(t *testing.T) {
+	s := newScenario(t)
+	rights := s.policyRights(t)
 	g := newG(t)
+	g.Expect(s.stopOperator()).To(Succeed())
+	g.Expect(s.setPolicyRights(t.Context(), nil)).To(Succeed())
+	g.Eventually(func() bool {
+		return s.allowed(t, operatorRole, "list validatingadmissionpolicies.admissionregistration.k8s.io")
+	}).Should(BeFalse())
+	s.operator(t)
+	s.install(t)
 	g.Expect(s.condition(t, "Protected")()).To(SatisfyAll(
 		HavePrefix("False PoliciesForbidden: apply the manifests in config/rbac: list ValidatingAdmissionPolicy: "), ContainSubstring("stolen token")))
 	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
@@ -60,7 +76,7 @@ func (s *scenario) protected(t *testing.T) {
 	g.Expect(s.admin.List(t.Context(), &policies, ours)).To(Succeed())
 	g.Expect(policies.Items).To(BeEmpty())
 
-	s.setPolicyRights(t, s.policyRights)
+	g.Expect(s.setPolicyRights(t.Context(), rights)).To(Succeed())
 	pokes := 0
 	g.Eventually(func() string { // the operator would retry by itself after policyRetry
 		pod := &corev1.Pod{ObjectMeta: s.pods["nb"].ObjectMeta}
@@ -77,7 +93,8 @@ func (s *scenario) protected(t *testing.T) {
 	}
 }
 
-func (s *scenario) policiesRestored(t *testing.T) {
+func TestPoliciesAreRestored(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
 	key := client.ObjectKey{Name: "kiln-pod-networks"}
@@ -102,15 +119,17 @@ func (s *scenario) policiesRestored(t *testing.T) {
 	}).Should(ContainElement(admissionv1.Deny))
 }
 
-func (s *scenario) onePolicyForbidden(t *testing.T) {
+func TestAForbiddenPolicyKeepsTheOthers(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	const name = "kiln-controller-pods" // the third of eight
-	limited := make([]rbacv1.PolicyRule, len(s.policyRights))
-	for i := range s.policyRights {
-		limited[i] = *s.policyRights[i].DeepCopy()
+	rights := s.policyRights(t)
+	limited := make([]rbacv1.PolicyRule, len(rights))
+	for i := range rights {
+		limited[i] = *rights[i].DeepCopy()
 		limited[i].ResourceNames = slices.DeleteFunc(limited[i].ResourceNames, func(n string) bool { return n == name })
 	}
-	s.setPolicyRights(t, limited)
+	g.Expect(s.setPolicyRights(t.Context(), limited)).To(Succeed())
 	g.Eventually(func() string { // rights and objects reach the API server's caches at different times
 		policy := &admissionv1.ValidatingAdmissionPolicy{}
 		g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: name}, policy)).To(Succeed())
@@ -124,7 +143,7 @@ func (s *scenario) onePolicyForbidden(t *testing.T) {
 	g.Expect(s.admin.List(t.Context(), &policies, client.MatchingLabels{render.ManagedByLabel: render.ManagedBy})).To(Succeed())
 	g.Expect(policies.Items).To(HaveLen(all))
 
-	s.setPolicyRights(t, s.policyRights)
+	g.Expect(s.setPolicyRights(t.Context(), rights)).To(Succeed())
 	g.Eventually(func() string {
 		policy := &admissionv1.ValidatingAdmissionPolicy{}
 		g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: name}, policy)).To(Succeed())

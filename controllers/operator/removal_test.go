@@ -4,15 +4,17 @@
 package operator
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -20,11 +22,6 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
-
-// absent returns a getter for Eventually, which is true when an object does not exist.
-func (s *scenario) absent(t *testing.T, o client.Object, name string) func() bool {
-	return func() bool { return apierrors.IsNotFound(s.exists(t, o, name)()) }
-}
 
 // end acts as the kubelets after the processes of a component's pods have ended.
 func (s *scenario) end(t *testing.T, component string) {
@@ -49,6 +46,13 @@ func subnet() *unstructured.Unstructured {
 	return u
 }
 
+// deleteSubnet deletes the object of subnet with its finalizers.
+func (s *scenario) deleteSubnet(ctx context.Context) error {
+	u := subnet()
+	noFinalizers := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	return errors.Join(s.admin.Patch(ctx, u, noFinalizers), s.admin.Delete(ctx, u))
+}
+
 // remove deletes the OVNCluster as docs/operations/install.md describes. The second request finds an OVNCluster that is being
 // deleted.
 func (s *scenario) remove(t *testing.T) {
@@ -62,12 +66,22 @@ func (s *scenario) remove(t *testing.T) {
 	g.Expect(s.admin.Delete(t.Context(), c)).To(Succeed())
 }
 
+// TestRemovalAndReinstallation deletes the OVNCluster and creates it again.
+func TestRemovalAndReinstallation(t *testing.T) {
+	s := newInstallation(t)
+	s.secretsKept(t)
+	s.takenDown(t)
+	s.nodesCleaned(t)
+	s.madeAgain(t)
+}
+
 func (s *scenario) takenDown(t *testing.T) {
 	g := newG(t)
 	kept := subnet()
 	kept.SetFinalizers([]string{k8s.Finalizer, "example.com/of-others"})
 	g.Expect(unstructured.SetNestedField(kept.Object, "10.20.0.0/16", "spec", "cidrBlock")).To(Succeed())
 	g.Expect(s.admin.Create(t.Context(), kept)).To(Succeed())
+	t.Cleanup(func() { g.Expect(s.deleteSubnet(context.Background())).To(Succeed()) })
 	s.addPod(t, "controller-0", render.ControllerName, node, "192.0.2.1", "")
 	s.addPod(t, "ovs-0", render.OpenVSwitch, "worker-1", "192.0.2.11", "")
 	g.Expect(s.cluster(t).Finalizers).To(ContainElement(Finalizer))
@@ -147,8 +161,13 @@ func (s *scenario) madeAgain(t *testing.T) {
 	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)).Should(Succeed())
 }
 
-func (s *scenario) dataDeleted(t *testing.T) {
+// TestDataIsDeletedOnRequest changes the policy while nodes are cleaned.
+func TestDataIsDeletedOnRequest(t *testing.T) {
+	s := newScenario(t)
+	s.installCertManager(t)
+	s.create(t)
 	g := newG(t)
+	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)).Should(Succeed())
 	issued := certs.IssuedPrefix + certs.Northd
 	order := s.named(untyped(certs.CertificateKind), issued)
 	order.SetLabels(map[string]string{render.ManagedByLabel: render.ManagedBy})
@@ -176,15 +195,4 @@ func (s *scenario) dataDeleted(t *testing.T) {
 		g.Expect(s.absent(t, &corev1.Secret{}, certs.SecretPrefix+name)()).To(BeTrue())
 	}
 	g.Expect(s.countOrders(t)).To(BeZero(), "or cert-manager makes their keys again")
-}
-
-// collected deletes the objects that the OVNCluster owned. No garbage collector runs here, and other tests create objects
-// with the same names.
-func (s *scenario) collected(t *testing.T) {
-	for _, kind := range slices.Concat(ownedKinds(), policyKinds(), []client.Object{&corev1.Secret{}}) {
-		ours := client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}
-		if err := s.admin.DeleteAllOf(t.Context(), kind, client.InNamespace(testNamespace), ours); err != nil {
-			t.Errorf("delete %T: %v", kind, err)
-		}
-	}
 }

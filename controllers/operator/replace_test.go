@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,61 +20,49 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-func isConflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
-
-const (
-	imageNow    = "kiln.local/kiln:test"
-	imageNext   = "kiln.local/kiln:next"
-	imageBroken = "kiln.local/kiln:broken"
-)
-
-// forward is the order of an upgrade of the two nodes.
-var forward = []string{
-	"ovs-ovn/control-plane-1", "kube-ovn-cni/control-plane-1", "ovs-ovn/worker-1", "kube-ovn-cni/worker-1",
-	"ovn-central-nb/control-plane-1", "ovn-central-sb/control-plane-1", "ovn-central-northd/control-plane-1", "kube-ovn-controller/control-plane-1",
-}
-
-// atWork replaces the pods that earlier steps created with pods of simulated workloads.
-func (s *scenario) atWork(t *testing.T) *workloads {
-	t.Helper()
-	w := &workloads{admin: s.admin, fails: map[string]bool{}}
-	w.run(t)
-	s.settledOn(t, s.cluster(t).Spec.Image)
-	w.forget()
-	return w
-}
-
-// settledOn waits until every component runs an image.
-func (s *scenario) settledOn(t *testing.T, image string) {
-	t.Helper()
-	if image == "" {
-		image = imageNow
-	}
-	g := newG(t)
-	g.Eventually(func() map[string]string {
-		var pods corev1.PodList
-		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
-		found := map[string]string{}
-		for _, p := range pods.Items {
-			if imageOf(corev1.PodTemplateSpec{Spec: p.Spec}) == image && ready(&p) {
-				found[p.Labels[render.ComponentLabel]+"/"+p.Spec.NodeName] = image
-			}
-		}
-		return found
-	}).Should(HaveLen(len(forward)))
-	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
-	g.Eventually(func() v1alpha1.UpgradeStatus { return s.cluster(t).Status.Upgrade }).Should(Equal(
-		v1alpha1.UpgradeStatus{Images: s.cluster(t).Status.Upgrade.Images}))
-}
-
-func (s *scenario) setImage(t *testing.T, image string) {
-	t.Helper()
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Image = image })
-}
-
-func (s *scenario) upgraded(t *testing.T) {
-	g := newG(t)
+func TestCanaryNodesComeFirst(t *testing.T) {
+	s := newInstallation(t)
 	w := s.atWork(t)
+	g := newG(t)
+	err := s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradeCanary})
+	g.Expect(err).To(MatchError(ContainSubstring("mode Canary needs canaryNodeSelector")))
+	for _, wrong := range []intstr.IntOrString{intstr.FromInt32(0), intstr.FromString("0%"), intstr.FromString("101%"), intstr.FromString("2")} {
+		err = s.tryUpgrade(t, v1alpha1.Upgrade{MaxUnavailable: &wrong})
+		g.Expect(err).To(MatchError(ContainSubstring("must be a number from 1, or a percentage from 1% to 100%")), wrong.String())
+	}
+	selector := map[string]string{"example.com/canary": "true"}
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{
+		Mode: v1alpha1.UpgradeCanary, CanaryNodeSelector: selector, MaxUnavailable: new(intstr.FromString("50%")),
+	})).To(Succeed())
+	s.setImage(t, imageNext)
+	g.Eventually(s.condition(t, "Degraded")).Should(And(
+		HavePrefix("True ReplacingStopped"), ContainSubstring("no node that answers matches spec.upgrade.canaryNodeSelector")))
+	worker := &corev1.Node{}
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: "worker-1"}, worker)).To(Succeed())
+	maps.Copy(worker.Labels, selector)
+	g.Expect(s.admin.Update(t.Context(), worker)).To(Succeed())
+	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(
+		HavePrefix("False ReplacingPaused: 1 of 2 nodes updated; the canary nodes are done"), ContainSubstring("Automatic")))
+	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
+	s.stable(t)
+	g.Expect(w.history()).To(Equal(forward[2:4]))
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{CanaryNodeSelector: selector})).To(Succeed())
+	s.settledOn(t, imageNext)
+	g.Expect(w.history()).To(Equal(slices.Concat(forward[2:4], forward[:2], forward[4:])))
+	delete(worker.Labels, "example.com/canary")
+	g.Expect(client.IgnoreNotFound(s.admin.Update(t.Context(), worker))).To(Succeed())
+}
+
+// TestUpgradeAndRollback sets a new image and, once every component runs it, the previous one.
+func TestUpgradeAndRollback(t *testing.T) {
+	s, w := working(t)
+	s.upgraded(t, w)
+	w.forget()
+	s.rolledBack(t, w)
+}
+
+func (s *scenario) upgraded(t *testing.T, w *workloads) {
+	g := newG(t)
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
 	left := s.shutDown(t)
 	for _, m := range s.members {
@@ -119,9 +106,8 @@ func (s *scenario) shutDown(t *testing.T) *corev1.Pod {
 	return pod
 }
 
-func (s *scenario) setBack(t *testing.T) {
+func (s *scenario) rolledBack(t *testing.T, w *workloads) {
 	g := newG(t)
-	w := s.atWork(t)
 	for _, m := range s.members {
 		m.offer("7.10.0", "7.1.0")
 	}
@@ -134,8 +120,12 @@ func (s *scenario) setBack(t *testing.T) {
 	// nodes is the same.
 	g.Expect(w.history()).To(Equal(slices.Concat(forward[7:], forward[6:7], forward[4:6], []string{forward[1], forward[0], forward[3], forward[2]})))
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
+}
 
-	w.forget()
+// TestRollbackOfAnUnfinishedUpgrade sets the image back after nodes and databases have the new image.
+func TestRollbackOfAnUnfinishedUpgrade(t *testing.T) {
+	s, w := working(t)
+	g := newG(t)
 	w.hold(render.SouthboundName) // otherwise northd may get the image before the rollback
 	s.setImage(t, imageNext)
 	g.Eventually(w.history).Should(ContainElement("ovn-central-sb/control-plane-1"))
@@ -153,9 +143,9 @@ func (s *scenario) setBack(t *testing.T) {
 	}
 }
 
-func (s *scenario) stopped(t *testing.T) {
+func TestAFailingImageStopsTheUpgrade(t *testing.T) {
+	s, w := working(t)
 	g := newG(t)
-	w := s.atWork(t)
 	w.fail(imageBroken, true)
 	s.setImage(t, imageBroken)
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
@@ -179,41 +169,9 @@ func (s *scenario) stopped(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 
-func (s *scenario) canary(t *testing.T) {
+func TestAPausedUpgradeReplacesNothing(t *testing.T) {
+	s, w := working(t)
 	g := newG(t)
-	w := s.atWork(t)
-	err := s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradeCanary})
-	g.Expect(err).To(MatchError(ContainSubstring("mode Canary needs canaryNodeSelector")))
-	for _, wrong := range []intstr.IntOrString{intstr.FromInt32(0), intstr.FromString("0%"), intstr.FromString("101%"), intstr.FromString("2")} {
-		err = s.tryUpgrade(t, v1alpha1.Upgrade{MaxUnavailable: &wrong})
-		g.Expect(err).To(MatchError(ContainSubstring("must be a number from 1, or a percentage from 1% to 100%")), wrong.String())
-	}
-	selector := map[string]string{"example.com/canary": "true"}
-	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{
-		Mode: v1alpha1.UpgradeCanary, CanaryNodeSelector: selector, MaxUnavailable: new(intstr.FromString("50%")),
-	})).To(Succeed())
-	s.setImage(t, imageNext)
-	g.Eventually(s.condition(t, "Degraded")).Should(And(
-		HavePrefix("True ReplacingStopped"), ContainSubstring("no node that answers matches spec.upgrade.canaryNodeSelector")))
-	worker := &corev1.Node{}
-	g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: "worker-1"}, worker)).To(Succeed())
-	maps.Copy(worker.Labels, selector)
-	g.Expect(s.admin.Update(t.Context(), worker)).To(Succeed())
-	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(
-		HavePrefix("False ReplacingPaused: 1 of 2 nodes updated; the canary nodes are done"), ContainSubstring("Automatic")))
-	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
-	s.stable(t)
-	g.Expect(w.history()).To(Equal(forward[2:4]))
-	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{CanaryNodeSelector: selector})).To(Succeed())
-	s.settledOn(t, imageNext)
-	g.Expect(w.history()).To(Equal(slices.Concat(forward[2:4], forward[:2], forward[4:])))
-	delete(worker.Labels, "example.com/canary")
-	g.Expect(client.IgnoreNotFound(s.admin.Update(t.Context(), worker))).To(Succeed())
-}
-
-func (s *scenario) paused(t *testing.T) {
-	g := newG(t)
-	w := s.atWork(t)
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradePaused})).To(Succeed())
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Controller.LogLevel = 1 })
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix(
@@ -222,20 +180,5 @@ func (s *scenario) paused(t *testing.T) {
 	g.Expect(w.history()).To(BeEmpty())
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{})).To(Succeed())
 	g.Eventually(w.history).Should(Equal(forward[7:]), "only what changed is replaced")
-	s.settledOn(t, imageNext)
-}
-
-// offer sets the schema versions of the database and of the image.
-func (m *fakeMember) offer(database, image string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.schemas = adminapi.Schemas{Database: database, Image: image}
-}
-
-// tryUpgrade sets spec.upgrade.
-func (s *scenario) tryUpgrade(t *testing.T, u v1alpha1.Upgrade) error {
-	c := s.cluster(t)
-	changed := c.DeepCopy()
-	changed.Spec.Upgrade = u
-	return s.admin.Patch(t.Context(), changed, client.MergeFrom(c))
+	s.settledOn(t, imageNow)
 }

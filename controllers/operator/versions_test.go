@@ -4,10 +4,7 @@
 package operator
 
 import (
-	"context"
-	"errors"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,30 +18,6 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 )
-
-// fakeVersions are the versions that pods report, by port.
-type fakeVersions struct {
-	mu       sync.Mutex
-	programs map[uint16]version.Programs
-	asked    int
-}
-
-func (f *fakeVersions) get(_ context.Context, address netip.AddrPort) (version.Programs, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.asked++
-	programs, isKnown := f.programs[address.Port()]
-	if !isKnown {
-		return programs, errors.New("404 Not Found")
-	}
-	return programs, nil
-}
-
-func (f *fakeVersions) set(component string, programs version.Programs) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.programs[render.OperandOf(component).VersionPort] = programs
-}
 
 func TestEachContainerIsAskedOnce(t *testing.T) {
 	g := newG(t)
@@ -82,8 +55,9 @@ func TestEachContainerIsAskedOnce(t *testing.T) {
 	g.Expect(pending).To(BeTrue())
 }
 
-// versionsReported has two nodes of which one is updated, a database, and a pod that does not serve its versions.
-func (s *scenario) versionsReported(t *testing.T) {
+// TestPodsReportTheirVersions has two nodes of which one is updated, a database, and a pod that does not serve its versions.
+func TestPodsReportTheirVersions(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	row := func(name string) func() []v1alpha1.ComponentVersion {
 		return func() []v1alpha1.ComponentVersion { return componentVersions(s.cluster(t).Status, name) }

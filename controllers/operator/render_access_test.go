@@ -12,8 +12,6 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -55,6 +53,7 @@ var noComponentMay = []right{
 // config/rbac. TestStolenTokens tries writes.
 func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 	w := &theWorld
+	w.discard(t)
 	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
 		if err := w.admin.Create(t.Context(), o.(client.Object)); err != nil {
 			t.Fatal(err)
@@ -103,34 +102,33 @@ func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 // checks that the account has none of the rights in not.
 func (w *world) reviews(t *testing.T, account string, may, not []right) {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(w.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	allowed := func(r right) bool {
-		review, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				ResourceAttributes: r.attributes(testNamespace), User: "system:serviceaccount:" + testNamespace + ":" + account,
-				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + testNamespace, "system:authenticated"},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return review.Status.Allowed
-	}
 	for _, r := range may {
-		for deadline := time.Now().Add(time.Minute); !allowed(r); <-time.After(50 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); !w.allowed(t, account, r); <-time.After(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("it may not %s, which it needs", r)
 			}
 		}
 	}
 	for _, r := range not {
-		if allowed(r) {
+		if w.allowed(t, account, r) {
 			t.Errorf("it may %s", r)
 		}
 	}
+}
+
+// allowed reports whether a ServiceAccount of testNamespace has a right.
+func (w *world) allowed(t *testing.T, account string, r right) bool {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			ResourceAttributes: r.attributes(testNamespace), User: "system:serviceaccount:" + testNamespace + ":" + account,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + testNamespace, "system:authenticated"},
+		},
+	}
+	if err := w.admin.Create(t.Context(), review); err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Allowed
 }
 
 // withBackups returns a configuration with a claim for backups.
@@ -171,4 +169,15 @@ func (w *world) operatorOwns(t *testing.T) map[string][]string {
 		owns["certificates.cert-manager.io @own"] = append(owns["certificates.cert-manager.io @own"], certs.IssuedPrefix+name)
 	}
 	return owns
+}
+
+// TestNoRoleIsAggregated checks that the default roles edit and admin do not get the right to write results.
+func TestNoRoleIsAggregated(t *testing.T) {
+	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
+		for key := range o.GetLabels() {
+			if strings.HasPrefix(key, "rbac.authorization.k8s.io/") {
+				t.Errorf("%T %s has label %s", o, o.GetName(), key)
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,18 +13,20 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	"path/filepath"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
-	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -42,6 +45,58 @@ func (s *scenario) certManager(t *testing.T, issuer string) certManager {
 		Subject: pkix.Name{CommonName: issuer}, IsCA: true, KeyUsage: x509.KeyUsageCertSign, NotAfter: s.now().AddDate(20, 0, 0),
 	}, c.key)
 	return c
+}
+
+// installCertManager creates the definitions of cert-manager until the end of the test.
+func (s *scenario) installCertManager(t *testing.T) {
+	t.Helper()
+	if err := s.createFile(t.Context(), filepath.Join("testdata", "cert-manager.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.uninstallCertManager(context.Background()); err != nil {
+			t.Errorf("uninstall cert-manager: %v", err)
+		}
+	})
+}
+
+// uninstallCertManager deletes the definitions and, with them, all Certificates; Secrets stay.
+func (s *scenario) uninstallCertManager(ctx context.Context) error {
+	for _, name := range []string{certs.CertificateDefinition, "certificaterequests.cert-manager.io"} {
+		d := untyped(definition("").GroupVersionKind())
+		d.SetName(name)
+		if err := s.admin.Delete(ctx, d); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		err := wait.PollUntilContextTimeout(ctx, often, soon, true, func(ctx context.Context) (bool, error) {
+			err := s.admin.Get(ctx, client.ObjectKeyFromObject(d), d)
+			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+		})
+		if err != nil {
+			return fmt.Errorf("wait for the end of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// order names the issuer organisation and waits until the operator has created its Certificates.
+func (s *scenario) order(t *testing.T) {
+	t.Helper()
+	s.installCertManager(t)
+	g := newG(t)
+	g.Expect(s.applySample(t, "ovncluster_cert_manager.yaml")).To(Succeed())
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForIssuer"))
+}
+
+// issue makes the CAs of the issuer organisation sign.
+func (s *scenario) issue(t *testing.T) {
+	t.Helper()
+	s.order(t)
+	s.certManager(t, "organisation").issueAll(t)
+	g := newG(t)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
+	s.wait(t, time.Hour+time.Minute)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
 }
 
 func ecdsaKey(t *testing.T) *ecdsa.PrivateKey {
@@ -146,42 +201,21 @@ func (s *scenario) ordered(t *testing.T, authority string) *unstructured.Unstruc
 	return order
 }
 
-// signers returns the subject key identifiers of the CAs, which change with their keys.
-func (s *scenario) signers(t *testing.T) map[string]string {
-	all := map[string]string{}
-	for _, name := range certs.Authorities {
-		all[name] = fmt.Sprintf("%x", s.leaf(t, certs.SecretPrefix+name).SubjectKeyId)
-	}
-	return all
-}
-
-// trusted returns the CA certificates that the northbound database trusts.
-func (s *scenario) trusted(t *testing.T) []*x509.Certificate {
-	t.Helper()
-	var secret corev1.Secret
-	if err := s.exists(t, &secret, render.Northbound.Secret)(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := pki.ParseCertificates(secret.Data[pki.TrustKey])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-// wait advances the operator's clock and triggers a pass. The operator would also wake up by itself.
-func (s *scenario) wait(t *testing.T, d time.Duration) {
-	t.Helper()
-	s.ahead.Add(int64(d))
-	s.poke(t, fmt.Sprint(s.ahead.Load()))
-}
-
 func (s *scenario) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) error {
 	t.Helper()
 	cluster := s.cluster(t)
 	before := cluster.DeepCopy()
 	change(&cluster.Spec.Certificates)
 	return s.admin.Patch(t.Context(), cluster, client.MergeFrom(before))
+}
+
+func (s *scenario) applySample(t *testing.T, name string) error {
+	t.Helper()
+	sample, err := s.read(filepath.Join("..", "..", "config", "samples", name))
+	if err != nil {
+		return err
+	}
+	return s.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(sample), client.FieldOwner("kubectl"))
 }
 
 // orders returns the resource versions of the Certificates, by name.

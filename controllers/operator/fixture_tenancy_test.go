@@ -81,6 +81,7 @@ func (w *tenancy) try(t *testing.T, trials []trial) {
 // newTenancy creates the objects of a test and waits until the API server enforces every policy.
 func newTenancy(t *testing.T, c render.Config) *tenancy {
 	t.Helper()
+	theWorld.discard(t)
 	w := &tenancy{
 		world: &theWorld, clients: map[string]client.Client{asAdmin: theWorld.admin}, tokens: map[string]*rest.Config{},
 		namespace: strings.ToLower(t.Name()), // no controller here completes the deletion of a namespace
@@ -392,4 +393,8 @@ func request(t *testing.T, signer string) *certificatesv1.CertificateSigningRequ
 		SignerName: signer, Request: encodeRequest(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "node-1"}}),
 		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 	}}
+}
+
+func podCondition(kind corev1.PodConditionType) string {
+	return `{"status":{"conditions":[{"type":"` + string(kind) + `","status":"False"}]}}`
 }

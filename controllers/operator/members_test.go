@@ -4,19 +4,50 @@
 package operator
 
 import (
-	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
+
+// TestASilentNodeLosesItsNewMember silences the node of a member that has not joined yet. Another node gets the member, and
+// the operator deletes the pod, because the silent node's kubelet does not.
+func TestASilentNodeLosesItsNewMember(t *testing.T) {
+	s := installed(t)
+	g := newG(t)
+	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[render.ControlPlaneLabel] = "" })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
+	recorded := func() (nodes []string) {
+		for _, m := range s.cluster(t).Status.Northbound.Members {
+			nodes = append(nodes, m.Node)
+		}
+		return nodes
+	}
+	g.Eventually(recorded).Should(Equal([]string{node, "worker-1"}))
+	s.world.members.setCutOff(netip.MustParseAddr("192.0.2.99"))
+	s.addPod(t, "ovn-central-nb-1", render.NorthboundName, "worker-1", "192.0.2.99", "")
+	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("node worker-1, whose member has yet to join, does not answer, and there is no other node"))
+	s.addNode(t, "control-plane-3", "192.0.2.3", map[string]string{render.ControlPlaneLabel: ""})
+	g.Eventually(recorded).Should(Equal([]string{node, "control-plane-3"}))
+	g.Eventually(s.absent(t, &corev1.Pod{}, "ovn-central-nb-1")).Should(BeTrue())
+
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 1 })
+	g.Eventually(recorded).Should(Equal([]string{node}))
+	g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control-plane-3"}})).To(Succeed())
+	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
+	s.setNode(t, "worker-1", func(n *corev1.Node) { delete(n.Labels, render.ControlPlaneLabel) })
+	s.atWork(t)
+}
 
 // recover requests a recovery and returns the API server's answer.
 func (s *scenario) recover(t *testing.T, r v1alpha1.Recovery) error {
@@ -26,43 +57,8 @@ func (s *scenario) recover(t *testing.T, r v1alpha1.Recovery) error {
 	return s.admin.Patch(t.Context(), c, client.MergeFrom(before))
 }
 
-// touch wakes the operator by a change of a pod's readiness.
-func (s *scenario) touch(t *testing.T, db string) {
-	g := newG(t)
-	pod := &corev1.Pod{}
-	g.Expect(s.exists(t, pod, s.pods[db].Name)()).To(Succeed())
-	s.setReady(t, pod, false)
-	s.setReady(t, pod, true)
-}
-
-// eachTriedAgain checks that the southbound database is retried while the northbound database waits for a person. No
-// watch reports the end of the southbound failure.
-func (s *scenario) eachTriedAgain(t *testing.T) {
-	g := newG(t)
-	s.repeat()
-	t.Cleanup(func() { s.repeat = k8s.OnlyEvents() })
-	nb, _ := s.members["nb"].Status(t.Context())
-	sb := s.members["sb"]
-	sb.mu.Lock()
-	before := sb.asked
-	sb.silence = errors.New("starting")
-	sb.mu.Unlock()
-	s.members["nb"].set(func(status *adminapi.Status) {
-		*status = adminapi.Status{Waiting: "no database file is here", NeedsRejoin: true}
-	})
-	s.touch(t, "nb")
-	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True QuorumLost: the northbound database"))
-	// Retries start with a short delay, because the back-off grows with each.
-	g.Eventually(sb.count).Should(BeNumerically(">", before+8), "more often than changes wake the operator")
-	sb.mu.Lock()
-	sb.silence = nil
-	sb.mu.Unlock()
-	s.members["nb"].set(func(status *adminapi.Status) { *status = nb })
-	s.touch(t, "nb")
-	g.Eventually(s.condition(t, "Degraded")).ShouldNot(ContainSubstring("QuorumLost"))
-}
-
-func (s *scenario) recovered(t *testing.T) {
+func TestARecoveryRunsOnce(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	for _, wrong := range []v1alpha1.Recovery{
 		{},
@@ -138,4 +134,29 @@ func (s *scenario) recovered(t *testing.T) {
 	g.Expect(s.cluster(t).Status.Southbound.Recovery).To(BeNil())
 	g.Expect(s.admin.Delete(t.Context(), writer, client.GracePeriodSeconds(0))).To(Succeed())
 	g.Expect(nb().Recovery.ID).To(Equal("r1"))
+}
+
+func TestNoTwoMembersHaveOneAddress(t *testing.T) {
+	p := &pass{cluster: &v1alpha1.OVNCluster{}, nodes: []corev1.Node{addressed("a", "192.0.2.1"), addressed("b", "192.0.2.1")}}
+	status := &p.cluster.Status.Northbound
+	*status = v1alpha1.DatabaseStatus{ClusterID: "c", Leader: "a", Members: []v1alpha1.DatabaseMember{{Node: "a", Address: "192.0.2.1", ServerID: "s100"}}}
+	p.config.Spec.Central.Replicas = 3
+	const raftAddress = "ssl:192.0.2.1:6643"
+	m := p.membership(render.Northbound, map[string]adminapi.Status{"a": {
+		ClusterID: "c", ServerID: "s100", Address: raftAddress, Role: adminapi.RoleLeader, Connected: true,
+		Members: []adminapi.Member{{ServerID: "s100", Address: raftAddress}},
+	}})
+	if m.Free != nil {
+		t.Errorf("a second member at its address goes to %s", m.Free.Name)
+	}
+	if at := m.Nodes[netip.MustParseAddr("192.0.2.1")]; at != "a" {
+		t.Errorf("the member on a counts as the member of %s", at)
+	}
+	if step := m.Next(); step.Action != raft.ActionNone || !step.Stuck {
+		t.Errorf("the next step: %+v", step)
+	}
+	p.nodes = p.nodes[1:] // a was b's former name
+	if m = p.membership(render.Northbound, nil); m.Free == nil || m.Free.Name != "b" {
+		t.Errorf("with a gone b is not free: %v", m.Free)
+	}
 }

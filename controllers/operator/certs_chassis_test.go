@@ -31,9 +31,8 @@ import (
 var chassisUsages = []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
 
 func TestChassisCertificatesGoToTheirOwnNodesOnly(t *testing.T) {
-	SetDefaultEventuallyTimeout(soon)
-	SetDefaultEventuallyPollingInterval(often)
 	w := &theWorld
+	w.operator(t)
 	authority := w.chassisAuthority(t)
 	w.letCreateRequests(t)
 	w.createNode(t, "worker-1")

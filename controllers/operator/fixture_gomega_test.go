@@ -22,29 +22,34 @@ type recordingG struct {
 func newG(t testing.TB) recordingG { return recordingG{NewWithT(t), t} }
 
 // Eventually is WithT.Eventually. Each method that ends the wait in this package records its duration.
-func (g recordingG) Eventually(actual any, intervals ...any) wait {
-	return wait{g.WithT.Eventually(actual, intervals...), g.t}
+func (g recordingG) Eventually(actual any, intervals ...any) assertion {
+	return assertion{g.WithT.Eventually(actual, intervals...), g.t}
 }
 
-type wait struct {
+type assertion struct {
 	AsyncAssertion
 	t testing.TB
 }
 
 // WithTimeout is AsyncAssertion.WithTimeout.
-func (w wait) WithTimeout(limit time.Duration) wait {
-	return wait{w.AsyncAssertion.WithTimeout(limit), w.t}
+func (w assertion) WithTimeout(limit time.Duration) assertion {
+	return assertion{w.AsyncAssertion.WithTimeout(limit), w.t}
+}
+
+// WithPolling is AsyncAssertion.WithPolling.
+func (w assertion) WithPolling(interval time.Duration) assertion {
+	return assertion{w.AsyncAssertion.WithPolling(interval), w.t}
 }
 
 // Should is AsyncAssertion.Should.
-func (w wait) Should(matcher types.GomegaMatcher, description ...any) bool {
+func (w assertion) Should(matcher types.GomegaMatcher, description ...any) bool {
 	w.t.Helper()
 	defer eventually.Record(w.t, time.Now())
 	return w.AsyncAssertion.Should(matcher, description...)
 }
 
 // ShouldNot is AsyncAssertion.ShouldNot.
-func (w wait) ShouldNot(matcher types.GomegaMatcher, description ...any) bool {
+func (w assertion) ShouldNot(matcher types.GomegaMatcher, description ...any) bool {
 	w.t.Helper()
 	defer eventually.Record(w.t, time.Now())
 	return w.AsyncAssertion.ShouldNot(matcher, description...)

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -13,6 +14,36 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
+
+func TestResultsOfBothDatabasesAreReported(t *testing.T) {
+	lost, waits := &halt{reason: "QuorumLost", message: "northbound lost", degraded: true}, &halt{reason: "Starting", message: "southbound starts"}
+	refused := errors.New("refused")
+	for _, c := range []struct {
+		name          string
+		err           error
+		reason, halts string
+		rest          error
+	}{
+		{"nothing", nil, "", "", nil},
+		{"an error", refused, "", "", refused},
+		{"a halt", lost, "QuorumLost", "northbound lost", nil},
+		{"a wrapped halt", fmt.Errorf("phase: %w", lost), "QuorumLost", "northbound lost", nil},
+		{"two halts", errors.Join(waits, lost), "Starting", "southbound starts; northbound lost", nil},
+		{"a halt and an error", errors.Join(lost, refused), "QuorumLost", "northbound lost", refused},
+		{"a halt, and nothing", errors.Join(lost, nil), "QuorumLost", "northbound lost", nil},
+	} {
+		h, rest := divide(c.err)
+		if h == nil {
+			h = &halt{}
+		}
+		if h.reason != c.reason || h.message != c.halts || !errors.Is(rest, c.rest) || rest != nil && c.rest == nil {
+			t.Errorf("%s: %+v and %v", c.name, h, rest)
+		}
+		if h.degraded != errors.Is(c.err, lost) {
+			t.Errorf("%s: degraded is %t", c.name, h.degraded)
+		}
+	}
+}
 
 // BenchmarkPodsOfManyNodes measures the work of a pass for the pods of a DaemonSet: one pod per node, each looked up with
 // its node.

@@ -151,18 +151,3 @@ func TestTheSampleForNorthGateways(t *testing.T) {
 		}
 	}
 }
-
-func podCondition(kind corev1.PodConditionType) string {
-	return `{"status":{"conditions":[{"type":"` + string(kind) + `","status":"False"}]}}`
-}
-
-// TestNoRoleIsAggregated checks that the default roles edit and admin do not get the right to write results.
-func TestNoRoleIsAggregated(t *testing.T) {
-	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
-		for key := range o.GetLabels() {
-			if strings.HasPrefix(key, "rbac.authorization.k8s.io/") {
-				t.Errorf("%T %s has label %s", o, o.GetName(), key)
-			}
-		}
-	}
-}

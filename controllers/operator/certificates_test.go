@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"strings"
 	"testing"
@@ -19,27 +18,47 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/controllers/operator/certs"
+	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// leaf returns the certificate in a Secret.
-func (s *scenario) leaf(t *testing.T, secret string) *x509.Certificate {
-	t.Helper()
-	var held corev1.Secret
-	if err := s.exists(t, &held, secret)(); err != nil {
-		t.Fatal(err)
+func TestAuthoritiesOutliveALostLabel(t *testing.T) {
+	s := installed(t)
+	g := newG(t)
+	secret := &corev1.Secret{}
+	g.Expect(s.exists(t, secret, "kiln-ca-nb-server")()).To(Succeed())
+	held := secret.DeepCopy()
+	stripped := secret.DeepCopy()
+	stripped.Labels = nil
+	g.Expect(s.admin.Patch(t.Context(), stripped, client.MergeFrom(secret))).To(Succeed())
+	g.Eventually(func() map[string]string {
+		g.Expect(s.exists(t, secret, "kiln-ca-nb-server")()).To(Succeed())
+		return secret.Labels
+	}).Should(HaveKey(render.ManagedByLabel))
+	g.Expect(secret.Data).To(Equal(held.Data))
+	g.Expect(secret.OwnerReferences).To(BeEmpty(), "an authority outlives the OVNCluster")
+	for name, files := range map[string][]string{
+		"kiln-tls-ovn-nb":     {"tls.crt", "tls.key", "ca.crt", "admin-ca.crt"},
+		"kiln-tls-ovn-sb":     {"tls.crt", "tls.key", "ca.crt", "admin-ca.crt"},
+		"kiln-tls-northd":     {"tls.crt", "tls.key", "ca.crt"},
+		"kiln-tls-controller": {"tls.crt", "tls.key", "ca.crt"},
+	} {
+		g.Expect(s.exists(t, secret, name)()).To(Succeed())
+		for _, f := range files {
+			g.Expect(secret.Data).To(HaveKeyWithValue(f, Not(BeEmpty())), name)
+		}
 	}
-	block, _ := pem.Decode(held.Data[pki.CertificateKey])
-	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
+	trust := &corev1.ConfigMap{}
+	g.Expect(s.exists(t, trust, render.TrustConfigMap)()).To(Succeed())
+	for _, file := range []string{render.TrustFile, certs.ChassisTrustFile} {
+		g.Expect(trust.Data[file]).To(ContainSubstring("BEGIN CERTIFICATE"), file)
 	}
-	return certificate
 }
 
-// expired advances the operator's clock by more than a leaf's lifetime.
-func (s *scenario) expired(t *testing.T) {
+// TestExpiredCertificatesAreReplaced advances the operator's clock by more than a leaf's lifetime.
+func TestExpiredCertificatesAreReplaced(t *testing.T) {
+	s := installed(t)
 	g := newG(t)
 	before := map[string]*x509.Certificate{}
 	for _, c := range certs.Credentials {
@@ -56,24 +75,13 @@ func (s *scenario) expired(t *testing.T) {
 		g.Expect(after.AuthorityKeyId).To(Equal(before[c.Secret].AuthorityKeyId), "its earlier clients still trust it")
 	}
 	g.Expect(s.leaf(t, certs.SecretPrefix+certs.Northbound).Equal(authority)).To(BeTrue())
+	s.secretsKept(t)
 }
 
-// poke wakes the operator.
-func (s *scenario) poke(t *testing.T, label string) {
-	t.Helper()
-	g := newG(t)
-	node := s.named(&corev1.Node{}, "worker-1")
-	node.SetNamespace("")
-	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
-	labels := node.GetLabels()
-	labels["poke"] = label
-	node.SetLabels(labels)
-	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
-}
-
-// away advances the clock beyond the lifetime of all CAs and of all certificates that they have signed. No certificate is
-// valid then.
-func (s *scenario) away(t *testing.T) {
+// TestAllCertificatesAreIssuedAgainAfterYears advances the clock beyond the lifetime of all CAs and of all certificates
+// that they have signed. No certificate is valid then.
+func TestAllCertificatesAreIssuedAgainAfterYears(t *testing.T) {
+	s := newInstallation(t)
 	g := newG(t)
 	before := s.signers(t)
 	s.ahead.Store(int64(2 * pki.AuthorityLifetime))
@@ -97,10 +105,23 @@ func (s *scenario) away(t *testing.T) {
 	s.lost(t) // the new CAs are valid only from a future date
 }
 
-func (m *fakeMember) count() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.asked
+// lost follows the instructions for lost keys in docs/operations/install.md. The operator's clock is the real time again, at which
+// the existing CAs are not valid yet.
+func (s *scenario) lost(t *testing.T) {
+	g := newG(t)
+	before := s.signers(t)
+	s.ahead.Store(0)
+	for _, name := range certs.Authorities {
+		g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.Secret{}, certs.SecretPrefix+name))).To(Succeed())
+	}
+	for _, name := range certs.Authorities {
+		g.Eventually(s.exists(t, &corev1.Secret{}, certs.SecretPrefix+name)).Should(Succeed())
+	}
+	for name, id := range s.signers(t) {
+		g.Expect(id).NotTo(Equal(before[name]))
+	}
+	g.Eventually(func() int { return len(s.trusted(t)) }).Should(Equal(3))
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
 }
 
 func (s *scenario) secretsKept(t *testing.T) {

@@ -1,0 +1,165 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+// TestAWaitingDatabaseIsRetried checks that the southbound database is retried while the northbound database waits for a
+// person. No watch reports the end of the southbound failure.
+func TestAWaitingDatabaseIsRetried(t *testing.T) {
+	s := installed(t)
+	g := newG(t)
+	s.repeat()
+	t.Cleanup(func() { s.repeat = k8s.OnlyEvents() })
+	nb, _ := s.members["nb"].Status(t.Context())
+	sb := s.members["sb"]
+	sb.mu.Lock()
+	before := sb.asked
+	sb.silence = errors.New("starting")
+	sb.mu.Unlock()
+	s.members["nb"].set(func(status *adminapi.Status) {
+		*status = adminapi.Status{Waiting: "no database file is here", NeedsRejoin: true}
+	})
+	s.touch(t, "nb")
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True QuorumLost: the northbound database"))
+	// Retries start with a short delay, because the back-off grows with each.
+	g.Eventually(sb.count).Should(BeNumerically(">", before+8), "more often than changes wake the operator")
+	sb.mu.Lock()
+	sb.silence = nil
+	sb.mu.Unlock()
+	s.members["nb"].set(func(status *adminapi.Status) { *status = nb })
+	s.touch(t, "nb")
+	g.Eventually(s.condition(t, "Degraded")).ShouldNot(ContainSubstring("QuorumLost"))
+}
+
+func TestAFullDiskIsReported(t *testing.T) {
+	s := installed(t)
+	g := newG(t)
+	pod := &corev1.Pod{}
+	g.Expect(s.exists(t, pod, "ovn-central-sb-0")()).To(Succeed())
+	before, _ := s.members["sb"].Status(t.Context())
+	s.members["sb"].set(func(status *adminapi.Status) { *status = adminapi.Status{Waiting: "no room", DiskFailure: "no room"} })
+	s.setReady(t, pod, false)
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("ovn-central-sb: node " + node + ": no room"))
+	s.members["sb"].set(func(status *adminapi.Status) { *status = before })
+	s.setReady(t, pod, true)
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+
+	// Other messages do not replace it.
+	s.members["nb"].set(func(status *adminapi.Status) { status.BackupFailure = "no space" })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(ContainSubstring(" fail: no space"), ContainSubstring("label a node")))
+	s.members["nb"].set(func(status *adminapi.Status) { status.BackupFailure = "" })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 1 })
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+}
+
+func TestAMemberOfAnotherClusterIsNotRecorded(t *testing.T) {
+	s := installed(t)
+	g := newG(t)
+	id := s.cluster(t).Status.Southbound.ClusterID
+	s.members["sb"].set(func(status *adminapi.Status) { status.ClusterID = "30000000-0000-4000-8000-000000000001" })
+	pod := &corev1.Pod{}
+	g.Expect(s.exists(t, pod, "ovn-central-sb-0")()).To(Succeed())
+	s.setReady(t, pod, false)
+	s.setReady(t, pod, true)
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True ForeignDatabase: southbound database: the member on node " + node))
+	g.Expect(s.cluster(t).Status.Southbound.ClusterID).To(Equal(id))
+}
+
+// TestAnUnreachableMemberBlocksNothing adds a member that is ready and has a leader but that the operator cannot reach.
+// Phases that do not need it continue.
+func TestAnUnreachableMemberBlocksNothing(t *testing.T) {
+	s, w := working(t)
+	g := newG(t)
+	set := &appsv1.StatefulSet{}
+	g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
+	s.world.members.setCutOff(netip.MustParseAddr("192.0.2.99"))
+	pod := s.addPod(t, "ovn-central-nb-1", render.NorthboundName, node, "192.0.2.99", revisionOf(set))
+	s.setReady(t, pod, true)
+	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("is ready but does not answer on its admin endpoint, port 6651"))
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 3 })
+	g.Eventually(w.history).Should(Equal(forward[:4]))
+	g.Expect(s.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
+	s.settledOn(t, s.cluster(t).Spec.Image) // the last replaced pod exists again, and its template is not the next one
+	w.forget()
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
+	g.Eventually(w.history).Should(Equal(forward[:4]))
+	s.settledOn(t, s.cluster(t).Spec.Image)
+}
+
+// TestNoMemberIsReplacedWhileAnotherIsAway stops a node of a member. At first only the other members notice.
+func TestNoMemberIsReplacedWhileAnotherIsAway(t *testing.T) {
+	const namespace, image, outdated, current = "outdated", "kiln.local/kiln:next", "before", "now"
+	admin := theWorld.admin
+	g := newG(t)
+	g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	p := &pass{cluster: &v1alpha1.OVNCluster{}, now: theWorld.now()}
+	p.config.Image, p.cluster.Status.Upgrade.Images = image, []string{image}
+	reports := map[string]adminapi.Status{}
+	nodeOf := func(i int) string { return fmt.Sprintf("n%d", i) }
+	for i := range 3 {
+		pod := theWorld.newPod(fmt.Sprintf("%s-%d", render.NorthboundName, i), "member", nodeOf(i), outdated)
+		pod.Namespace = namespace
+		g.Expect(admin.Create(t.Context(), pod)).To(Succeed())
+		t.Cleanup(func() {
+			_ = client.IgnoreNotFound(admin.Delete(context.Background(), pod, client.GracePeriodSeconds(0)))
+		})
+		pod.Labels[render.ComponentLabel] = render.NorthboundName // in memory: other tests look at all namespaces
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		p.pods = append(p.pods, *pod)
+		p.nodes = append(p.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeOf(i)}})
+		reports[pod.Spec.NodeName] = adminapi.Status{Role: adminapi.RoleFollower, Connected: true}
+	}
+	set := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3))}}
+	set.Status.UpdateRevision = current
+	set.Spec.Template.Annotations = map[string]string{render.TemplateAnnotation: current}
+	p.live = map[string]client.Object{render.NorthboundName: set}
+	r := &Reconciler{Client: admin, APIReader: admin, Namespace: namespace}
+	kept := func() (nodes []string) {
+		var pods corev1.PodList
+		g.Expect(admin.List(t.Context(), &pods, client.InNamespace(namespace))).To(Succeed())
+		for _, pod := range pods.Items {
+			if pod.DeletionTimestamp.IsZero() {
+				nodes = append(nodes, pod.Spec.NodeName)
+			}
+		}
+		return nodes
+	}
+	replace := func() {
+		t.Helper()
+		err := r.replaceOutdated(t.Context(), p, render.Northbound, reports)
+		g.Expect(err == nil || errors.As(err, new(*halt))).To(BeTrue(), "%v", err)
+	}
+
+	last := nodeOf(2)
+	said := reports[last]
+	delete(reports, last) // it may be replaced itself, because it does not serve
+	replace()
+	g.Expect(kept()).To(ConsistOf(nodeOf(0), nodeOf(1)))
+	p.pods[2].Annotations[render.TemplateAnnotation], r.replaced = current, nil // it is ready again and has not joined yet
+	reports[last] = adminapi.Status{}
+	replace()
+	g.Expect(kept()).To(ConsistOf(nodeOf(0), nodeOf(1)))
+	reports[last] = said
+	replace()
+	g.Expect(kept()).To(ConsistOf(nodeOf(1)))
+}

@@ -1,0 +1,91 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestEveryPodCanRunBeforeTheNetwork checks the settings without which a component cannot start before the pod network
+// exists.
+func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
+	for name, build := range operands {
+		for _, o := range build(everything()) {
+			template := Template(o)
+			if template == nil {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				spec := template.Spec
+				if !spec.HostNetwork || spec.DNSPolicy != corev1.DNSDefault {
+					t.Errorf("hostNetwork %v, dnsPolicy %s: nothing else works before the network", spec.HostNetwork, spec.DNSPolicy)
+				}
+				if spec.NodeSelector[corev1.LabelOSStable] != "linux" {
+					t.Errorf("node selector %v: there may be nodes with another system", spec.NodeSelector)
+				}
+				for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeNetworkUnavailable, ControlPlaneLabel} {
+					if !tolerates(spec.Tolerations, taint) {
+						t.Errorf("does not tolerate %s", taint)
+					}
+				}
+				env := map[string]string{}
+				for _, e := range spec.Containers[0].Env {
+					env[e.Name] = e.Value
+				}
+				if env["KUBERNETES_SERVICE_HOST"] != "192.0.2.1" || env["KUBERNETES_SERVICE_PORT"] != "6443" {
+					t.Errorf("the API server is %s:%s", env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
+				}
+			})
+		}
+	}
+}
+
+// TestNoContainerHasMoreThanItNeeds checks the security settings of all components: listed capabilities only and a
+// read-only image.
+func TestNoContainerHasMoreThanItNeeds(t *testing.T) {
+	most := map[string][]corev1.Capability{
+		OpenVSwitch: {netAdmin, netBroadcast, netRaw, sysNice}, CleanUpName: {netAdmin, netBroadcast, netRaw, sysNice},
+		AgentName: {netAdmin, netRaw, sysAdmin},
+	}
+	for name, build := range operands {
+		for _, o := range build(defaults()) {
+			template := Template(o)
+			if template == nil {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				s := template.Spec.Containers[0].SecurityContext
+				if s.Privileged != nil || !*s.ReadOnlyRootFilesystem || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+					t.Errorf("security context: %+v", s)
+				}
+				if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, most[o.GetName()]) {
+					t.Errorf("capabilities: %+v", s.Capabilities)
+				}
+				pod, hostPaths := template.Spec.SecurityContext, false
+				for _, v := range template.Spec.Volumes {
+					hostPaths = hostPaths || v.HostPath != nil
+				}
+				if nonRoot := pod != nil && pod.RunAsNonRoot != nil && *pod.RunAsNonRoot; nonRoot == hostPaths {
+					t.Errorf("not root: %v, but directories of the node, which are root's: %v", nonRoot, hostPaths)
+				}
+				c, holds := template.Spec.Containers[0], o.GetName() == ImageName // it needs nothing but to be there
+				if len(c.Resources.Requests) == 0 || (c.ReadinessProbe == nil || template.Spec.PriorityClassName == "") != holds {
+					t.Error("no readiness, requests or priority")
+				}
+			})
+		}
+	}
+}
+
+func tolerates(all []corev1.Toleration, key string) bool {
+	for _, t := range all {
+		if (t.Key == key || t.Key == "") && t.Operator == corev1.TolerationOpExists && t.Effect == "" {
+			return true
+		}
+	}
+	return false
+}
