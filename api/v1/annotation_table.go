@@ -124,6 +124,27 @@ func AnnotationsOf(kind string, roles ...Role) []Annotation {
 	return names
 }
 
+// IgnoredAnnotations returns the names of Kube-OVN's annotations of pods that request features that this version does not have. The value of each
+// is the default, which is no request.
+func IgnoredAnnotations() map[string]string { return ignoredAnnotations }
+
+var ignoredAnnotations = map[string]string{
+	"activation_strategy":        "rarp",
+	"bgp":                        "false",
+	"egress_burst":               "",
+	"egress_rate":                "",
+	"eip":                        "",
+	"ingress_burst":              "",
+	"ingress_rate":               "",
+	"jitter":                     "",
+	"latency":                    "",
+	"limit":                      "",
+	"loss":                       "",
+	"mirror":                     "false",
+	"snat":                       "",
+	string(AnnotationPodNICType): PodNICTypeVeth,
+}
+
 // AllAnnotationKeys returns the keys of all annotations on objects of any kind, sorted.
 func AllAnnotationKeys() []string {
 	keys := make([]string, 0, len(annotationTable))

@@ -139,7 +139,7 @@ func (w *tenancy) servicesOfOthers() []trial {
 
 // specsOfOthers returns writes of kube-ovn-controller to objects whose specs only administrators write.
 func (w *tenancy) specsOfOthers() []trial {
-	const denied = "changes only finalizers and the status of Vpcs, IPPools and OvnEips"
+	const denied = "changes only finalizers and the status of other objects"
 	named := func(kind, name string) *unstructured.Unstructured {
 		u := network(kind)
 		u.SetName(name)

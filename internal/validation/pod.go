@@ -4,35 +4,11 @@
 package validation
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
-
-// ignoredAnnotations are Kube-OVN's annotations that request features that this version does not have. The value of each is the
-// default, which is no request.
-var ignoredAnnotations = map[string]string{
-	"activation_strategy":                  "rarp",
-	"bgp":                                  "false",
-	"egress_burst":                         "",
-	"egress_rate":                          "",
-	"eip":                                  "",
-	"ingress_burst":                        "",
-	"ingress_rate":                         "",
-	"jitter":                               "",
-	"latency":                              "",
-	"limit":                                "",
-	"loss":                                 "",
-	"mirror":                               "false",
-	"snat":                                 "",
-	string(kubeovnv1.AnnotationPodNICType): kubeovnv1.PodNICTypeVeth,
-}
-
-// IgnoredAnnotations returns the names of Kube-OVN's annotations that request features that this version does not have, with the value that
-// requests nothing.
-func IgnoredAnnotations() map[string]string { return maps.Clone(ignoredAnnotations) }
 
 // firstNetworkAnnotations are the requests that this version supports only for a pod's first network.
 var firstNetworkAnnotations = kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest, kubeovnv1.RoleClaim)
@@ -56,7 +32,7 @@ func asksInVain(key, value string) bool {
 	if !ofNetwork || value == "" {
 		return false
 	}
-	usual, ignored := ignoredAnnotations[name]
+	usual, ignored := kubeovnv1.IgnoredAnnotations()[name]
 	if provider == kubeovnv1.ProviderOVN {
 		return ignored && value != usual
 	}

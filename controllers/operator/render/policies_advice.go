@@ -12,7 +12,6 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // foreignAnnotations are annotations of Kube-OVN that are not in the table of annotations: results of its components, and requests on objects
@@ -128,7 +127,7 @@ func knownKeys() []string {
 // ineffectiveKeys returns the keys of requests that this version ignores, with the value of each that requests nothing.
 func ineffectiveKeys() map[string]string {
 	keys := map[string]string{}
-	for name, usual := range validation.IgnoredAnnotations() {
+	for name, usual := range kubeovnv1.IgnoredAnnotations() {
 		keys[annotationPrefix+name] = usual
 	}
 	for _, name := range foreignRequests {

@@ -124,7 +124,7 @@ func TestAdvice(t *testing.T) {
 	}
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}
 	cron.Spec.Schedule = "@hourly"
-	cron.Spec.JobTemplate.Spec.Template = template(map[string]string{"ovn.kubernetes.io/ip_adress": "10.16.0.9"})
+	cron.Spec.JobTemplate.Spec.Template = template(map[string]string{"ovn.kubernetes.io/ip_addr": "10.16.0.9"})
 	cron.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	one := func(key, value string) map[string]string { return map[string]string{key: value} }
 	tests := []struct {
@@ -135,7 +135,7 @@ func TestAdvice(t *testing.T) {
 		{"nothing of ours", pod(one("example.com/a", "b")), ""},
 		{"a request", pod(map[string]string{"ovn.kubernetes.io/ip_address": "10.16.0.9, fd00::9", "ovn.kubernetes.io/security_groups": ""}), ""},
 		{"an exported manifest", pod(map[string]string{"ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/vlan_id": "0", "ovn.kubernetes.io/pod_nic_type": "veth-pair"}), ""},
-		{"a typing error", pod(one("ovn.kubernetes.io/ip_adress", "10.16.0.9")), "ovn.kubernetes.io/ip_adress: Kiln knows no such annotation"},
+		{"a typing error", pod(one("ovn.kubernetes.io/ip_addr", "10.16.0.9")), "ovn.kubernetes.io/ip_addr: Kiln knows no such annotation"},
 		{"a feature that is missing", pod(one("ovn.kubernetes.io/ingress_rate", "10")), "ovn.kubernetes.io/ingress_rate: without effect in this version"},
 		{"another network", pod(one("net1.default.ovn.kubernetes.io/ip_address", "10.16.0.9")), "net1.default.ovn.kubernetes.io/ip_address: without effect"},
 		{"another network of another plugin", pod(one("net1.default.kubernetes.io/ip_address.net1", "10.16.0.9")), "without effect in this version"},
