@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -40,7 +41,7 @@ var mayWrite = map[string][]grant{
 		{"create,patch leases.coordination.k8s.io @own", "the Lease of its own node as a gateway: kiln-gateway-leases"},
 		{"create,patch events.events.k8s.io", "on pods of its node in all namespaces; a patch counts repetitions"},
 	},
-	render.ControllerName: {
+	render.ControllerName: append([]grant{
 		{"patch pods/status", "results, and the label and condition of its own pod: kiln-controller-pods"},
 		{"use externalips.kubeovn.io", "Services of load balancer rules: kiln-service-addresses"},
 		{"write podnetworks.kubeovn.io", "makes it a writer of results: kiln-pod-networks"},
@@ -68,7 +69,17 @@ var mayWrite = map[string][]grant{
 		{"patch clusternetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"create leases.coordination.k8s.io @own", "leader election: kiln-controller-leases"},
 		{"update leases.coordination.k8s.io @own kube-ovn-controller", "leader election"},
-	},
+	}, unimplementedWrites()...),
+}
+
+// unimplementedWrites lists the controller's writes to objects of kinds without a controller.
+func unimplementedWrites() []grant {
+	var all []grant
+	for _, k := range kubeovnv1.UnimplementedKinds {
+		all = append(all, grant{"patch " + k.Resource + ".kubeovn.io", "finalizers of Kube-OVN: kiln-controller-finalizers"},
+			grant{"patch " + k.Resource + ".kubeovn.io/status", "the condition Ready"})
+	}
+	return all
 }
 
 // operatorWrites lists the operator's writes to objects that it does not own.
