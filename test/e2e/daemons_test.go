@@ -149,6 +149,9 @@ func (c crash) once(ctx context.Context, p *pair, stranger *corev1.Pod) (flows, 
 		g.Expect(cluster.Ready(pod)).To(BeTrue())
 	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
 	Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+	// The first answer may have come just before the crash. All flows must run again before they end.
+	_, err = suite.Cluster.Exec(ctx, p.from, "ping", "-n", "-i", "0.02", "-c", "1", "-w", "60", stranger.Status.PodIP)
+	Expect(err).NotTo(HaveOccurred())
 	return running.end(ctx), time.UnixMicro(int64(answered * 1e6)).Sub(at)
 }
 
