@@ -251,8 +251,8 @@ type Services struct {
 
 // Placement defines where components run that are not on every node.
 type Placement struct {
-	// nodeSelector of the component's pods. By default control-plane nodes
-	// (`node-role.kubernetes.io/control-plane`).
+	// nodeSelector of the component's pods. By default control-plane nodes: those with the label `node-role.kubernetes.io/control-plane`,
+	// whatever its value.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// +optional

@@ -25,7 +25,7 @@ func clientAddresses(nodes []corev1.Node, spec v1alpha1.OVNClusterSpec, status v
 		}
 	}
 	for _, placement := range []v1alpha1.Placement{spec.Central.Placement, spec.Controller.Placement} {
-		selector := labels.SelectorFromSet(render.NodeSelector(placement))
+		selector := render.NodeSelector(placement)
 		for i := range nodes {
 			if !selector.Matches(labels.Set(nodes[i].Labels)) {
 				continue

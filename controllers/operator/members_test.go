@@ -37,7 +37,7 @@ func TestASilentNodeLosesItsNewMember(t *testing.T) {
 	s.addPod(t, "ovn-central-nb-1", render.NorthboundName, "worker-1", "192.0.2.99", "")
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("node worker-1, whose member has yet to join, does not answer, and there is no other node"))
-	s.addNode(t, "control-plane-3", "192.0.2.3", map[string]string{render.ControlPlaneLabel: ""})
+	s.addNode(t, "control-plane-3", "192.0.2.3", map[string]string{render.ControlPlaneLabel: "true"}) // as k3s and RKE2 do
 	g.Eventually(recorded).Should(Equal([]string{node, "control-plane-3"}))
 	g.Eventually(s.absent(t, &corev1.Pod{}, "ovn-central-nb-1")).Should(BeTrue())
 

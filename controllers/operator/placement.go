@@ -33,7 +33,7 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 		if node == nil {
 			return &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
 				"no node that answers, is not cordoned and has an InternalIP matches %q: label a node, or change spec.central.nodeSelector",
-				labels.SelectorFromSet(render.NodeSelector(placement)))}
+				render.NodeSelector(placement))}
 		}
 		status.BootstrapNode = node.Name
 		status.Members = []v1alpha1.DatabaseMember{{Node: node.Name, Address: k8s.InternalIPs(node)[0].String()}}
@@ -69,7 +69,7 @@ func memberNodes(db v1alpha1.DatabaseStatus) []string {
 // chooseNode returns the oldest node of the placement on which a member can start now, or nil. Nodes that hold a member
 // or have the address of one are excluded. The choice is stable, so that a re-created installation finds its data.
 func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
-	selector := labels.SelectorFromSet(render.NodeSelector(p.cluster.Spec.Central.Placement))
+	selector := render.NodeSelector(p.cluster.Spec.Central.Placement)
 	var candidates []*corev1.Node
 	for i := range p.nodes {
 		n := &p.nodes[i]

@@ -39,8 +39,8 @@ func ControllerObjects(c Config) []Object {
 		corev1.EnvVar{Name: "KILN_CLUSTER_ACCESS", Value: string(c.Spec.Tenancy.ClusterAccess)},
 		corev1.EnvVar{Name: "KILN_PORT_SECURITY", Value: string(c.Spec.Tenancy.PortSecurity)})
 	template.Spec.SecurityContext = nobody()
-	placed(&template, c.Spec.Controller.Placement)
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: onDifferentNodes(ControllerName, ControllerName)}
+	placed(&template, c.Spec.Controller.Placement)
 	stamp(&template)
 	return []Object{&appsv1.Deployment{
 		ObjectMeta: c.meta(ControllerName, ControllerName, ControllerName),

@@ -37,8 +37,8 @@ func NorthdObjects(c Config) []Object {
 		},
 	})
 	template.Spec.SecurityContext = nobody()
-	placed(&template, c.Spec.Central.Placement)
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: onDifferentNodes(centralApp, NorthdName)}
+	placed(&template, c.Spec.Central.Placement)
 	stamp(&template)
 	return []Object{
 		&corev1.Service{

@@ -243,7 +243,24 @@ func tlsMount(secret string) mount {
 
 const tlsDirectory = "/etc/kiln/tls"
 
-// placed restricts a pod to the nodes of a placement.
+// placed restricts a pod to the nodes that NodeSelector selects for a placement, in addition to its node affinity.
 func placed(t *corev1.PodTemplateSpec, p v1alpha1.Placement) {
-	maps.Copy(t.Spec.NodeSelector, NodeSelector(p))
+	if len(p.NodeSelector) > 0 {
+		maps.Copy(t.Spec.NodeSelector, p.NodeSelector)
+		return
+	}
+	if t.Spec.Affinity == nil {
+		t.Spec.Affinity = &corev1.Affinity{}
+	}
+	if t.Spec.Affinity.NodeAffinity == nil {
+		t.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{}},
+		}}
+	}
+	terms := t.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		terms[i].MatchExpressions = append(terms[i].MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: ControlPlaneLabel, Operator: corev1.NodeSelectorOpExists,
+		})
+	}
 }

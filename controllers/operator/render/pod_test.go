@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // TestEveryPodCanRunBeforeTheNetwork checks the settings without which a component cannot start before the pod network
@@ -88,4 +91,35 @@ func tolerates(all []corev1.Toleration, key string) bool {
 		}
 	}
 	return false
+}
+
+// TestControlPlaneNodesAreThoseWithTheLabel: its value differs between distributions.
+func TestControlPlaneNodesAreThoseWithTheLabel(t *testing.T) {
+	for value, node := range map[string]labels.Set{"empty": {ControlPlaneLabel: ""}, "true": {ControlPlaneLabel: "true"}} {
+		if !NodeSelector(v1alpha1.Placement{}).Matches(node) {
+			t.Errorf("a node whose label is %s is not selected by default", value)
+		}
+	}
+	if NodeSelector(v1alpha1.Placement{}).Matches(labels.Set{"other": ""}) {
+		t.Error("a worker is selected by default")
+	}
+	mine := v1alpha1.Placement{NodeSelector: map[string]string{"mine": ""}}
+	if s := NodeSelector(mine); s.Matches(labels.Set{ControlPlaneLabel: ""}) || !s.Matches(labels.Set{"mine": ""}) {
+		t.Errorf("the selector of users is %s", s)
+	}
+	for _, name := range []string{"controller", "northd"} {
+		for _, o := range operands[name](defaults()) {
+			template := Template(o)
+			if template == nil {
+				continue
+			}
+			terms := template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			if len(terms) != 1 || len(terms[0].MatchExpressions) != 1 || terms[0].MatchExpressions[0].Operator != corev1.NodeSelectorOpExists {
+				t.Errorf("%s has the node affinity %+v", o.GetName(), terms)
+			}
+			if template.Spec.Affinity.PodAntiAffinity == nil {
+				t.Errorf("%s has lost its anti-affinity", o.GetName())
+			}
+		}
+	}
 }

@@ -8,6 +8,8 @@ package render
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -80,18 +82,27 @@ const OpenVSwitchAccount = OpenVSwitch
 // The role ovn-controller of ovsdb-server limits a node's writes by this name.
 const ChassisSigner = "kubeovn.io/chassis"
 
-// ControlPlaneLabel selects the nodes of components without a node selector.
+// ControlPlaneLabel selects, with any value, the nodes of components without a node selector. kubeadm sets no value, k3s and RKE2 set `true`.
 const ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
 // Linux is the value of corev1.LabelOSStable on the nodes that Kiln connects.
 const Linux = "linux"
 
-// NodeSelector returns the node selector of a component that does not run on every node.
-func NodeSelector(p v1alpha1.Placement) map[string]string {
+// NodeSelector returns the selector of the nodes of a component that does not run on every node.
+func NodeSelector(p v1alpha1.Placement) labels.Selector {
 	if len(p.NodeSelector) > 0 {
-		return p.NodeSelector
+		return labels.SelectorFromSet(p.NodeSelector)
 	}
-	return map[string]string{ControlPlaneLabel: ""}
+	return labels.NewSelector().Add(*controlPlane)
+}
+
+var controlPlane = must(labels.NewRequirement(ControlPlaneLabel, selection.Exists, nil))
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // meta returns the metadata of an object of the component.
