@@ -38,7 +38,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s s
 		ignored = append(ignored, "type "+status.Type)
 	}
 	k8s.SetConditions(&status.Conditions, eip.Generation, k8s.Validated(s.problem), condition, k8s.FieldsSupported(ignored))
-	k8s.WarnAnew(r.Recorder, eip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
+	k8s.WarnAnew(r.Recorder, eip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionFieldsSupported)
 	return k8s.PatchStatus(ctx, r.Client, base, eip)
 }
 

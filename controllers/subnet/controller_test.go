@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -80,6 +81,7 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	if c := n.condition("a", kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse); !strings.Contains(c.Message, "nodeNetwork") {
 		t.Errorf("message %q does not name the field nodeNetwork", c.Message)
 	}
+	n.Event(n.subnet("a"), eventsv1.Event{Reason: kubeovnv1.ReasonFieldsIgnored, Note: "nodeNetwork"})
 	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.21.0.0/24", Vlan: "v"}})
 	if c := n.condition("b", kubeovnv1.ConditionReady, metav1.ConditionFalse); c.Reason != kubeovnv1.ReasonFieldsIgnored {
 		t.Errorf("an underlay subnet is %s: %s", c.Reason, c.Message)

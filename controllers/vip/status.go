@@ -34,7 +34,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s stat
 	}
 	problem := problemOf(vip, s)
 	k8s.SetConditions(&status.Conditions, vip.Generation, k8s.Validated(problem), ready(vip, s, problem), k8s.FieldsSupported(ignored))
-	k8s.WarnAnew(r.Recorder, vip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
+	k8s.WarnAnew(r.Recorder, vip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionFieldsSupported)
 	return k8s.PatchStatus(ctx, r.Client, base, vip)
 }
 

@@ -45,7 +45,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 		ready,
 		k8s.Validated(problem),
 		k8s.FieldsSupported(validation.IgnoredVpcFields(&in.vpc.Spec)))
-	k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
+	k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionFieldsSupported)
 	if ready.Reason == ReasonSubnetsExist {
 		k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady)
 	}

@@ -51,10 +51,12 @@ func actionOf(message string) string {
 	return fmt.Sprintf("%s/%08x", actionReconcile, sum.Sum32())
 }
 
-// WarnAnew is Warn with the reason and message of a False condition of obj, unless the condition was the same before.
-func WarnAnew(r events.EventRecorder, obj runtime.Object, before, after []metav1.Condition, conditionType string) {
-	c := apimeta.FindStatusCondition(after, conditionType)
-	if c != nil && c.Status == metav1.ConditionFalse && !SameMessage(before, after, conditionType) {
-		Warn(r, obj, c.Reason, c.Message)
+// WarnAnew is Warn with the reason and message of each False condition of obj of these types, unless the condition was the same before.
+func WarnAnew(r events.EventRecorder, obj runtime.Object, before, after []metav1.Condition, types ...string) {
+	for _, conditionType := range types {
+		c := apimeta.FindStatusCondition(after, conditionType)
+		if c != nil && c.Status == metav1.ConditionFalse && !SameMessage(before, after, conditionType) {
+			Warn(r, obj, c.Reason, c.Message)
+		}
 	}
 }

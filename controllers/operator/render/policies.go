@@ -73,7 +73,7 @@ func Policies(c Config) []Object {
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
 		}, nil),
 		c.controllerMetadata(), c.controllerServices(), c.controllerSlices(), c.controllerLeases(), c.controllerFinalizers(),
-		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), c.advice(),
+		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), c.advice(), c.adviceOnFields(),
 	} {
 		objects = append(objects, p.objects(c)...)
 	}

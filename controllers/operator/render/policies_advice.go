@@ -55,6 +55,34 @@ func (c Config) advice() policy {
 	}
 }
 
+// adviceOnFields warns about kinds and fields that have no effect in this version. The objects have conditions as well.
+func (c Config) adviceOnFields() policy {
+	kinds := make([]string, 0, len(kubeovnv1.UnimplementedKinds))
+	for _, k := range kubeovnv1.UnimplementedKinds {
+		kinds = append(kinds, k.Kind)
+	}
+	var fields []string
+	for _, f := range []struct{ kind, field, none string }{
+		{"Subnet", "vlan", "''"}, {"Subnet", "nodeNetwork", "''"}, {"Subnet", "logicalGateway", "false"}, {"Subnet", "u2oInterconnection", "false"},
+		{"Subnet", "u2oInterconnectionIP", "''"}, {"Subnet", "enableExternalLBAddress", "false"},
+		{"Vpc", "enableExternal", "false"}, {"Vpc", "extraExternalSubnets", "[]"}, {"Vpc", "enableBfd", "false"},
+		{"Vip", "attachSubnets", "[]"}, {"IP", "attachSubnets", "[]"},
+	} {
+		fields = append(fields, fmt.Sprintf("(dyn(object).kind == '%s' && dyn(object).?spec.?%[2]s.orValue(%[3]s) != %[3]s ? ['%[2]s'] : [])", f.kind, f.field, f.none))
+	}
+	return policy{
+		name: "kiln-advice-fields", app: ControllerName, warns: true,
+		group: kubeovnv1.GroupVersion.Group, resources: append([]string{"subnets", "vpcs", "vips", "ips"}, unimplemented("")...),
+		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+		when:       "!(" + c.isAccount(ControllerName) + ") && (oldObject == null || dyn(object).?spec != dyn(oldObject).?spec)",
+		variables:  []admissionv1.Variable{{Name: "fields", Expression: strings.Join(fields, " + ")}},
+		validations: []admissionv1.Validation{
+			advise("!(dyn(object).kind in "+celList(kinds)+")", "'this version of Kiln does not implement the kind ' + dyn(object).kind + ': the object has no effect'"),
+			advise("variables.fields.size() == 0", "'without effect in this version: spec.' + variables.fields.join(', spec.')"),
+		},
+	}
+}
+
 // isOurs is true for a key k of Kiln or Kube-OVN, isOfAttachment for that of a network other than a pod's first (`<attachment>.<namespace>`).
 const (
 	isOfAttachment = `k.matches('^[^/]+[.][^/]+[.]kubernetes[.]io/(ip_|mac_|logical_switch|routes$|default_route$|security_groups$|port_|(in|e)gress_|mirror$)') && ` +

@@ -51,7 +51,7 @@ type adviser struct {
 
 func newAdviser(t *testing.T) adviser {
 	t.Helper()
-	server, err := apiserver.New("subnets")
+	server, err := apiserver.New("subnets", "vpcs", "vips", "vlans")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,8 +78,11 @@ func newAdviser(t *testing.T) adviser {
 	a := adviser{c, said}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}
 	err = errors.Join(client.IgnoreAlreadyExists(c.Create(t.Context(), account)))
-	for _, o := range (Config{Namespace: "kube-system"}).advice().objects(Config{Namespace: "kube-system"}) {
-		err = errors.Join(err, c.Create(t.Context(), o.(client.Object)))
+	components := Config{Namespace: "kube-system"}
+	for _, p := range []policy{components.adviceOnFields(), components.advice()} {
+		for _, o := range p.objects(components) {
+			err = errors.Join(err, c.Create(t.Context(), o.(client.Object)))
+		}
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -150,6 +153,15 @@ func TestAdvice(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "true")},
 			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 		}, "ovn.kubernetes.io/bgp: without effect"},
+		{"a subnet with a VLAN", &kubeovnv1.Subnet{
+			ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{Vlan: "v", U2OInterconnection: true},
+		}, "without effect in this version: spec.vlan, spec.u2oInterconnection"},
+		{"an overlay subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.0.0.0/24"}}, ""},
+		{"a VPC with an external gateway", &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VpcSpec{EnableExternal: true}}, "spec.enableExternal"},
+		{"a Vip of attachments", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{AttachSubnets: []string{"a"}}}, "spec.attachSubnets"},
+		{"a kind without a controller", &kubeovnv1.Vlan{
+			ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{Provider: "p"},
+		}, "this version of Kiln does not implement the kind Vlan: the object has no effect"},
 		{"a namespace", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: one("ovn.kubernetes.io/logical_swich", "s")}}, "logical_swich: Kiln knows no such annotation"},
 	}
 	for _, tt := range tests {
