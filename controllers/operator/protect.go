@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -73,11 +74,13 @@ func (r *Reconciler) protect(ctx context.Context, p *pass) error {
 }
 
 // applyPolicies applies each policy by itself: a failure does not keep the others from being applied. Of several failures it returns one
-// that a retry may solve.
+// that a retry may solve. A policy that only warns protects nothing: a lasting failure of it is logged. Kubernetes 1.30 does not know its functions.
 func (r *Reconciler) applyPolicies(ctx context.Context, p *pass) error {
 	var lasting, passing error
 	for _, o := range render.Policies(p.config) {
 		switch err := r.apply(ctx, p, []render.Object{o}); {
+		case err != nil && render.Advises(o) && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)):
+			ctrl.LoggerFrom(ctx).Info("cannot apply a policy that warns users", "policy", o.GetName(), "error", err.Error())
 		case meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
 			lasting = cmp.Or(lasting, err)
 		case err != nil:

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,10 +20,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -185,6 +188,34 @@ func TestMissingPoliciesStopNoInstallation(t *testing.T) {
 				t.Errorf("tries again at %v", p.wake)
 			}
 		})
+	}
+}
+
+// The API server of an older Kubernetes refuses a policy with functions that it does not know. A policy that only warns protects nothing.
+func TestPoliciesThatOnlyWarnProtectNothing(t *testing.T) {
+	admin, err := client.NewWithWatch(theWorld.config, client.Options{Scheme: theWorld.admin.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := schema.GroupKind{Group: admissionv1.GroupName, Kind: "ValidatingAdmissionPolicy"}
+	for prefix, want := range map[string]bool{"kiln-advice": true, "kiln-pod-networks": false} {
+		refused := 0
+		c := interceptor.NewClient(admin, interceptor.Funcs{
+			Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+			},
+			Apply: func(_ context.Context, _ client.WithWatch, o runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+				if text, err := json.Marshal(o); err != nil || strings.Contains(string(text), `"name":"`+prefix) {
+					refused++
+					return apierrors.NewInvalid(kind, prefix, nil)
+				}
+				return nil
+			},
+		})
+		err := (&Reconciler{Client: c}).applyPolicies(t.Context(), &pass{cluster: &v1alpha1.OVNCluster{}, inventory: map[objectKey]bool{}})
+		if (err == nil) != want || refused == 0 {
+			t.Errorf("%s is refused %d times: %v", prefix, refused, err)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -39,23 +40,32 @@ type request struct {
 	types.NamespacedName
 }
 
-// SetupWithManager registers the reconciler. A kind whose CRD does not exist when the process starts is skipped.
+// SetupWithManager registers the reconciler. It skips a kind that the process may not list when it starts, or whose CRD does not exist: an informer
+// that never syncs would end the process, and with it the network of new pods.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.cache = mgr.GetCache()
 	b := builder.TypedControllerManagedBy[request](mgr).Named("unimplemented")
+	watched := false
 	for _, kind := range kubeovnv1.UnimplementedKinds {
 		object := newObject(kind)
-		switch _, err := mgr.GetRESTMapper().RESTMapping(object.GroupVersionKind().GroupKind(), kubeovnv1.GroupVersion.Version); {
-		case meta.IsNoMatchError(err):
-			ctrl.LoggerFrom(ctx).Info("a CRD does not exist: apply the CRDs of this version and restart the controller", "kind", kind.Kind)
+		var list unstructured.UnstructuredList
+		list.SetGroupVersionKind(kubeovnv1.GroupVersion.WithKind(kind.Kind + "List"))
+		switch err := mgr.GetAPIReader().List(ctx, &list, client.Limit(1)); {
+		case meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+			ctrl.LoggerFrom(ctx).Info("objects of a kind cannot be read: apply the manifests of this version and restart the controller",
+				"kind", kind.Kind, "error", err.Error())
 			continue
 		case err != nil:
-			return fmt.Errorf("look up kind %s: %w", kind.Kind, err)
+			return fmt.Errorf("list objects of kind %s: %w", kind.Kind, err)
 		}
+		watched = true
 		b = b.WatchesRawSource(source.TypedKind(mgr.GetCache(), object, handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, o *unstructured.Unstructured) []request {
 				return []request{{kind, client.ObjectKeyFromObject(o)}}
 			})))
+	}
+	if !watched {
+		return nil
 	}
 	if err := b.Complete(r); err != nil {
 		return fmt.Errorf("set up the controller of kinds that are not implemented: %w", err)

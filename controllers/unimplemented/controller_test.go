@@ -8,11 +8,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
@@ -151,4 +156,27 @@ func TestEveryKindWithoutAControllerIsListed(t *testing.T) {
 	if !slices.Equal(found, listed) {
 		t.Errorf("the CRDs are\n%q, listed are\n%q", found, listed)
 	}
+}
+
+// After a rollback of the operator, the controller may run for a while without its rights on these kinds.
+func TestKindsThatCannotBeReadAreSkipped(t *testing.T) {
+	w := controllertest.New(t)
+	account := rest.CopyConfig(controllertest.Config())
+	account.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
+	mgr, err := ctrl.NewManager(account, ctrl.Options{Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{
+		SkipNameValidation: new(true), CacheSyncTimeout: time.Second,
+	}})
+	w.Must(err)
+	w.Must((&unimplemented.Reconciler{Client: mgr.GetClient()}).SetupWithManager(t.Context(), mgr))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	select {
+	case err := <-ended:
+		t.Errorf("the manager ended: %v", err)
+	case <-time.After(3 * time.Second): // longer than CacheSyncTimeout
+		cancel()
+		w.Must(<-ended)
+	}
+	cancel()
 }

@@ -62,8 +62,8 @@ func ineffectiveNATRules(spec *kubeovnv1.SubnetSpec) []string {
 				parts = append(parts, fmt.Sprintf("natOutgoingPolicyRules[%d].match.srcIPs %s, which is outside of cidrBlock", i, source))
 			}
 		}
-		if !slices.ContainsFunc([]ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6}, rule.Concerns) {
-			parts = append(parts, fmt.Sprintf("natOutgoingPolicyRules[%d], whose srcIPs and dstIPs are of different families", i))
+		if !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return rule.Concerns(ipfamily.Of(c.Addr())) }) {
+			parts = append(parts, fmt.Sprintf("natOutgoingPolicyRules[%d], whose srcIPs and dstIPs have no family of cidrBlock in common", i))
 		}
 	}
 	return parts

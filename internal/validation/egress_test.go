@@ -18,7 +18,8 @@ func TestNATRulesWithoutEffect(t *testing.T) {
 		{"more sources than the subnet has", "10.16.0.0/16", "10.0.0.0/8", "", ""},
 		{"sources elsewhere", "10.16.0.0/16", "10.16.0.5,10.17.0.0/24", "", "natOutgoingPolicyRules[0].match.srcIPs 10.17.0.0/24, which is outside of cidrBlock"},
 		{"sources of the other family", "10.16.0.0/16,fd00::/64", "fd01::1", "", "natOutgoingPolicyRules[0].match.srcIPs fd01::1/128, which is outside of cidrBlock"},
-		{"families that never meet", "10.16.0.0/16", "10.16.0.1", "2001:db8::1", "natOutgoingPolicyRules[0], whose srcIPs and dstIPs are of different families"},
+		{"families that never meet", "10.16.0.0/16", "10.16.0.1", "2001:db8::1", "natOutgoingPolicyRules[0], whose srcIPs and dstIPs have no family of cidrBlock in common"},
+		{"destinations of a family that the subnet does not have", "10.16.0.0/16", "", "2001:db8::1", "natOutgoingPolicyRules[0], whose srcIPs and dstIPs have no family of cidrBlock in common"},
 		{"a subnet that is invalid", "10.16", "10.17.0.1", "", ""},
 		{"a rule that is invalid", "10.16.0.0/16", "here", "", ""},
 	}

@@ -28,7 +28,7 @@ var (
 // with values that cannot be read, and on workloads instead of their pods. It denies nothing: pods with such annotations have events as well.
 func (c Config) advice() policy {
 	return policy{
-		name: "kiln-advice", app: ControllerName, warns: true,
+		name: advicePrefix, app: ControllerName, warns: true,
 		resources: []string{"pods", "services", "nodes", "namespaces"},
 		others: []resources{
 			{"apps", []string{"deployments", "statefulsets", "daemonsets", "replicasets"}},
@@ -37,14 +37,15 @@ func (c Config) advice() policy {
 		},
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when: "!(" + c.isAccount(ControllerName) + ") && (" + annotationsOfPods("object") + ".exists(k, " + isOurs + ") || " +
-			annotationsOfWorkload + ".exists(k, " + isOurs + ")) && (oldObject == null || " +
-			annotationsOfPods("object") + " != " + annotationsOfPods("oldObject") + ")",
+			annotationsOfWorkload("object") + ".exists(k, " + isOurs + ")) && (oldObject == null || " +
+			annotationsOfPods("object") + " != " + annotationsOfPods("oldObject") + " || " +
+			annotationsOfWorkload("object") + " != " + annotationsOfWorkload("oldObject") + ")",
 		variables: []admissionv1.Variable{
 			{Name: "all", Expression: annotationsOfPods("object")},
 			{Name: "unknown", Expression: "variables.all.filter(k, k.startsWith('" + annotationPrefix + "') && !(k in " + celList(knownKeys()) + "))"},
 			{Name: "ineffective", Expression: "variables.all.filter(k, variables.all[k] != '' && (k in " + celMap(ineffectiveKeys()) +
 				" ? variables.all[k] != " + celMap(ineffectiveKeys()) + "[k] : " + isOfAttachment + "))"},
-			{Name: "misplaced", Expression: annotationsOfWorkload + ".filter(k, " + isOurs + ")"},
+			{Name: "misplaced", Expression: annotationsOfWorkload("object") + ".filter(k, " + isOurs + ")"},
 		},
 		validations: append([]admissionv1.Validation{
 			advise("variables.unknown.size() == 0", "variables.unknown.join(', ') + ': Kiln knows no such annotation: look for a typing error'"),
@@ -71,7 +72,7 @@ func (c Config) adviceOnFields() policy {
 		fields = append(fields, fmt.Sprintf("(dyn(object).kind == '%s' && dyn(object).?spec.?%[2]s.orValue(%[3]s) != %[3]s ? ['%[2]s'] : [])", f.kind, f.field, f.none))
 	}
 	return policy{
-		name: "kiln-advice-fields", app: ControllerName, warns: true,
+		name: advicePrefix + "-fields", app: ControllerName, warns: true,
 		group: kubeovnv1.GroupVersion.Group, resources: append([]string{"subnets", "vpcs", "vips", "ips"}, unimplemented("")...),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when:       "!(" + c.isAccount(ControllerName) + ") && (oldObject == null || dyn(object).?spec != dyn(oldObject).?spec)",
@@ -96,8 +97,10 @@ func annotationsOfPods(object string) string {
 		"dyn(%[1]s).?spec.?template.hasValue() ? dyn(%[1]s).?spec.?template.?metadata.?annotations.orValue({}) : dyn(%[1]s).metadata.?annotations.orValue({}))", object)
 }
 
-// annotationsOfWorkload is an expression for the own annotations of an object that has a pod template.
-const annotationsOfWorkload = "(dyn(object).kind == 'CronJob' || dyn(object).?spec.?template.hasValue() ? dyn(object).metadata.?annotations.orValue({}) : {})"
+// annotationsOfWorkload returns an expression for the own annotations of an object that has a pod template.
+func annotationsOfWorkload(object string) string {
+	return fmt.Sprintf("(dyn(%[1]s).kind == 'CronJob' || dyn(%[1]s).?spec.?template.hasValue() ? dyn(%[1]s).metadata.?annotations.orValue({}) : {})", object)
+}
 
 // adviceOnValues checks requests in the form that is the same for every pod. kube-ovn-controller checks the rest.
 func adviceOnValues() []admissionv1.Validation {
@@ -137,9 +140,20 @@ func adviceOnValues() []admissionv1.Validation {
 
 const isBoolean = "v in ['true', 'false']"
 
+// advise returns a validation with an expression for its message. The API server uses the constant message when that expression fails, for example
+// because a value has several lines.
 func advise(expression, message string) admissionv1.Validation {
-	return admissionv1.Validation{Expression: expression, MessageExpression: message}
+	return admissionv1.Validation{
+		Expression: expression, MessageExpression: message,
+		Message: "a part of this object has no effect: see docs/reference/api.md#annotations and docs/reference/compatibility.md",
+	}
 }
+
+// Advises reports whether an object belongs to an admission policy that only warns.
+func Advises(o Object) bool { return strings.HasPrefix(o.GetName(), advicePrefix) }
+
+// advicePrefix is the prefix of the names of policies that only warn.
+const advicePrefix = "kiln-advice"
 
 // knownKeys returns the keys of all annotations of Kiln and Kube-OVN on any object, sorted.
 func knownKeys() []string {

@@ -172,6 +172,26 @@ func TestAdvice(t *testing.T) {
 			}
 		})
 	}
+	t.Run("an annotation that an existing Deployment gets", func(t *testing.T) {
+		d := deployment(nil, nil)
+		if err := a.Create(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		base := d.DeepCopy()
+		d.Annotations = one("ovn.kubernetes.io/ip_pool", "a")
+		a.said.take()
+		if err := a.Patch(t.Context(), d, client.MergeFrom(base), client.DryRunAll); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.said.take(); !strings.Contains(got, "ovn.kubernetes.io/ip_pool: without effect here") {
+			t.Errorf("warned %q", got)
+		}
+	})
+	t.Run("a value of several lines", func(t *testing.T) {
+		if got := a.about(t, pod(one("ovn.kubernetes.io/routes", "a\nb"))); !strings.Contains(got, "has no effect: see docs") {
+			t.Errorf("warned %q", got)
+		}
+	})
 	t.Run("values", func(t *testing.T) { a.agreesWithTheParsers(t) })
 }
 
