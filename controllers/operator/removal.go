@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -207,24 +208,31 @@ func (p *pass) uncleanedNodes() []string {
 // deletions by the user complete immediately. A controller that starts again finds deleted resources by their database
 // rows without an object.
 func (r *Reconciler) releaseResources(ctx context.Context, _ *pass) error {
+	all, ctx := errgroup.WithContext(ctx)
 	for _, resource := range render.FinalizedResources() {
-		gvk, err := r.RESTMapper().KindFor(schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: "v1", Resource: resource})
-		if meta.IsNoMatchError(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("look up %s: %w", resource, err)
-		}
-		var list metav1.PartialObjectMetadataList
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := r.APIReader.List(ctx, &list); err != nil {
-			return fmt.Errorf("list %s: %w", resource, err)
-		}
-		for i := range list.Items {
-			list.Items[i].SetGroupVersionKind(gvk)
-			if err := k8s.RemoveFinalizer(ctx, r.Client, &list.Items[i]); err != nil {
-				return err
-			}
+		all.Go(func() error { return r.release(ctx, resource) }) // the first list of a resource takes the API server a second
+	}
+	return all.Wait()
+}
+
+// release removes the controller's finalizer from the objects of one resource.
+func (r *Reconciler) release(ctx context.Context, resource string) error {
+	gvk, err := r.RESTMapper().KindFor(schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: "v1", Resource: resource})
+	if meta.IsNoMatchError(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up %s: %w", resource, err)
+	}
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+	if err := r.APIReader.List(ctx, &list); err != nil {
+		return fmt.Errorf("list %s: %w", resource, err)
+	}
+	for i := range list.Items {
+		list.Items[i].SetGroupVersionKind(gvk)
+		if err := k8s.RemoveFinalizer(ctx, r.Client, &list.Items[i]); err != nil {
+			return err
 		}
 	}
 	return nil
