@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -27,6 +28,8 @@ type Server struct {
 	envtest.Environment
 	// programs is the directory of the wrapper scripts.
 	programs string
+	// stopped is closed by Stop.
+	stopped chan struct{}
 }
 
 // New returns an API server that is not started. It has all our kinds, or only the named ones, such as `subnets` or
@@ -57,7 +60,25 @@ func New(kinds ...string) (*Server, error) {
 
 // Start starts the server. If it fails, it cleans up. Envtest gives the server only five seconds to create the namespace
 // default, however busy the machine is. After that timeout, Start repeats the remaining steps as for an existing cluster.
-func (s *Server) Start() (*rest.Config, error) {
+//
+// The programs are started by a thread that lives until Stop: the kernel kills them when the thread that started them ends (PR_SET_PDEATHSIG(2const)),
+// and the Go runtime ends a thread with a goroutine that has locked it, for example for a network namespace.
+func (s *Server) Start() (config *rest.Config, err error) {
+	started := make(chan struct{})
+	stopped := make(chan struct{})
+	s.stopped = stopped
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		config, err = s.start()
+		close(started)
+		<-stopped
+	}()
+	<-started
+	return config, err
+}
+
+func (s *Server) start() (*rest.Config, error) {
 	if err := s.wrap("kube-apiserver", "etcd"); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.programs))
 	}
@@ -68,13 +89,21 @@ func (s *Server) Start() (*rest.Config, error) {
 		s.UseExistingCluster = nil
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.Stop())
+		return nil, errors.Join(err, s.stop())
 	}
 	return config, nil
 }
 
 // Stop stops the server and removes its files.
-func (s *Server) Stop() error { return errors.Join(s.Environment.Stop(), os.RemoveAll(s.programs)) }
+func (s *Server) Stop() error {
+	if s.stopped != nil {
+		defer close(s.stopped) // evaluated now
+		s.stopped = nil
+	}
+	return s.stop()
+}
+
+func (s *Server) stop() error { return errors.Join(s.Environment.Stop(), os.RemoveAll(s.programs)) }
 
 // wrap makes envtest start programs through scripts that make the kernel kill them when this process ends. `go test -fuzz` kills
 // its workers: their programs would otherwise run forever, and go test would wait for them, because they inherit its pipes.
