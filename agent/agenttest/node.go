@@ -210,7 +210,7 @@ func (n *Node) Allocate() {
 	Must(n.TB, n.API.Patch(n.Context(), object, client.MergeFrom(base)))
 }
 
-// StartAgent starts the agent's process. It does not wait until the agent is ready.
+// StartAgent starts the agent as a process of its own, because tests kill it and start it again. It does not wait until the agent is ready.
 func (n *Node) StartAgent() {
 	n.Helper()
 	self, err := os.Executable()

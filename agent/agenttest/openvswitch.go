@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// run starts a daemon of Open vSwitch.
+// run starts a daemon of Open vSwitch: tests of the agent run the real one.
 func (n *Node) run(program string, args ...string) *daemontest.Daemon {
 	n.Helper()
 	line := append(supervisortest.Program(n.TB, program), args...)
@@ -32,7 +32,7 @@ func (n *Node) run(program string, args ...string) *daemontest.Daemon {
 	return daemontest.Start(n.Root, name, filepath.Join(n.dir, name+".log"), command)
 }
 
-// startOVS starts Open vSwitch with an integration bridge, connects to it, and plays ovn-controller.
+// startOVS creates the database with ovsdb-tool(1), because no library does, and starts Open vSwitch with an integration bridge. It connects to the bridge and does the part of ovn-controller.
 func (n *Node) startOVS() {
 	n.Helper()
 	create := append(supervisortest.Program(n.TB, "usr/bin/ovsdb-tool"), "create", filepath.Join(n.dir, "conf.db"),
@@ -122,7 +122,7 @@ func (n *Node) Touch(name string) {
 	n.VSCtl("set", "Interface", name, "external_ids:touched=yes")
 }
 
-// VSCtl runs ovs-vsctl(8) with arguments. The test ends if the program fails.
+// VSCtl runs ovs-vsctl(8) with arguments, as another program or an administrator does beside the agent. The test ends if the program fails.
 func (n *Node) VSCtl(args ...string) {
 	n.Helper()
 	line := append(supervisortest.Program(n.TB, "usr/bin/ovs-vsctl"), "--db=unix:"+n.Options.OVSSocket, "--timeout=60")

@@ -26,7 +26,7 @@ func TestWatchersAreSignaledOfTheirInterfaceOnly(t *testing.T) {
 	if signaled(first) || signaled(second) {
 		t.Error("a watcher of p1 is signaled of p0")
 	}
-	for range 3 { // does not block though nobody receives
+	for range 3 { // a send to a full channel must not block
 		w.signal("p1")
 	}
 	for i, changed := range []<-chan struct{}{first, second} {

@@ -10,7 +10,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:Pattern=`^(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.){2,}$`
 type DNSName string
 
-// DNSNameResolverSpec names what is resolved.
+// DNSNameResolverSpec has the DNS name to resolve.
 type DNSNameResolverSpec struct {
 	// name to resolve. It cannot change.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="name cannot change: create another DNSNameResolver"

@@ -113,7 +113,8 @@ type DatabaseStatus struct {
 
 // OVNClusterStatus is the observed state of the deployment.
 type OVNClusterStatus struct {
-	// message of the most important condition: what needs a person, what is not available, or what is in progress.
+	// message is copied from one condition: Degraded if it is True, then Available if it is False, Protected if it is False, Progressing if it
+	// is True, and otherwise Available.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// +optional

@@ -10,8 +10,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// message returns the message of the most important condition: of what needs a person first, then of what is not available, of what is not
-// protected, and of what is in progress. A cluster without any of these shows why it is available.
+// message returns the message of the first of these conditions that has the given status. Degraded comes first because an administrator has to act;
+// Available=True comes last and is the message of a cluster without problems.
 func message(conditions []metav1.Condition) string {
 	for _, important := range []struct {
 		kind   string

@@ -68,7 +68,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return nil
 	}
 	if err := b.Complete(r); err != nil {
-		return fmt.Errorf("set up the controller of kinds that are not implemented: %w", err)
+		return fmt.Errorf("set up the controller of kubeovnv1.UnimplementedKinds: %w", err)
 	}
 	return nil
 }

@@ -67,7 +67,8 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 	return root
 }
 
-// notImplemented are commands of Kube-OVN's plugin that this version does not have.
+// notImplemented are commands of Kube-OVN's plugin that this version does not have. Scripts call them, so the error says that the command is missing
+// here and not misspelt.
 var notImplemented = []string{"diagnose", "env-check", "log", "ovn-trace", "perf", "reload", "tcpdump", "trace"}
 
 // known returns an error if the first argument, which names no command, is there. Without it cobra prints help and reports success, which
