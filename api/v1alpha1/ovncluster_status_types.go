@@ -134,6 +134,19 @@ type OVNClusterStatus struct {
 	// versions of the programs of all components, in one line.
 	// +optional
 	Versions string `json:"versions,omitempty"`
+	// podCIDRs are those of spec.network that the subnet `ovn-default` has. It grows before they are recorded; from then on podCIDRs must
+	// contain them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=43
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// joinCIDRs are those of spec.network, or the default ones, that the subnet `join` has.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=43
+	JoinCIDRs []string `json:"joinCIDRs,omitempty"`
 	// clients are the addresses of the nodes where northd and kube-ovn-controller may run, and of the databases. With portAccess Limited,
 	// only these addresses may use the ports of the databases that are not for all nodes.
 	// +optional

@@ -109,7 +109,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.podCIDRs) || !has(self.serviceCIDRs) || !self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap"
 // +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || !self.joinCIDRs.exists(j, (self.podCIDRs + self.serviceCIDRs).exists(c, cidr(j).containsCIDR(c) || cidr(c).containsCIDR(j)))",message="joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs"
 type Network struct {
-	// podCIDRs of the subnet `ovn-default`.
+	// podCIDRs of the subnet `ovn-default`. Once the subnet has them (status.podCIDRs), each can only change to a CIDR that contains it, and
+	// a CIDR of a second family can follow. The subnet then grows.
 	// +optional
 	// +kubebuilder:default={"10.16.0.0/16"}
 	// +kubebuilder:validation:MinItems=1
@@ -120,7 +121,7 @@ type Network struct {
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
 	// joinCIDRs of the subnet `join`, which connects the nodes. It must have the families of podCIDRs. By default 100.64.0.0/16 and
-	// fd00:100:64::/112, according to these families.
+	// fd00:100:64::/112, according to these families. They cannot change once the subnet has them (status.joinCIDRs).
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
@@ -138,6 +139,7 @@ type Network struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
+	// tunnelType is the encapsulation of packets between nodes, geneve or vxlan. It cannot change once Kiln is installed.
 	// +optional
 	// +kubebuilder:default=geneve
 	TunnelType TunnelType `json:"tunnelType,omitempty"`
@@ -205,7 +207,8 @@ const (
 // Nodes defines how every node forwards packets.
 // +kubebuilder:validation:XValidation:rule="!has(self.datapath) || self.datapath != 'Userspace' || has(self.tunnelInterface) && self.tunnelInterface.size() > 0",message="tunnelInterface is required with datapath Userspace"
 type Nodes struct {
-	// datapath is Kernel (the kernel module openvswitch) or Userspace (ovs-vswitchd, for nodes without the module).
+	// datapath is Kernel (the kernel module openvswitch) or Userspace (ovs-vswitchd, for nodes without the module). It cannot change once
+	// Kiln is installed.
 	// +optional
 	// +kubebuilder:default=Kernel
 	Datapath Datapath `json:"datapath,omitempty"`
@@ -274,7 +277,7 @@ type Central struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	NorthdReplicas int32 `json:"northdReplicas,omitempty"`
-	// dataDirectory is the directory of the database files on nodes.
+	// dataDirectory is the directory of the database files on nodes. It cannot change once Kiln is installed.
 	// +optional
 	// +kubebuilder:default=/etc/origin/ovn
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
@@ -347,7 +350,8 @@ type Agent struct {
 	LogLevel int32 `json:"logLevel,omitempty"`
 }
 
-// OVNCluster is the one resource that installs and operates OVN as the network of the cluster.
+// OVNCluster is the one resource that installs and operates OVN as the network of the cluster. The rules with oldSelf refuse changes that
+// would break an installed cluster. They need a status that shows that the value is in use: until then a wrong value can be corrected.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=ovnc,categories=kiln
 // +kubebuilder:subresource:status
@@ -360,6 +364,11 @@ type Agent struct {
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="an OVNCluster must be named default: a cluster has one network"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.network.podCIDRs",rule="!has(oldSelf.status) || !has(oldSelf.status.podCIDRs) || self.spec.network == oldSelf.spec.network || self.spec.network.podCIDRs.size() >= oldSelf.status.podCIDRs.size() && cidr(self.spec.network.podCIDRs[0]).containsCIDR(oldSelf.status.podCIDRs[0]) && (oldSelf.status.podCIDRs.size() < 2 || cidr(self.spec.network.podCIDRs[1]).containsCIDR(oldSelf.status.podCIDRs[1]))",messageExpression="'cannot change to ' + self.spec.network.podCIDRs.join(', ') + ' while pods have addresses of ' + oldSelf.status.podCIDRs.join(', ') + ': set CIDRs that contain these, in the same order; a CIDR of a second family may follow'"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.network.joinCIDRs",rule="!has(oldSelf.status) || !has(oldSelf.status.joinCIDRs) || self.spec.network == oldSelf.spec.network || oldSelf.status.joinCIDRs.all(o, (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs : self.spec.network.podCIDRs.map(c, cidr(c).ip().family() == 4 ? '100.64.0.0/16' : 'fd00:100:64::/112')).exists(n, cidr(n) == cidr(o)))",messageExpression="'cannot change to ' + (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs.join(', ') : 'the default') + ' while nodes have addresses of ' + oldSelf.status.joinCIDRs.join(', ') + ': keep these; a CIDR of a second family may follow'"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.network.tunnelType",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.network.tunnelType == oldSelf.spec.network.tunnelType",messageExpression="'cannot change from ' + oldSelf.spec.network.tunnelType + ' to ' + self.spec.network.tunnelType + ' on an installed cluster: nodes with different encapsulations cannot reach each other; remove the OVNCluster and create it again'"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.nodes.datapath",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.nodes.datapath == oldSelf.spec.nodes.datapath",messageExpression="'cannot change from ' + oldSelf.spec.nodes.datapath + ' to ' + self.spec.nodes.datapath + ' on an installed cluster: running pods would lose their network; remove the OVNCluster and create it again'"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.central.dataDirectory",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.central.dataDirectory == oldSelf.spec.central.dataDirectory",messageExpression="'cannot change from ' + oldSelf.spec.central.dataDirectory + ' to ' + self.spec.central.dataDirectory + ' on an installed cluster: the databases would start without their data; remove the OVNCluster, move the directory on its nodes, and create it again'"
 type OVNCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

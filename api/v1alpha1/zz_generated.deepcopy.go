@@ -435,6 +435,16 @@ func (in *OVNClusterStatus) DeepCopyInto(out *OVNClusterStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.PodCIDRs != nil {
+		in, out := &in.PodCIDRs, &out.PodCIDRs
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
+	if in.JoinCIDRs != nil {
+		in, out := &in.JoinCIDRs, &out.JoinCIDRs
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Clients != nil {
 		in, out := &in.Clients, &out.Clients
 		*out = make([]string, len(*in))

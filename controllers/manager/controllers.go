@@ -87,12 +87,13 @@ func (p *process) derived() ([]controller, error) {
 		return nil, err
 	}
 	vpcs := &vpc.Reconciler{Client: s.Client, Northbound: s.Engine, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate}
+	p.subnets = &subnet.Reconciler{
+		Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate,
+		Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs, Defaults: p.defaults(),
+	}
 	return []controller{
 		vpcs,
-		&subnet.Reconciler{
-			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate,
-			Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs,
-		},
+		p.subnets,
 		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},
 		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},

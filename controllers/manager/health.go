@@ -49,7 +49,7 @@ func (p *process) reportHealth(ctx context.Context, engine *northbound.Engine) e
 	var reported corev1.PodCondition
 	period := healthPeriod
 	for {
-		found := health(engine.Acknowledged(), engine.Refused(), time.Now())
+		found := health(engine.Acknowledged(), engine.Refused(), p.subnets.NotGrown(), time.Now())
 		if found != reported {
 			stamped := found
 			stamped.LastTransitionTime = metav1.Now()
@@ -71,8 +71,9 @@ func (p *process) reportHealth(ctx context.Context, engine *northbound.Engine) e
 	}
 }
 
-// health returns the condition without its time. Its text does not change while the problem stays the same.
-func health(acknowledged time.Time, refused []northbound.Refusal, now time.Time) corev1.PodCondition {
+// health returns the condition without its time. Its text does not change while the problem stays the same. notGrown are the messages of
+// subnet.Reconciler.NotGrown.
+func health(acknowledged time.Time, refused []northbound.Refusal, notGrown []string, now time.Time) corev1.PodCondition {
 	c := corev1.PodCondition{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue, Reason: "Written", Message: "the wanted state is written"}
 	if acknowledged.IsZero() {
 		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotLeading", "another kube-ovn-controller leads, or none yet"
@@ -101,6 +102,8 @@ func health(acknowledged time.Time, refused []northbound.Refusal, now time.Time)
 		}
 		c.Status, c.Reason = corev1.ConditionFalse, "Refused"
 		c.Message = "the northbound database refuses the rows of " + strings.Join(names, ", ") + "; everything else is written"
+	case len(notGrown) > 0:
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "SubnetNotGrown", strings.Join(notGrown, "; ")
 	}
 	return c
 }

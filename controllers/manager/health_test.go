@@ -43,12 +43,20 @@ func TestHealth(t *testing.T) {
 		"and how many more":              {now, many, corev1.ConditionFalse, "Refused", "and 4 more; everything else is written"},
 		"no commit":                      {now.Add(-2 * time.Minute), many, corev1.ConditionFalse, "NotAcknowledged", "nothing since 2026-11-22T11:58:00Z"},
 	} {
-		got := health(c.acknowledged, slices.Clone(c.refused), now)
+		got := health(c.acknowledged, slices.Clone(c.refused), nil, now)
 		if got.Status != c.status || got.Reason != c.reason || !strings.Contains(got.Message, c.message) {
 			t.Errorf("%s: got %s %s: %q", name, got.Status, got.Reason, got.Message)
 		}
-		if later := health(c.acknowledged, slices.Clone(c.refused), now.Add(time.Second)); later != got {
+		if later := health(c.acknowledged, slices.Clone(c.refused), nil, now.Add(time.Second)); later != got {
 			t.Errorf("%s: a second later it is another: %q", name, later.Message)
 		}
+	}
+}
+
+func TestHealthOfDefaultSubnets(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	got := health(now, nil, []string{"subnet ovn-default stays", "subnet join stays"}, now)
+	if got.Status != corev1.ConditionFalse || got.Reason != "SubnetNotGrown" || got.Message != "subnet ovn-default stays; subnet join stays" {
+		t.Errorf("got %s %s: %q", got.Status, got.Reason, got.Message)
 	}
 }

@@ -98,6 +98,7 @@ type process struct {
 	log      logr.Logger
 	shared   *reconciler.Shared
 	pods     *pod.Reconciler
+	subnets  *subnet.Reconciler
 	vips     *vip.Reconciler
 	eips     *ovneip.Reconciler
 	policies *policy.Reconciler
@@ -240,7 +241,7 @@ func (p *process) lead(ctx context.Context, session *ovsdbclient.Session, engine
 	if err := vpc.CreateDefault(ctx, c); err != nil {
 		return err
 	}
-	if err := subnet.CreateDefaults(ctx, c, subnet.Defaults{PodCIDRs: p.options.PodCIDRs, JoinCIDRs: p.options.JoinCIDRs}); err != nil {
+	if err := subnet.CreateDefaults(ctx, c, p.defaults()); err != nil {
 		return err
 	}
 	if err := session.WaitConnected(ctx); err != nil {
@@ -278,6 +279,11 @@ func (p *process) lead(ctx context.Context, session *ovsdbclient.Session, engine
 		}
 	})
 	return writers.Wait()
+}
+
+// defaults returns the CIDRs of the subnets that always exist.
+func (p *process) defaults() subnet.Defaults {
+	return subnet.Defaults{PodCIDRs: p.options.PodCIDRs, JoinCIDRs: p.options.JoinCIDRs}
 }
 
 // errDeposed ends the process, which releases the Lease: only a restarted process takes a new term and reads the current content of the

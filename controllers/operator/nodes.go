@@ -42,15 +42,15 @@ func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) 
 	if err != nil {
 		return err
 	}
-	var used []string
+	var used []netip.Prefix
 	if controller, is := live.(*appsv1.Deployment); is {
-		used = render.CIDRs(controller)
+		used = parsed(render.CIDRs(controller))
 	}
 	for _, n := range slices.Concat(p.nodes, p.foreign) {
 		address, field, cidr := within(lists, &n)
 		switch {
 		case field == "":
-		case !slices.ContainsFunc(used, func(s string) bool { used, err := netip.ParsePrefix(s); return err == nil && used == cidr }):
+		case !slices.ContainsFunc(used, func(c netip.Prefix) bool { return c.Contains(address) }):
 			return &halt{reason: "InvalidNetwork", degraded: true, message: fmt.Sprintf(
 				"%s %s holds %s, the address of node %s: choose a CIDR that no node is in", field, cidr, address, n.Name)}
 		default:

@@ -24,10 +24,10 @@ func TestAnInvalidNetworkChangesNothing(t *testing.T) {
 	before := s.stable(t)
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) {
 		spec.Image = "kiln.local/kiln:never"
-		spec.Network.JoinCIDRs = []string{"192.0.2.0/24"}
+		spec.Network.ServiceCIDRs = []string{"192.0.2.0/24"}
 	})
 	g.Eventually(s.condition(t, "Degraded")).Should(Equal(
-		"True InvalidNetwork: network.joinCIDRs 192.0.2.0/24 holds 192.0.2.1, the address of node control-plane-1: " +
+		"True InvalidNetwork: network.serviceCIDRs 192.0.2.0/24 holds 192.0.2.1, the address of node control-plane-1: " +
 			"choose a CIDR that no node is in"))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"), "running workloads continue")
 	after := s.stable(t)
@@ -36,7 +36,7 @@ func TestAnInvalidNetworkChangesNothing(t *testing.T) {
 	g.Expect(after).To(Equal(before))
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) {
 		spec.Image = ""
-		spec.Network.JoinCIDRs = nil
+		spec.Network.ServiceCIDRs = nil
 	})
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }

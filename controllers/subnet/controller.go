@@ -44,12 +44,16 @@ type Reconciler struct {
 	Detached func(vpc string)
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
 	ServiceCIDRs svc.CIDRs
+	// Defaults are the CIDRs of the OVNCluster, to which default subnets grow.
+	Defaults Defaults
 	// UsageDelay is the delay between a change of a subnet's usage and the update of its status. Zero means 1 s.
 	UsageDelay time.Duration
 
 	// allocatorNetworks has the last network that the allocator received for each subnet, as text.
 	allocatorNetworks sync.Map
-	admissions        admissions
+	// notGrown has the reason, by name, why a default subnet cannot grow.
+	notGrown   sync.Map
+	admissions admissions
 }
 
 // Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied.
@@ -63,6 +67,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	switch {
 	case in.subnet.DeletionTimestamp == nil:
+		if err := r.grow(ctx, in); err != nil {
+			return ctrl.Result{}, fmt.Errorf("grow subnet %s: %w", req.Name, err)
+		}
 		if err := r.prepare(ctx, in.subnet); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -172,6 +179,7 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 // remove deletes a subnet from the allocator and its rows from the database. It is idempotent.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
 	r.allocatorNetworks.Delete(name)
+	r.notGrown.Delete(name)
 	addressCounts.Delete(name)
 	r.Allocator.DeleteSubnet(name)
 	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {

@@ -70,6 +70,17 @@ type Defaults struct {
 	JoinCIDRs []netip.Prefix
 }
 
+// of returns the CIDRs of a subnet and their field in the OVNCluster; none for other subnets.
+func (d Defaults) of(subnet string) (cidrs []netip.Prefix, field string) {
+	switch subnet {
+	case kubeovnv1.DefaultSubnet:
+		return d.PodCIDRs, "network.podCIDRs"
+	case kubeovnv1.JoinSubnet:
+		return d.JoinCIDRs, "network.joinCIDRs"
+	}
+	return nil, ""
+}
+
 // CreateDefaults creates the subnets `ovn-default` and `join` if they do not exist. It does not change existing ones. It runs at the start,
 // so that a subnet that a user deletes is recreated at the next start.
 func CreateDefaults(ctx context.Context, c client.Client, d Defaults) error {

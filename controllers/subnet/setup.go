@@ -190,13 +190,17 @@ func (r *Reconciler) aroundServices(ctx context.Context, o client.Object) []reco
 	return r.overlapping(ctx, kubeovnv1.DefaultVpc, svc.PrefixesOf(o.(*networkingv1.ServiceCIDR)))
 }
 
-// overlapping returns requests for the subnets of a VPC that overlap with any of the prefixes.
+// overlapping returns requests for the subnets of a VPC that overlap with any of the prefixes, or do once they have grown.
 func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []netip.Prefix) []reconcile.Request {
 	subnets, err := r.Networks.Overlapping(ctx, vpc, prefixes)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return k8s.RequestsOf[*kubeovnv1.Subnet](subnets)
+	requests := k8s.RequestsOf[*kubeovnv1.Subnet](subnets)
+	if vpc == kubeovnv1.DefaultVpc {
+		requests = append(requests, k8s.Requests(r.Defaults.growing(prefixes)...)...)
+	}
+	return requests
 }
 
 // sameNames returns requests for the subnets with a port name that conflicts with one of the object.
