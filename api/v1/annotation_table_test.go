@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/kiln-net/kiln/api/v1/requesttest"
 )
 
 // Each constant of type Annotation occurs in the table, there are no duplicate rows, and only requests have a parser.
@@ -111,57 +113,27 @@ func TestTheTableIsDocumented(t *testing.T) {
 	}
 }
 
-// requestValues are valid and invalid values of each request of a pod.
-var requestValues = map[Annotation]struct{ valid, invalid []string }{
-	AnnotationIPAddress: {[]string{"10.16.0.9,fd00::9", "10.16.0.9"}, []string{"10.16.0.9,", "10.16.0.9,10.16.0.8", "0.0.0.0/0", "a"}},
-	AnnotationMACAddress: {
-		[]string{"02:00:00:00:00:01", "02-00-00-00-00-01"},
-		[]string{"02:00", "00:00:00:00:00:00", "02:00:00:00:00:00:00:01", "01:00:5e:00:00:01"},
-	},
-	AnnotationLogicalSwitch: {[]string{"web", "a.b-c"}, []string{"a/b", "../a", "a,b", `"`, "Web", strings.Repeat("x", 254)}},
-	AnnotationIPFamily:      {[]string{"ipv4", "IPv6", "dual"}, []string{"6"}},
-	AnnotationIPPool: {
-		[]string{"a,b", "10.16.0.2,10.16.0.3", "10.16.0.2,fd00::2;10.16.0.3,fd00::3"},
-		[]string{"a,10.16.0.2", "10.16.0.2..10.16.0.9", "a;b", "A", `"`},
-	},
-	AnnotationVip: {[]string{"front"}, []string{"a,b", "A", "a b", "a/b"}},
-	AnnotationRoutes: {
-		[]string{`[{"dst":"10.0.0.0/8","gw":"10.16.0.2"}]`, "[\n\t{\"gw\":\"fd00::1\"}\n]", "[]"},
-		[]string{"10.0.0.0/8", `[{"dst":"10.0.0.0/33"}]`, `[{"dst":"10.0.0.0/8","gw":"fd00::1"}]`, "[{}]", "[null]", "{", `[{"dst":"0.0.0.0/0","gw":"\u0000"}]`},
-	},
-	AnnotationDefaultRoute:  {[]string{"true", "false"}, []string{"no"}},
-	AnnotationNorthGateway:  {[]string{"10.16.0.2,fd00::2"}, []string{"10.16.0.2,10.16.0.3", "gateway"}},
-	AnnotationPortVips:      {[]string{"10.16.0.7, 10.16.0.8", "10.16.0.7,10.16.0.7"}, []string{"10.16.0.7,", "10.16.0.0/24"}},
-	AnnotationPortSecurity:  {[]string{"true", "false"}, []string{"yes", "True"}},
-	AnnotationLayer2Forward: {[]string{"true", "false"}, []string{"1"}},
-	AnnotationAAPs:          {[]string{"a, b,,a", "a"}, []string{"a,B", `"`}},
-	AnnotationGroups:        {[]string{"b,a,,a", "a"}, []string{"a,b c", "-1"}},
-	AnnotationDHCPv4:        {[]string{"lease_time=600,router=10.16.0.1"}, nil}, // tests of internal/validation have more values
-	AnnotationDHCPv6:        {[]string{"dns_server=fd00::a"}, nil},
-	AnnotationMachine:       {[]string{"vm"}, nil},
-}
-
 // Each request of a pod accepts only its valid values, no long text and no control characters.
 func TestRequestsAreChecked(t *testing.T) {
-	tooMuch := []string{"a\x00b", "a\x1b[2Jb", "a\u0085\u009bb", strings.Repeat("x", maxRequest+1), strings.Repeat("10.0.0.1,", maxRequest/9+1) + "10.0.0.1"}
+	all, tooMuch := requesttest.OfPods(), requesttest.TooMuch(maxRequest)
 	for _, e := range annotationTable {
 		if e.on != OnPod || e.role == RoleResult {
 			continue
 		}
-		values := requestValues[e.name]
-		if len(values.valid) == 0 || len(values.invalid) == 0 && (e.parse != nil || e.check != nil) {
+		values := all[string(e.name)]
+		if len(values.Valid) == 0 || len(values.Invalid) == 0 && (e.parse != nil || e.check != nil) {
 			t.Errorf("%s has no values to test with", e.name)
 		}
 		read := func(value string) error {
 			var request PodRequest
 			return e.read(map[string]string{e.name.Key(): value}, ProviderOVN, &request)
 		}
-		for _, value := range append(values.valid, "", " ") {
+		for _, value := range append(values.Valid, "", " ") {
 			if err := read(value); err != nil {
 				t.Errorf("%v", err)
 			}
 		}
-		for _, value := range append(values.invalid, tooMuch...) {
+		for _, value := range append(values.Invalid, tooMuch...) {
 			var unreadable *AnnotationError
 			if err := read(value); !errors.As(err, &unreadable) || unreadable.Key != e.name.Key() || strings.ContainsAny(err.Error(), "\x00\x1b\u009b") {
 				t.Errorf("%s=%.40q: %q", e.name, value, err)

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kiln-net/kiln/api/v1/requesttest"
 )
 
 // FuzzParsePodRequest parses arbitrary addresses, MAC addresses and routes. Accepted addresses have no zone and are not IPv4-mapped IPv6. A
@@ -64,11 +66,11 @@ func isPlain(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4
 // groups are sorted and unique. Other names are valid object names.
 func FuzzAnnotations(f *testing.F) {
 	all := ""
-	for name, values := range requestValues {
-		for _, value := range slices.Concat(values.valid, values.invalid) {
-			f.Add(string(name) + "=" + value)
+	for name, values := range requesttest.OfPods() {
+		for _, value := range slices.Concat(values.Valid, values.Invalid) {
+			f.Add(name + "=" + value)
 		}
-		all += string(name) + "=" + values.valid[0] + "\n"
+		all += name + "=" + values.Valid[0] + "\n"
 	}
 	f.Add(all)
 	f.Add("pod_uid=u\nallocated=true\nrouted=true\nip_address=10.16.0.5\nmac_address=06:4b:0a:10:00:05\ncidr=10.16.0.0/16,fd00::/64\n" +

@@ -222,12 +222,12 @@ func parseNo(s string) (bool, error) {
 }
 
 func parseFamily(s string) (corev1.IPFamily, error) {
-	switch strings.ToLower(s) {
-	case "ipv4":
+	switch {
+	case strings.EqualFold(s, "ipv4"):
 		return corev1.IPv4Protocol, nil
-	case "ipv6":
+	case strings.EqualFold(s, "ipv6"):
 		return corev1.IPv6Protocol, nil
-	case "dual":
+	case strings.EqualFold(s, "dual"):
 		return "", nil
 	}
 	return "", errors.New("must be ipv4 or ipv6")

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1/requesttest"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -357,9 +358,14 @@ func annotate(name kubeovnv1.Annotation, value string) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, name.Key(), value)
 }
 
-func annotationsOf(value string, names ...kubeovnv1.Annotation) []string {
-	all := make([]string, len(names))
+// forged returns annotations with values that the parsers accept.
+func forged(names ...kubeovnv1.Annotation) []string {
+	values, all := requesttest.OfPods(), make([]string, len(names))
 	for i, name := range names {
+		value := "forged"
+		if valid := values[string(name)].Valid; len(valid) > 0 {
+			value = valid[0]
+		}
 		all[i] = fmt.Sprintf("%q:%q", name.Key(), value)
 	}
 	return all

@@ -79,8 +79,8 @@ func (r *Reconciler) applyPolicies(ctx context.Context, p *pass) error {
 	var lasting, passing error
 	for _, o := range render.Policies(p.config) {
 		switch err := r.apply(ctx, p, []render.Object{o}); {
-		case err != nil && render.Advises(o) && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)):
-			ctrl.LoggerFrom(ctx).Info("cannot apply a policy that warns users", "policy", o.GetName(), "error", err.Error())
+		case err != nil && render.Informs(o) && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)):
+			ctrl.LoggerFrom(ctx).Info("cannot apply a policy that informs users", "policy", o.GetName(), "error", err.Error())
 		case meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
 			lasting = cmp.Or(lasting, err)
 		case err != nil:

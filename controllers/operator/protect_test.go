@@ -191,14 +191,14 @@ func TestMissingPoliciesStopNoInstallation(t *testing.T) {
 	}
 }
 
-// The API server of an older Kubernetes refuses a policy with functions that it does not know. A policy that only warns protects nothing.
-func TestPoliciesThatOnlyWarnProtectNothing(t *testing.T) {
+// The API server of an older Kubernetes refuses a policy with functions that it does not know. A policy that only informs protects nothing.
+func TestPoliciesThatOnlyInformProtectNothing(t *testing.T) {
 	admin, err := client.NewWithWatch(theWorld.config, client.Options{Scheme: theWorld.admin.Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	kind := schema.GroupKind{Group: admissionv1.GroupName, Kind: "ValidatingAdmissionPolicy"}
-	for prefix, want := range map[string]bool{"kiln-advice": true, "kiln-pod-networks": false} {
+	for prefix, want := range map[string]bool{"kiln-advice": true, "kiln-pod-requests": true, "kiln-pod-networks": false} {
 		refused := 0
 		c := interceptor.NewClient(admin, interceptor.Funcs{
 			Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {

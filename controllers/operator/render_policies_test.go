@@ -28,7 +28,7 @@ import (
 // token of its user or ServiceAccount. Writes are dry runs, which pass through admission.
 func TestPolicies(t *testing.T) {
 	w := newTenancy(t, render.Config{Namespace: testNamespace, PatchPods: true})
-	results := strings.Join(annotationsOf("forged", kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult, kubeovnv1.RoleClaim)...), ",")
+	results := strings.Join(forged(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult, kubeovnv1.RoleClaim)...), ",")
 	w.try(t, []trial{
 		{"a request before the allocation", asTenant, w.patch("web", annotate("ip_address", "10.16.0.9")), ""},
 		{"another network before the allocation", asTenant, w.patch("web", annotate("logical_switch", "blue")), ""},

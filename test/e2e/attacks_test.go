@@ -141,6 +141,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		}
 		requests := kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleClaim, kubeovnv1.RoleRequest)
 		_, stop := startPods(ctx, victimNamespace)
+		unlimited, denied := asController(), 0
 		for i, request := range requests {
 			for j, value := range hostile {
 				annotations := map[string]string{
@@ -155,9 +156,15 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 					pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 				}
 				_, err := attacker.CoreV1().Pods(attackerNamespace).Create(ctx, pod, metav1.CreateOptions{})
+				if deniedAtApply(err) { // but not where the policy is missing, and not to a ReplicationController
+					denied++
+					_, err = unlimited.CoreV1().Pods(attackerNamespace).Create(ctx, pod, metav1.CreateOptions{})
+				}
 				Expect(err).NotTo(HaveOccurred(), "%s=%.20q", request, value)
 			}
 		}
+		AddReportEntry("pods that the admission policy denied at first", denied)
+		Expect(denied).To(BeNumerically(">", 0))
 		unharmed(stop)
 		removePods(ctx, attackerNamespace)
 		oc := &v1alpha1.OVNCluster{}

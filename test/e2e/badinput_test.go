@@ -10,10 +10,13 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -60,7 +63,7 @@ var _ = Describe("bad input", Ordered, func() {
 		func(ctx SpecContext, annotations map[string]string, says string) {
 			pod := cluster.Server(badNamespace, "asks-"+strings.ToLower(strings.ReplaceAll(CurrentSpecReport().LeafNodeText, " ", "-")), suite.Workers[0])
 			pod.Annotations = annotations
-			_, err := suite.Cluster.CoreV1().Pods(badNamespace).Create(ctx, pod, metav1.CreateOptions{})
+			_, err := asController().CoreV1().Pods(badNamespace).Create(ctx, pod, metav1.CreateOptions{})
 			Expect(err).NotTo(HaveOccurred())
 			Eventually(warnings).WithContext(ctx).WithArguments(badNamespace, pod.Name).WithTimeout(30 * time.Second).
 				Should(ContainElement(ContainSubstring(says)))
@@ -71,6 +74,22 @@ var _ = Describe("bad input", Ordered, func() {
 		Entry("no address", map[string]string{"ovn.kubernetes.io/ip_address": "ten"}, `"ten"`),
 		Entry("unknown subnet", map[string]string{"ovn.kubernetes.io/logical_switch": "nowhere"}, "subnet nowhere does not exist"),
 	)
+
+	It("denies a pod and a workload with a request that can never be read", func(ctx SpecContext) {
+		pod := cluster.Server(badNamespace, "unreadable", "")
+		pod.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "ten"}
+		_, err := suite.Cluster.CoreV1().Pods(badNamespace).Create(ctx, pod, metav1.CreateOptions{})
+		Expect(deniedAtApply(err)).To(BeTrue(), "%v", err)
+		Expect(err).To(MatchError(ContainSubstring(`ovn.kubernetes.io/ip_address: "ten" cannot be read: write one address`)))
+		labels := map[string]string{"app": "unreadable"}
+		_, err = suite.Cluster.AppsV1().Deployments(badNamespace).Create(ctx, &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Spec: appsv1.DeploymentSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+			},
+		}, metav1.CreateOptions{})
+		Expect(deniedAtApply(err)).To(BeTrue(), "%v", err)
+	})
 
 	It("refuses a static address that is taken, and gives it once it is free", func(ctx SpecContext) {
 		static := map[string]string{"ovn.kubernetes.io/ip_address": "10.16.77.7"}
@@ -129,6 +148,22 @@ func deletedSoon(ctx context.Context, pod *corev1.Pod) {
 	took := time.Since(begun)
 	AddReportEntry("deletion of a pod that waits for its address", took.Round(100*time.Millisecond).String())
 	Expect(took).To(BeNumerically("<=", bound(usualPodStart)), "the deletion of pod %s", pod.Name)
+}
+
+// deniedAtApply reports whether the admission policy on requests of pods denied a write.
+func deniedAtApply(err error) bool {
+	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'kiln-pod-requests'")
+}
+
+// asController returns a client to which the admission policy denies no request of a pod, as to kube-controller-manager: pods with such requests
+// exist where they, or their workloads, are older than the policy.
+func asController() kubernetes.Interface {
+	GinkgoHelper()
+	config := *suite.Cluster.Config
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:kube-controller-manager", Groups: []string{"system:masters"}}
+	c, err := kubernetes.NewForConfig(&config)
+	Expect(err).NotTo(HaveOccurred())
+	return c
 }
 
 // falseMessages returns the messages of a subnet's conditions that are false or of type Error.

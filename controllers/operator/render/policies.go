@@ -39,8 +39,8 @@ const (
 // annotationPrefix is the prefix of the annotations of a pod's first network, and of the annotations of nodes and namespaces.
 const annotationPrefix = kubeovnv1.ProviderOVN + kubeovnv1.AnnotationDomain + "/"
 
-// policy is a ValidatingAdmissionPolicy and its binding, whose action is Deny unless it warns. Expressions of a policy that denies must not
-// fail: they read optional fields with `?`, lists are constants, and there are no regular expressions. Its failurePolicy is Fail.
+// policy is a ValidatingAdmissionPolicy and its binding, whose action is Deny unless it warns. The failurePolicy is Fail unless it informs.
+// Expressions with failurePolicy Fail must not fail: they read optional fields with `?`, lists are constants, and there are no regular expressions.
 type policy struct {
 	name, app  string
 	group      string
@@ -51,7 +51,9 @@ type policy struct {
 	when        string
 	variables   []admissionv1.Variable
 	validations []admissionv1.Validation
-	// warns is true if violations are warnings. The failurePolicy is then Ignore.
+	// informs is true if the policy protects nothing. Its failurePolicy is Ignore, so that an error in it affects no request.
+	informs bool
+	// warns is true if violations are warnings.
 	warns bool
 }
 
@@ -73,7 +75,7 @@ func Policies(c Config) []Object {
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
 		}, nil),
 		c.controllerMetadata(), c.controllerServices(), c.controllerSlices(), c.controllerLeases(), c.controllerFinalizers(),
-		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), c.advice(), c.adviceOnFields(),
+		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), podRequests(), c.advice(), c.adviceOnFields(),
 	} {
 		objects = append(objects, p.objects(c)...)
 	}
@@ -231,8 +233,11 @@ func (c Config) chassisRequests() policy {
 func (p policy) objects(c Config) []Object {
 	meta := c.clusterMeta(p.name, p.app, p.app)
 	failure, action := admissionv1.Fail, admissionv1.Deny
+	if p.informs {
+		failure = admissionv1.Ignore
+	}
 	if p.warns {
-		failure, action = admissionv1.Ignore, admissionv1.Warn
+		action = admissionv1.Warn
 	}
 	var rules []admissionv1.NamedRuleWithOperations
 	for _, r := range append([]resources{{p.group, p.resources}}, p.others...) {

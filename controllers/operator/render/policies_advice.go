@@ -25,16 +25,12 @@ var (
 )
 
 // advice warns at once about annotations that have no effect: with names that Kiln does not know, for features that this version does not have,
-// with values that cannot be read, and on workloads instead of their pods. It denies nothing: pods with such annotations have events as well.
+// with values that cannot be read and are ignored, and on workloads instead of their pods. Pods with such annotations have events as well.
 func (c Config) advice() policy {
 	return policy{
-		name: advicePrefix, app: ControllerName, warns: true,
-		resources: []string{"pods", "services", "nodes", "namespaces"},
-		others: []resources{
-			{"apps", []string{"deployments", "statefulsets", "daemonsets", "replicasets"}},
-			{"batch", []string{"jobs", "cronjobs"}},
-			{kubeovnv1.GroupVersion.Group, []string{"subnets"}},
-		},
+		name: advicePrefix, app: ControllerName, informs: true, warns: true,
+		resources:  []string{"pods", "services", "nodes", "namespaces"},
+		others:     append(workloads(), resources{kubeovnv1.GroupVersion.Group, []string{"subnets"}}),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when: "!(" + c.isAccount(ControllerName) + ") && (" + annotationsOfPods("object") + ".exists(k, " + isOurs + ") || " +
 			annotationsOfWorkload("object") + ".exists(k, " + isOurs + ")) && (oldObject == null || " +
@@ -48,7 +44,8 @@ func (c Config) advice() policy {
 			{Name: "misplaced", Expression: annotationsOfWorkload("object") + ".filter(k, " + isOurs + ")"},
 		},
 		validations: append([]admissionv1.Validation{
-			advise("variables.unknown.size() == 0", "variables.unknown.join(', ') + ': Kiln knows no such annotation: look for a typing error'"),
+			advise("variables.unknown.size() == 0", "variables.unknown.map(k, "+withSimilar("k")+").join(', ') + ': Kiln knows no such annotation: '"+
+				" + 'look for a typing error in docs/reference/api.md#annotations'"),
 			advise("variables.ineffective.size() == 0", "variables.ineffective.join(', ') + ': without effect in this version'"),
 			advise("variables.misplaced.size() == 0",
 				"variables.misplaced.join(', ') + ': without effect here: annotations of pods belong to the metadata of the pod template'"),
@@ -67,12 +64,12 @@ func (c Config) adviceOnFields() policy {
 		{"Subnet", "vlan", "''"}, {"Subnet", "nodeNetwork", "''"}, {"Subnet", "logicalGateway", "false"}, {"Subnet", "u2oInterconnection", "false"},
 		{"Subnet", "u2oInterconnectionIP", "''"}, {"Subnet", "enableExternalLBAddress", "false"},
 		{"Vpc", "enableExternal", "false"}, {"Vpc", "extraExternalSubnets", "[]"}, {"Vpc", "enableBfd", "false"},
-		{"Vip", "attachSubnets", "[]"}, {"IP", "attachSubnets", "[]"},
+		{"Vip", "attachSubnets", "[]"}, {"IP", "attachSubnets", "[]"}, {"IP", "attachIps", "[]"}, {"IP", "attachMacs", "[]"}, {"IP", "containerID", "''"},
 	} {
 		fields = append(fields, fmt.Sprintf("(dyn(object).kind == '%s' && dyn(object).?spec.?%[2]s.orValue(%[3]s) != %[3]s ? ['%[2]s'] : [])", f.kind, f.field, f.none))
 	}
 	return policy{
-		name: advicePrefix + "-fields", app: ControllerName, warns: true,
+		name: advicePrefix + "-fields", app: ControllerName, informs: true, warns: true,
 		group: kubeovnv1.GroupVersion.Group, resources: append([]string{"subnets", "vpcs", "vips", "ips"}, unimplemented("")...),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when:       "!(" + c.isAccount(ControllerName) + ") && (oldObject == null || dyn(object).?spec != dyn(oldObject).?spec)",
@@ -91,10 +88,23 @@ const (
 	isOurs = `(k.startsWith('` + annotationPrefix + `') || ` + isOfAttachment + `)`
 )
 
+// withSimilar returns an expression for an unknown key, with the known names that have the same first letters.
+func withSimilar(key string) string {
+	var known []string
+	for _, k := range kubeovnv1.AllAnnotationKeys() {
+		known = append(known, strings.TrimPrefix(k, annotationPrefix))
+	}
+	return fmt.Sprintf("[%[1]s.substring(%[2]d)].map(n, %[3]s.filter(m, m.startsWith(n.size() < 4 ? n : n.substring(0, 4)))).map(l, "+
+		"%[1]s + (l.size() == 0 ? '' : ' (did you mean ' + l.join(' or ') + '?)'))[0]", key, len(annotationPrefix), celList(known))
+}
+
 // annotationsOfPods returns an expression for the annotations of a pod, of the pods of a workload, or of another object.
-func annotationsOfPods(object string) string {
-	return fmt.Sprintf("(dyn(%[1]s).kind == 'CronJob' ? dyn(%[1]s).?spec.?jobTemplate.?spec.?template.?metadata.?annotations.orValue({}) : "+
-		"dyn(%[1]s).?spec.?template.hasValue() ? dyn(%[1]s).?spec.?template.?metadata.?annotations.orValue({}) : dyn(%[1]s).metadata.?annotations.orValue({}))", object)
+func annotationsOfPods(object string) string { return ofPods(object, "metadata.?annotations", "{}") }
+
+// ofPods returns an expression for a field of a pod, or of the pod template of a workload; none is the value of a missing field.
+func ofPods(object, field, none string) string {
+	return fmt.Sprintf("(dyn(%[1]s).kind == 'CronJob' ? dyn(%[1]s).?spec.?jobTemplate.?spec.?template.?%[2]s.orValue(%[3]s) : "+
+		"dyn(%[1]s).?spec.?template.hasValue() ? dyn(%[1]s).?spec.?template.?%[2]s.orValue(%[3]s) : dyn(%[1]s).?%[2]s.orValue(%[3]s))", object, field, none)
 }
 
 // annotationsOfWorkload returns an expression for the own annotations of an object that has a pod template.
@@ -102,43 +112,30 @@ func annotationsOfWorkload(object string) string {
 	return fmt.Sprintf("(dyn(%[1]s).kind == 'CronJob' || dyn(%[1]s).?spec.?template.hasValue() ? dyn(%[1]s).metadata.?annotations.orValue({}) : {})", object)
 }
 
-// adviceOnValues checks requests in the form that is the same for every pod. kube-ovn-controller checks the rest.
+// adviceOnValues warns about invalid values that Kiln ignores. Values without which a pod gets no network are denied by podRequests.
 func adviceOnValues() []admissionv1.Validation {
-	addresses := "v.split(',').all(a, isIP(a.trim()))"
-	onePerFamily := addresses + " && (v.split(',').size() == 1 || v.split(',').size() == 2 && v.split(',').filter(a, ip(a.trim()).family() == 4).size() == 1)"
-	names := "v.split(',').all(n, n.trim() == '' || n.trim().matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$'))"
+	names := "v.split(',').map(n, n.trim()).all(n, n == '' || " + isName("n") + ")"
 	var all []admissionv1.Validation
 	for _, r := range []struct {
 		annotation kubeovnv1.Annotation
+		kinds      []string
 		valid      string // an expression about v, the value
 		want       string
 	}{
-		{kubeovnv1.AnnotationIPAddress, onePerFamily, "write one address, or one of each family as in 10.16.0.9,fd00::9"},
-		{kubeovnv1.AnnotationNorthGateway, onePerFamily, "write one address, or one of each family as in 10.16.0.9,fd00::9"},
-		{kubeovnv1.AnnotationPortVips, addresses, "write addresses with commas between them"},
-		{kubeovnv1.AnnotationMACAddress, "v.matches('^([0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}$|^([0-9a-fA-F]{4}[.]){2}[0-9a-fA-F]{4}$') && v.matches('^.[02468aceACE]')",
-			"write a unicast MAC address like 02:00:00:00:16:01"},
-		{kubeovnv1.AnnotationIPFamily, "v.lowerAscii() in ['ipv4', 'ipv6', 'dual']", "write ipv4 or ipv6"},
-		{kubeovnv1.AnnotationDefaultRoute, isBoolean, "write true or false"},
-		{kubeovnv1.AnnotationPortSecurity, isBoolean, "write true or false"},
-		{kubeovnv1.AnnotationLayer2Forward, isBoolean, "write true or false"},
-		{kubeovnv1.AnnotationRoutes, "v.startsWith('[') && v.endsWith(']')", `write a JSON list like [{"dst":"192.168.0.0/16","gw":"10.16.0.2"}]`},
-		{kubeovnv1.AnnotationLogicalSwitch, names, "write the name of a Subnet"},
-		{kubeovnv1.AnnotationVip, names, "write the name of a Vip"},
-		{kubeovnv1.AnnotationAAPs, names, "write names of Vips with commas between them"},
-		{kubeovnv1.AnnotationGroups, names, "write names of SecurityGroups with commas between them"},
+		{kubeovnv1.AnnotationPortSecurity, kindsOfPods, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationLayer2Forward, kindsOfPods, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationAAPs, kindsOfPods, names, "write names of Vips with commas between them"},
+		{kubeovnv1.AnnotationGroups, kindsOfPods, names, "write names of SecurityGroups with commas between them"},
+		{kubeovnv1.AnnotationLogicalRouter, []string{"Service"}, isName("v"), "write the name of a Vpc"},
 	} {
 		key := r.annotation.Key()
 		value := fmt.Sprintf("dyn(variables.all[?'%s'].orValue(''))", key)
 		// A list of one element binds the value to a name.
-		all = append(all, advise(fmt.Sprintf("!(dyn(object).kind in ['Pod', 'Deployment', 'StatefulSet', 'DaemonSet', 'ReplicaSet', 'Job', 'CronJob']) || "+
-			"[string(%s).trim()].all(v, v == '' || %s)", value, r.valid),
-			fmt.Sprintf("'%s: ' + string(%s) + ' cannot be read: ' + %s", key, value, celString(r.want))))
+		all = append(all, advise(fmt.Sprintf("!(dyn(object).kind in %s) || [string(%s).trim()].all(v, v == '' || %s)", celList(r.kinds), value, r.valid),
+			fmt.Sprintf("'%s: ' + %s + ' cannot be read, and is ignored: ' + %s", key, quoted("string("+value+")"), celString(r.want))))
 	}
 	return all
 }
-
-const isBoolean = "v in ['true', 'false']"
 
 // advise returns a validation with an expression for its message. The API server uses the constant message when that expression fails, for example
 // because a value has several lines.
@@ -149,8 +146,10 @@ func advise(expression, message string) admissionv1.Validation {
 	}
 }
 
-// Advises reports whether an object belongs to an admission policy that only warns.
-func Advises(o Object) bool { return strings.HasPrefix(o.GetName(), advicePrefix) }
+// Informs reports whether an object belongs to an admission policy that protects nothing: it tells users at apply what has no effect.
+func Informs(o Object) bool {
+	return strings.HasPrefix(o.GetName(), advicePrefix) || o.GetName() == podRequestsName
+}
 
 // advicePrefix is the prefix of the names of policies that only warn.
 const advicePrefix = "kiln-advice"
