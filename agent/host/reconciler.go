@@ -71,6 +71,8 @@ type Reconciler struct {
 	links   links                // the interfaces on which the node's part as a gateway depends
 	served  Masquerade           // the last state written to nftables
 	at      time.Time            // the time of that write
+
+	conntrackFailure string // the last error of raiseConntrack
 }
 
 // Reconcile runs a pass over the node's network. This node is the only object of the queue.
@@ -169,6 +171,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	if err := errors.Join(setForwarding(plan.Addresses), keepNeighbours()); err != nil {
 		return err, nil
 	}
+	r.raiseConntrack(ctx)
 	taken, err := setRoutes(link, plan.Routes)
 	if err != nil {
 		return err, nil
