@@ -79,6 +79,16 @@ func Endpoint(address netip.Addr, port int) string {
 	return "ssl:" + net.JoinHostPort(address.String(), strconv.Itoa(port))
 }
 
+// Answering returns a database without the members that did not answer the operator's last request, which have no role. If none has
+// answered, it returns all of them.
+func Answering(db v1alpha1.DatabaseStatus) v1alpha1.DatabaseStatus {
+	answering := slices.DeleteFunc(slices.Clone(db.Members), func(m v1alpha1.DatabaseMember) bool { return m.Role == "" })
+	if len(answering) > 0 {
+		db.Members = answering
+	}
+	return db
+}
+
 // Endpoints returns the members of a database at a port, in the order of the status. Members that have not joined yet are
 // omitted, unless none has joined; members with an invalid address are omitted, too. During a recovery Endpoints returns nil
 // until the new cluster exists, so that clients do not leave the old one too early.

@@ -28,6 +28,33 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
+func TestAnswering(t *testing.T) {
+	members := func(roles ...string) v1alpha1.DatabaseStatus {
+		var db v1alpha1.DatabaseStatus
+		for i, role := range roles {
+			db.Members = append(db.Members, v1alpha1.DatabaseMember{Node: string(rune('a' + i)), Role: role})
+		}
+		return db
+	}
+	for name, c := range map[string]struct {
+		db   v1alpha1.DatabaseStatus
+		want string
+	}{
+		"all answer":        {members("leader", "follower", "follower"), "abc"},
+		"one is silent":     {members("", "leader", "follower"), "bc"},
+		"none has a leader": {members("candidate", "", ""), "a"},
+		"none answers":      {members("", "", ""), "abc"},
+	} {
+		got := ""
+		for _, m := range Answering(c.db).Members {
+			got += m.Node
+		}
+		if got != c.want || len(c.db.Members) != 3 {
+			t.Errorf("%s: %s of %d, want %s", name, got, len(c.db.Members), c.want)
+		}
+	}
+}
+
 func TestWatchGivesTheNewestState(t *testing.T) {
 	environment, err := apiserver.New()
 	if err != nil {

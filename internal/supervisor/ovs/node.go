@@ -145,11 +145,12 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 	}
 }
 
-// follow stores the members of the southbound database. During a recovery it keeps the old ones until the new database is
+// follow stores the members of the southbound database that answer the operator, so that ovn-controller leaves a silent member long before
+// its own probe: it keeps its connection if its member stays in the list. During a recovery it keeps the old ones until the new database is
 // complete: ovn-controller cannot reach the old database then and leaves all flows unchanged. ovn-controller would take the new
 // database for a stale copy of the old one, so it needs a reset.
 func (n *node) follow(southbound v1alpha1.DatabaseStatus) {
-	remotes := ovncluster.Endpoints(southbound, southboundPort)
+	remotes := ovncluster.Endpoints(ovncluster.Answering(southbound), southboundPort)
 	if southbound.Recovering() || len(remotes) == 0 {
 		return
 	}
