@@ -13,6 +13,9 @@ const (
 	ConditionFieldsSupported = "FieldsSupported"
 	// ConditionNamespacesBound exists on subnets of custom VPCs. It is False while the subnet names namespaces that its VPC does not list.
 	ConditionNamespacesBound = "NamespacesBound"
+	// ConditionPortsAvailable exists on subnets with more addresses than their switch can have ports. It is False while the switch has all
+	// its ports: new pods wait.
+	ConditionPortsAvailable = "PortsAvailable"
 	// ConditionGatewayReady: a gateway node forwards the traffic of a subnet with a centralized gateway. Other subnets have the condition
 	// only while their policyRoutingTableID conflicts with another subnet.
 	ConditionGatewayReady = "GatewayReady"
@@ -38,6 +41,10 @@ const (
 	ReasonNotImplemented = "NotImplemented"
 	// ReasonValid: the spec is valid.
 	ReasonValid = "Valid"
+	// ReasonPortsAvailable: the switch of a subnet can have further ports.
+	ReasonPortsAvailable = "PortsAvailable"
+	// ReasonSwitchFull: the switch of a subnet has all the ports that it can have.
+	ReasonSwitchFull = "SwitchFull"
 	// ReasonFieldsIgnored: the spec sets fields that have no effect in this version.
 	ReasonFieldsIgnored = "FieldsIgnored"
 	// ReasonAllInForce: every field that is set has its effect.

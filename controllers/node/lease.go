@@ -29,7 +29,7 @@ func (r *Reconciler) lease(node *corev1.Node, subnet join.Subnet) (ipam.Lease, e
 	case err == nil:
 		return lease, nil
 	case errors.Is(err, ipam.ErrExhausted):
-		k8s.Warn(r.Recorder, node, ReasonNoAddress, join.Full("deleted nodes"))
+		k8s.Warn(r.Recorder, node, ReasonNoAddress, join.Full(err, "deleted nodes"))
 	case errors.Is(err, join.ErrNameTaken):
 		k8s.Warn(r.Recorder, node, ReasonNoAddress, fmt.Sprintf(
 			"port name %s is held by a pod, which loses it now, or by an IP object: delete the IP object if there is one of this name without a pod", port))

@@ -157,7 +157,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		}
 		if overlap := (*overlapError)(nil); errors.As(err, &overlap) {
 			names = append(names, overlap.subnets...)
-			if len(overlap.subnets) > 0 && errors.Is(err, ipam.ErrExhausted) {
+			if exhausted := (*ipam.ExhaustedError)(nil); len(overlap.subnets) > 0 && errors.As(err, &exhausted) {
 				obstacle += fmt.Sprintf(" (a pod of a custom VPC gets no address of a pod in subnet %s, because every node reaches those)",
 					strings.Join(overlap.subnets, ", "))
 			}
@@ -293,6 +293,7 @@ func explain(subnet string, err error) (string, bool) {
 		taken     *ipam.TakenError
 		outside   *ipam.OutsideError
 		exhausted *ipam.ExhaustedError
+		ports     *ipam.PortsError
 	)
 	switch {
 	case errors.As(err, &p):
@@ -305,6 +306,8 @@ func explain(subnet string, err error) (string, bool) {
 		return "the Vip does not have its addresses: its conditions say why", true
 	case errors.Is(err, ipam.ErrNoPool):
 		return err.Error() + ": its condition Validated may say why", true
+	case errors.As(err, &ports):
+		return fmt.Sprintf("subnet %s is full: %v: delete pods, or serve the namespace with another subnet", subnet, ports), true
 	case errors.As(err, &exhausted) && len(exhausted.Pools) > 0:
 		return err.Error() + ": delete pods, add to its ips or shorten excludeIps of the subnet", true
 	case errors.As(err, &exhausted):

@@ -79,6 +79,10 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 			fmt.Errorf("allocate: %w", &ipam.ExhaustedError{}),
 			"subnet s1 is full, it has no free IPv4 address: delete pods, enlarge its cidrBlock or shorten its excludeIps",
 		},
+		"all ports": {
+			fmt.Errorf("allocate: %w", &ipam.PortsError{Limit: 2047}),
+			"subnet s1 is full: the switch has all 2047 ports that it can have: delete pods, or serve the namespace with another subnet",
+		},
 		"taken": {
 			fmt.Errorf("allocate: %w", &ipam.TakenError{Address: a, By: "web.shop"}),
 			"AddressConflict: address 10.16.0.9 is taken by web.shop: ask for another one",

@@ -35,7 +35,7 @@ type problem struct {
 	subnets []string
 	// quiet problems cause no event on the pod: another condition reports them.
 	quiet bool
-	// full means that the subnets have no free address, and any address would do.
+	// full means that the subnets have no free address or port, and any address would do.
 	full bool
 }
 

@@ -200,7 +200,7 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 	if err != nil {
 		return ipam.Subnet{}, err
 	}
-	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...)}, nil
+	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...), OwnPorts: translate.OwnPorts(len(shared))}, nil
 }
 
 // claimedLayout returns a layout with one claimed address of each family. Leases outside of it are restored as well.

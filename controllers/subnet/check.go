@@ -94,6 +94,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	for _, vip := range features.Vips { // not allocated to ports automatically
 		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
 	}
+	network.OwnPorts = translate.OwnPorts(len(features.Vips))
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
 		return checked{}, problem
 	}

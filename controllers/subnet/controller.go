@@ -132,6 +132,8 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 		}
 		err = fmt.Errorf("%w: VPC %s does not exist: create it, or delete the subnet, whose ports reach one another only",
 			northbound.ErrWaiting, lookup.VpcOf(in.subnet))
+	case errors.Is(err, northbound.ErrDatapaths):
+		err = fmt.Errorf("%w: delete Subnets or Vpcs", err)
 	case errors.Is(err, northbound.ErrWaiting):
 		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, lookup.VpcOf(in.subnet))
 	}
@@ -181,6 +183,7 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	r.allocatorNetworks.Delete(name)
 	r.notGrown.Delete(name)
 	addressCounts.Delete(name)
+	portCounts.Delete(name)
 	r.Allocator.DeleteSubnet(name)
 	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the switch of subnet %s: %w", name, err)

@@ -23,6 +23,16 @@ var addressCounts = reconciler.NewSeries(
 
 var usageLabels = []string{"subnet_name", "protocol", "subnet_cidr"}
 
+// portCounts has the ports of a subnet's switch, and their largest number.
+var portCounts = reconciler.NewSeries(
+	prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_subnet_ports", Help: "Ports of the subnet's switch, with those of reserved and retained addresses.",
+	}, []string{"subnet_name"}),
+	prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_subnet_ports_limit", Help: "The largest number of ports that the subnet's switch can have.",
+	}, []string{"subnet_name"}),
+)
+
 // measure exports the usage of a subnet.
 func (r *Reconciler) measure(subnet *kubeovnv1.Subnet, usage ipam.Usage) {
 	cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
@@ -35,4 +45,6 @@ func (r *Reconciler) measure(subnet *kubeovnv1.Subnet, usage ipam.Usage) {
 		available, used = min(available, family.Available), max(used, family.Using)
 	}
 	addressCounts.Set([]string{subnet.Name, subnet.Spec.Protocol, subnet.Spec.CIDRBlock}, available, used)
+	ports := r.Allocator.Ports(subnet.Name)
+	portCounts.Set([]string{subnet.Name}, float64(ports.Used), float64(ports.Limit))
 }

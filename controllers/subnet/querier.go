@@ -43,7 +43,7 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 		lease, err = r.Allocator.Allocate(holder, querierRequest(s, network))
 		switch {
 		case errors.Is(err, ipam.ErrExhausted):
-			return nil, fmt.Errorf("%w: no address is free for the querier of multicast groups", northbound.ErrWaiting)
+			return nil, fmt.Errorf("%w: the querier of multicast groups gets no address: %w", northbound.ErrWaiting, err)
 		case err != nil:
 			return nil, fmt.Errorf("find an address for the querier of multicast groups: %w", err)
 		}

@@ -6,10 +6,12 @@ package subnet
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -34,6 +36,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 		setQuerier(&subnet.Status, result.querier)
 	}
 	r.setNamespacesBound(in)
+	r.setPortsAvailable(subnet)
 	ready := readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name))
 	if subnet.DeletionTimestamp != nil {
 		ready = r.blocked(subnet)
@@ -63,6 +66,46 @@ func (r *Reconciler) setUsage(subnet *kubeovnv1.Subnet) {
 	status.V6AvailableIPs, status.V6AvailableIPRange = v6.Available, v6.AvailableRanges
 	status.V6UsingIPs, status.V6UsingIPRange = v6.Using, v6.UsingRanges
 	r.measure(subnet, usage)
+}
+
+// setPortsAvailable sets the condition PortsAvailable of a subnet whose switch can have fewer ports than the subnet has addresses, and
+// removes it from other subnets. Call it after setUsage.
+func (r *Reconciler) setPortsAvailable(subnet *kubeovnv1.Subnet) {
+	conditions, ports := &subnet.Status.Conditions, r.Allocator.Ports(subnet.Name)
+	if !r.Allocator.HasSubnet(subnet.Name) || ports.Limit == 0 || !ports.Full() && addressesOf(subnet) < float64(ports.Limit) {
+		apimeta.RemoveStatusCondition(conditions, kubeovnv1.ConditionPortsAvailable)
+		return
+	}
+	before := slices.Clone(*conditions)
+	c := metav1.Condition{
+		Type: kubeovnv1.ConditionPortsAvailable, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonPortsAvailable,
+		Message: fmt.Sprintf("the switch of the subnet can have %d ports, fewer than the subnet has addresses", ports.Limit),
+	}
+	if ports.Full() {
+		c.Status, c.Reason = metav1.ConditionFalse, kubeovnv1.ReasonSwitchFull
+		c.Message = fmt.Sprintf("the switch of the subnet has all %d ports that it can have, and new ones wait: %s", ports.Limit, remedyForPorts(subnet.Name))
+	}
+	k8s.SetConditions(conditions, subnet.Generation, c)
+	k8s.WarnAnew(r.Recorder, subnet, before, *conditions, c.Type)
+}
+
+// remedyForPorts says what to do about a full switch.
+func remedyForPorts(subnet string) string {
+	if subnet == kubeovnv1.JoinSubnet {
+		return "each node needs one, and each VPC with clusterAccess Services: remove unused ones"
+	}
+	return "create another subnet and move namespaces to it by its field namespaces, or delete pods"
+}
+
+// addressesOf returns the number of ports for which a subnet has addresses: those of its smaller family.
+func addressesOf(subnet *kubeovnv1.Subnet) float64 {
+	status, least := &subnet.Status, math.Inf(1)
+	for _, n := range []float64{status.V4AvailableIPs + status.V4UsingIPs, status.V6AvailableIPs + status.V6UsingIPs} {
+		if n > 0 {
+			least = min(least, n)
+		}
+	}
+	return least
 }
 
 // readyCondition returns the Ready condition for the current spec. known is true if an earlier spec may still be applied.

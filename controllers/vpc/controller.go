@@ -101,7 +101,11 @@ func (r *Reconciler) apply(ctx context.Context, in inputs, router translate.VpcI
 		return fmt.Errorf("%w: subnet %s is not valid yet, and default routes go to its gateway", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
 	}
 	router.DefaultNextHops = hops
-	return r.Northbound.Apply(ctx, translate.VpcOwner(in.vpc.Name), translate.Vpc(router))
+	err := r.Northbound.Apply(ctx, translate.VpcOwner(in.vpc.Name), translate.Vpc(router))
+	if errors.Is(err, northbound.ErrDatapaths) {
+		return fmt.Errorf("%w: delete Subnets or Vpcs", err)
+	}
+	return err
 }
 
 // finish deletes the router of a deleted VPC without subnets, and removes the finalizer. Until then the VPC stays applied, links

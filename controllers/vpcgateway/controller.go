@@ -88,7 +88,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	lease, err := r.leases.Lease(in.vpc.Name, translate.VpcGatewayPort(in.vpc.Name), in.join)
 	if err != nil {
 		if errors.Is(err, ipam.ErrExhausted) {
-			err = errNoAddress
+			err = fmt.Errorf("%w: %s", errNoAddress, join.Full(err, "unused VPCs or nodes, or set clusterAccess to None"))
 		}
 		return fmt.Errorf("allocate an address: %w", err)
 	}
@@ -112,7 +112,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 }
 
 // errNoAddress is the error of a full join subnet. A released address requeues the VPC.
-var errNoAddress = fmt.Errorf("%w: %s", northbound.ErrWaiting, join.Full("unused VPCs or nodes, or set clusterAccess to None"))
+var errNoAddress = fmt.Errorf("%w", northbound.ErrWaiting)
 
 // rows returns the inputs of the rows.
 func (in *inputs) rows() translate.VpcGatewayInputs {

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
@@ -30,6 +31,8 @@ type Subnet struct {
 	Gateways []netip.Addr
 	// Exclude holds addresses that are allocated only on explicit request. Parts outside CIDRs are ignored.
 	Exclude []ipfamily.Range
+	// OwnPorts is the number of ports of the switch that hold no address of the allocator, such as its port to the router.
+	OwnPorts int
 }
 
 // Pool reserves a part of a subnet's addresses for requests that name the pool. Excluded addresses, and addresses outside the
@@ -73,7 +76,8 @@ type Lease struct {
 var (
 	// ErrNoSubnet reports that the allocator has no such subnet.
 	ErrNoSubnet = errors.New("no such subnet")
-	// ErrExhausted reports that every address of the subnet, or of the requested pools, is held or excluded.
+	// ErrExhausted reports that every address of the subnet, or of the requested pools, is held or excluded (ExhaustedError), or
+	// that the switch has no room for another port (PortsError).
 	ErrExhausted = errors.New("no free address")
 	// ErrNoPool reports that the subnet has no pool with a requested name.
 	ErrNoPool = errors.New("no such IPPool in the subnet")
@@ -138,8 +142,9 @@ func (e *OutsideError) Error() string {
 //
 // Lock order: shard, subnets, subnet.
 type Allocator struct {
-	seed   maphash.Seed
-	shards [64]shard
+	seed      maphash.Seed
+	shards    [64]shard
+	portLimit atomic.Int64 // see LimitPorts
 
 	mu        sync.RWMutex // guards subnets and listeners
 	subnets   map[string]*subnet
@@ -184,7 +189,7 @@ func (a *Allocator) ChangeSubnet(name string, s Subnet, inTheWay func(Holder) bo
 	a.mu.Lock()
 	sub, ok := a.subnets[name]
 	if !ok {
-		sub = newSubnet(name)
+		sub = newSubnet(name, &a.portLimit)
 		a.subnets[name] = sub
 	}
 	a.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
@@ -26,6 +27,9 @@ type subnet struct {
 	pools  [2]pool                // by family
 	macs   map[[6]byte]string     // holders of MAC addresses that do not derive from the holder's IPv4 address
 	shared map[string]sharedLease // by user
+	ports  int                    // the holders' ports, see portsOf
+
+	portLimit *atomic.Int64 // the allocator's
 }
 
 // holding is the compact form of a port's lease. Without a subnet it is empty.
@@ -38,8 +42,8 @@ type holding struct {
 // noMAC is the MAC address of a port that was restored without one.
 var noMAC [6]byte
 
-func newSubnet(name string) *subnet {
-	return &subnet{name: name, pools: [2]pool{newPool(), newPool()}, macs: map[[6]byte]string{}}
+func newSubnet(name string, portLimit *atomic.Int64) *subnet {
+	return &subnet{name: name, pools: [2]pool{newPool(), newPool()}, macs: map[[6]byte]string{}, portLimit: portLimit}
 }
 
 // setLayout computes the layout again after a change of the spec or the pools. If inTheWay is not nil and selects held
@@ -109,8 +113,7 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 		return holding{}, Lease{}, ErrNoSubnet
 	}
 	if old.subnet != s {
-		h, err := s.hold(port, w)
-		return h, s.lease(h), err
+		return s.enter(port, w)
 	}
 	before := s.lease(old)
 	if s.fits(port, old, before, w) {
@@ -120,6 +123,7 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 	s.free(port, old)
 	h, err := s.hold(port, w)
 	if err == nil {
+		s.ports += portsOf(port, h) - portsOf(port, old)
 		return h, s.lease(h), nil
 	}
 	// The lock was held throughout, so no other port can have taken the addresses.
@@ -127,10 +131,26 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 	return h, Lease{}, errors.Join(err, again)
 }
 
+// enter gives a holding to a port that has none in this subnet. A lease to restore is of a port that the switch may have already, so
+// the limit of ports does not refuse it.
+func (s *subnet) enter(port string, w want) (holding, Lease, error) {
+	if !w.asIs {
+		if err := s.admit(port, w.Request); err != nil {
+			return holding{}, Lease{}, err
+		}
+	}
+	h, err := s.hold(port, w)
+	if err == nil {
+		s.ports += portsOf(port, h)
+	}
+	return h, s.lease(h), err
+}
+
 // release frees a port's holding in this subnet.
 func (s *subnet) release(port string, h holding) {
 	s.Lock()
 	defer s.Unlock()
+	s.ports -= portsOf(port, h)
 	s.free(port, h)
 }
 

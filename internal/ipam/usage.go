@@ -56,7 +56,8 @@ func (a *Allocator) Usage(subnet string) Usage {
 	return u
 }
 
-// Available returns the number of available addresses of a subnet, both families together; 0 for an unknown subnet.
+// Available returns the number of available addresses of a subnet, both families together, at most the number of ports that its
+// switch can still have; 0 for an unknown subnet.
 func (a *Allocator) Available(subnet string) (total float64) {
 	s := a.subnet(subnet)
 	if s == nil {
@@ -68,6 +69,9 @@ func (a *Allocator) Available(subnet string) (total float64) {
 		if p := &s.pools[family]; p.enabled() {
 			total += p.available()
 		}
+	}
+	if u := s.portUsage(); u.Limit > 0 {
+		total = min(total, float64(max(u.Limit-u.Used, 0)))
 	}
 	return total
 }

@@ -50,8 +50,11 @@ func Read(ctx context.Context, reader client.Reader) (Subnet, error) {
 // Is reports whether an object is the join subnet.
 func Is(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
 
-// Full returns a message for users about a join subnet without a free address.
-func Full(others string) string {
+// Full returns a message for users about a join subnet without a free address or port; err is ipam.ErrExhausted.
+func Full(err error, others string) string {
+	if ports := (*ipam.PortsError)(nil); errors.As(err, &ports) {
+		return fmt.Sprintf("subnet %s is full: %v: remove %s", kubeovnv1.JoinSubnet, ports, others)
+	}
 	return fmt.Sprintf("subnet %s has no free address: widen its cidrBlock, or remove %s", kubeovnv1.JoinSubnet, others)
 }
 

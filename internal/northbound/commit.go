@@ -149,6 +149,9 @@ func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*pla
 	if err != nil {
 		return nil, err
 	}
+	if len(missing) > 0 && missing[0] == aDatapath {
+		return nil, ErrDatapaths
+	}
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("%w: %s", ErrWaiting, missing[0].table)
 	}

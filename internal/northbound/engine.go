@@ -94,7 +94,8 @@ func (e *Engine) NeedLeaderElection() bool { return false }
 // want == nil deletes all rows of o. Apply returns
 //
 //   - nil when the database holds the rows;
-//   - ErrWaiting, at once and without a write, when a parent or a referenced row of another owner does not exist;
+//   - ErrWaiting, at once and without a write, when a parent or a referenced row of another owner does not exist, or when there is
+//     no room for another datapath (ErrDatapaths);
 //   - ErrDeposed when this process does not lead;
 //   - ErrNoAnswer when the server drops, or does not answer, transactions with these rows;
 //   - ctx's error when ctx ends first; the rows may still be written;

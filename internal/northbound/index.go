@@ -40,6 +40,7 @@ func newIndex() *index {
 func (x *index) update(r *ovsdbclient.Replica, u ovsdbclient.Update) effects {
 	var fx effects
 	for _, change := range u.Rows {
+		fx.follow(change)
 		if change.Table == nb.NBGlobalTable {
 			fx.global, _ = change.New.(*nb.NBGlobal)
 			continue

@@ -59,6 +59,8 @@ type planner struct {
 	// released are elements that earlier plans of the batch release, by owner. The last owner to release an element must remove
 	// it.
 	released map[element][]desired.Owner
+	// datapaths is the number of logical switches and routers that earlier plans of the batch insert.
+	datapaths int
 }
 
 // plan compares an owner's wanted rows with the replica. If missing, the rows of other owners that it waits for, is not empty,
@@ -80,6 +82,9 @@ func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missin
 		if err := pl.row(p, w); err != nil {
 			return nil, nil, err
 		}
+	}
+	if !pl.admits(p) {
+		return nil, []rowID{aDatapath}, nil
 	}
 	pl.unwanted(p, owner, wanted)
 	pl.elements(p, owner, wanted)

@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/vipusers"
 )
@@ -38,7 +39,8 @@ type Shared struct {
 }
 
 // NewShared returns the parts for a manager, with an empty allocator and a closed gate. It adds the indexes that lookups need.
-// openMembership lets every namespace use custom VPCs, private subnets and IPPools with namespaces.
+// openMembership lets every namespace use custom VPCs, private subnets and IPPools with namespaces. The allocator follows the number of
+// ports that a switch can have.
 func NewShared(ctx context.Context, mgr ctrl.Manager, engine *northbound.Engine, openMembership bool) (*Shared, error) {
 	c, indexer := mgr.GetClient(), mgr.GetFieldIndexer()
 	s := &Shared{
@@ -62,5 +64,7 @@ func NewShared(ctx context.Context, mgr ctrl.Manager, engine *northbound.Engine,
 		return nil, err
 	}
 	s.Grants = grants.NewRules(c, s.Namespaces, openMembership)
+	engine.Subscribe(northbound.KindCapacity, func(desired.Owner) { s.Allocator.LimitPorts(engine.Capacity().Ports) })
+	s.Allocator.LimitPorts(engine.Capacity().Ports)
 	return s, nil
 }

@@ -181,12 +181,15 @@ func (w Request) obstacle(err error) *validation.Problem {
 	var (
 		held    *ipam.TakenError
 		outside *ipam.OutsideError
+		ports   *ipam.PortsError
 	)
 	switch {
 	case errors.As(err, &held):
 		return taken("%v: create %s with another one, or free it", held, w.What)
 	case errors.As(err, &outside):
 		return Invalid("%v: create %s with one inside", outside, w.What)
+	case errors.As(err, &ports):
+		return taken("%v: delete pods, or create %s of another subnet", err, w.What)
 	case errors.Is(err, ipam.ErrExhausted):
 		return taken("%v: delete pods, or enlarge the subnet", err)
 	case errors.Is(err, ipam.ErrNoFamily):

@@ -29,6 +29,8 @@ type Network struct {
 	Gateways []netip.Addr
 	// Exclude may extend beyond CIDRs, where it has no effect.
 	Exclude []ipfamily.Range
+	// OwnPorts is the number of ports of the subnet's switch without an address of their own.
+	OwnPorts int
 }
 
 // Subnet checks a subnet without its surroundings and parses its addresses. The Network of a subnet without a cidrBlock is

@@ -72,6 +72,9 @@ func Subnet(in SubnetInputs) []desired.Row {
 	return append(rows, dhcpRows(in)...)
 }
 
+// OwnPorts returns the number of ports that Subnet adds to a switch: the port to the router, and the virtual ports.
+func OwnPorts(virtual int) int { return 1 + virtual }
+
 // localPolicies allow traffic to the subnet, so that no policy of a lower priority reroutes it.
 func localPolicies(in SubnetInputs) []desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
