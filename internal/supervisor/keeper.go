@@ -20,8 +20,7 @@ const (
 	retryDelay = 100 * time.Millisecond
 	// healthyAfter is the run time after which the end of a daemon counts as its first failure.
 	healthyAfter = 30 * time.Second
-	// failureLimit is the number of consecutive failures after which the supervisor gives up, so that the kubelet restarts the
-	// container.
+	// failureLimit is the number of consecutive failures after which Run returns, so that the kubelet restarts the container.
 	failureLimit = 6
 )
 
@@ -39,6 +38,9 @@ type Keeper struct {
 	BeforeStart func(context.Context) error
 	// BeforeStop is called before the daemon is stopped, while it still serves.
 	BeforeStop func(context.Context)
+	// Unlimited restarts the daemon after any number of failures. Without it, Run returns after failureLimit of them, which ends the
+	// container and so all other daemons of the supervisor.
+	Unlimited bool
 
 	mu      sync.Mutex
 	process *Process
@@ -54,7 +56,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	failures, delay := 0, firstDelay
+	var failures backOff
 	for ctx.Err() == nil {
 		if k.BeforeStart != nil {
 			if err := k.BeforeStart(ctx); err != nil {
@@ -67,20 +69,32 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		if time.Since(begun) > healthyAfter {
-			k.Daemon.Log.Error(err, "starting it again", "daemon", k.Daemon.Name)
-			failures, delay = 1, firstDelay
-			continue
-		}
-		failures++
-		if failures >= failureLimit {
-			return fmt.Errorf("gave up after %d attempts: %w", failures, err)
+		delay := failures.next(time.Since(begun))
+		if failures.count >= failureLimit && !k.Unlimited {
+			return fmt.Errorf("gave up after %d attempts: %w", failures.count, err)
 		}
 		k.Daemon.Log.Error(err, "starting it again", "daemon", k.Daemon.Name, "after", delay.String())
 		Pause(ctx, delay)
-		delay = min(2*delay, lastDelay)
 	}
 	return nil
+}
+
+// backOff counts consecutive failures of a daemon.
+type backOff struct {
+	count int
+	delay time.Duration
+}
+
+// next records that the daemon ended after it had run for a time, and returns the pause before its next start: none after a run of
+// healthyAfter, otherwise firstDelay, doubled with each failure up to lastDelay.
+func (b *backOff) next(ran time.Duration) time.Duration {
+	if ran > healthyAfter {
+		*b = backOff{count: 1}
+		return 0
+	}
+	b.count++
+	b.delay = min(max(2*b.delay, firstDelay), lastDelay)
+	return b.delay
 }
 
 // once runs the daemon until it ends or ctx does.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr/testr"
 )
@@ -66,6 +68,43 @@ func TestKeeperStartsAgain(t *testing.T) {
 	if _, err := k.Call(t.Context(), "version"); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("calling a stopped process: %v", err)
 	}
+}
+
+func TestBackOffDoublesUntilADaemonIsHealthy(t *testing.T) {
+	var b backOff
+	for i, step := range []struct {
+		ran, want time.Duration
+		count     int
+	}{
+		{ran: 0, want: 500 * time.Millisecond, count: 1},
+		{ran: time.Second, want: time.Second, count: 2},
+		{ran: 0, want: 2 * time.Second, count: 3},
+		{ran: 0, want: 4 * time.Second, count: 4},
+		{ran: 0, want: 8 * time.Second, count: 5},
+		{ran: 0, want: 10 * time.Second, count: 6},
+		{ran: 0, want: 10 * time.Second, count: 7},
+		{ran: time.Minute, want: 0, count: 1}, // a daemon that ran well starts again at once
+		{ran: 0, want: 500 * time.Millisecond, count: 2},
+	} {
+		if got := b.next(step.ran); got != step.want || b.count != step.count {
+			t.Errorf("step %d: pause %v after %d failures, want %v after %d", i, got, b.count, step.want, step.count)
+		}
+	}
+}
+
+// An ovn-controller that keeps failing must not end the container: ovs-vswitchd forwards packets without it.
+func TestOnlyALimitedKeeperGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		missing := Daemon{Name: "missing", Argv: []string{filepath.Join(t.TempDir(), "none")}, Log: testr.New(t)}
+		if err := (&Keeper{Daemon: missing}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 6 attempts") {
+			t.Errorf("a limited keeper: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := (&Keeper{Daemon: missing, Unlimited: true}).Run(ctx); err != nil || ctx.Err() == nil {
+			t.Errorf("an unlimited keeper returned %v before its context ended", err)
+		}
+	})
 }
 
 func TestRunInOrderStopsFromTheLastToTheFirst(t *testing.T) {

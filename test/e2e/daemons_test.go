@@ -31,20 +31,24 @@ type crash struct {
 	deletes bool
 	// find prints the process that must have been replaced.
 	find string
-	// pauses is the pause of flows with the userspace datapath, which is part of ovs-vswitchd. The kernel's goes on.
+	// pauses is the pause of flows with the userspace datapath, which is part of ovs-vswitchd. The kernel's goes on. Without its database,
+	// ovs-vswitchd forwards no packets of interfaces of the kernel: its main thread does that, while it has the lock of the database.
 	pauses time.Duration
 }
 
 var crashes = []crash{
 	{name: "ovs-vswitchd: kill -9", command: "kill -9 $(pidof ovs-vswitchd)", find: "pidof ovs-vswitchd", pauses: 1300 * time.Millisecond},
 	{name: "ovn-controller: kill -9", command: "kill -9 $(pidof ovn-controller)", find: "pidof ovn-controller"},
-	{name: "ovsdb-server: kill -9", command: "kill -9 $(" + nodeDatabase + ")", find: nodeDatabase},
+	{name: "ovsdb-server: kill -9", command: "kill -9 $(" + nodeDatabase + ")", find: nodeDatabase, pauses: 1300 * time.Millisecond},
 	{name: "the container: kill -9", command: "kill -9 $(pgrep -of '^/usr/bin/kiln ovs')", find: "pidof ovs-vswitchd", pauses: 5 * time.Second},
 	{name: "the pod: deleted", deletes: true, find: "pidof ovs-vswitchd", pauses: 5 * time.Second},
 }
 
 // newFlowWait bounds the time until a new flow is served: ovn-controller connects again after a second, and a container or a pod has to start.
 const newFlowWait = 10 * time.Second
+
+// healthyFor is the time without a crash before each crash.
+const healthyFor = 32 * time.Second
 
 // nodeDatabase finds the ovsdb-server of a node, not of the central databases.
 const nodeDatabase = "pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch'"
@@ -109,7 +113,8 @@ var _ = Describe("crashes of a node's Open vSwitch", Label("crashes", disruptive
 var firstReply = regexp.MustCompile(`(?m)^\[([0-9.]+)\] \d+ bytes from `)
 
 // once crashes Open vSwitch of the first worker while flows run. It returns the flows and the time until the first packet to the stranger is
-// answered, which is first sent at the time of the crash. The stranger got no packet for longer than a flow of the datapath is kept (10 s).
+// answered, which is first sent at the time of the crash. The stranger got no packet for longer than a flow of the datapath is kept (10 s),
+// and daemons have run for longer than their supervisor's limit (30 s), so that it restarts them without a pause.
 func (c crash) once(ctx context.Context, p *pair, stranger *corev1.Pod) (flows, time.Duration) {
 	GinkgoHelper()
 	node := suite.Workers[0]
@@ -117,7 +122,7 @@ func (c crash) once(ctx context.Context, p *pair, stranger *corev1.Pod) (flows, 
 	running.resets = c.pauses > 0 && !suite.Lab.KernelDatapath()
 	_, err := suite.Cluster.Exec(ctx, p.from, "ping", "-c", "1", "-W", "5", stranger.Status.PodIP) // resolves its MAC address
 	Expect(err).NotTo(HaveOccurred())
-	Expect(pause(ctx, 11*time.Second)).To(Succeed())
+	Expect(pause(ctx, healthyFor)).To(Succeed())
 	before := strings.TrimSpace(exec(ctx, node, "bash", "-c", c.find))
 	at := time.Now().Add(3 * time.Second) // enough for both commands to start
 	await := fmt.Sprintf("while [ ${EPOCHREALTIME/./} -lt %d ]; do read -t 0.002 -u 9; done 9<> <(:); ", at.UnixMicro())

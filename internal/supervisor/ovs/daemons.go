@@ -101,7 +101,7 @@ func daemons(o Options, connected, configured <-chan struct{}) (database, vswitc
 	database = &supervisor.Keeper{Daemon: daemon(o.Programs.Server, "ovsdb-server", o.RunDir, o.database(), "--remote=p"+socket)}
 	vswitch = &supervisor.Keeper{After: connected, Daemon: daemon(o.Programs.Switch, "ovs-vswitchd", o.RunDir, socket)}
 	controller = &supervisor.Keeper{
-		After: configured,
+		After: configured, Unlimited: true, // ovs-vswitchd forwards packets without it
 		Daemon: daemon(o.Programs.Controller, "ovn-controller", o.OVNRunDir, slices.Concat([]string{socket}, supervisor.TLSArgs(
 			filepath.Join(o.certificates(), keyFile), filepath.Join(o.certificates(), certificateFile),
 			filepath.Join(o.TrustDir, "sb-server.crt"),
