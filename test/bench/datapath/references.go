@@ -27,8 +27,10 @@ func (b *bench) references(ctx context.Context) ([]path, error) {
 	for i, r := range []struct {
 		name, prefix, up, attach string
 	}{
-		{linuxBridge, "kbl", "ip link add kbl-br type bridge mcast_snooping 0; ip link set kbl-br up", "ip link set kbl-%s master kbl-br"},
-		{ovsBridge, "kbo", "ovs-vsctl --timeout=20 --if-exists del-br kbo-br -- add-br kbo-br -- set bridge kbo-br datapath_type=" + b.datapathType(),
+		{linuxBridge, "kbl", "if ip link show kbl-br >/dev/null 2>&1; then ip link del kbl-br; fi; " +
+			"ip link add kbl-br type bridge mcast_snooping 0; ip link set kbl-br up", "ip link set kbl-%s master kbl-br"},
+		{ovsBridge, "kbo", "ovs-vsctl --timeout=20 --if-exists del-br kbo-br; " +
+			"ovs-vsctl --timeout=20 add-br kbo-br -- set bridge kbo-br datapath_type=" + b.datapathType(),
 			"ovs-vsctl --timeout=20 add-port kbo-br kbo-%s"},
 	} {
 		addresses, err := b.pair(ctx, byte(i), r.prefix, r.up, r.attach)
@@ -66,12 +68,15 @@ func addressesOf(network, end byte) []netip.Prefix {
 
 // pair makes two namespaces whose interfaces are ports of a bridge, and a server in the second one. It returns the server's addresses.
 func (b *bench) pair(ctx context.Context, network byte, prefix, up, attach string) (addresses []netip.Addr, err error) {
-	script := []string{fmt.Sprintf("for n in a b; do ip netns del %[1]s-$n 2>/dev/null; ip link del %[1]s-$n 2>/dev/null; done; ip link del %[1]s-br 2>/dev/null; set -e", prefix), up}
+	script := []string{fmt.Sprintf("for n in a b; do ip netns del %[1]s-$n 2>/dev/null; ip link del %[1]s-$n 2>/dev/null; done; set -e", prefix), up}
 	for end, name := range []string{"a", "b"} {
 		ns := prefix + "-" + name
 		script = append(script, "ip netns add "+ns,
 			fmt.Sprintf("ip link add %[1]s mtu %[2]d type veth peer name eth0 mtu %[2]d netns %[1]s", ns, referenceMTU),
 			fmt.Sprintf(attach, name), "ip link set "+ns+" up", "ip -n "+ns+" link set eth0 up", "ip -n "+ns+" link set lo up")
+		if !b.lab.KernelDatapath() { // as with pods: this datapath completes no checksums
+			script = append(script, "ip netns exec "+ns+" ethtool -K eth0 tx off >/dev/null")
+		}
 		for _, a := range addressesOf(network, byte(end)+1) {
 			script = append(script, fmt.Sprintf("ip -n %s address add %s dev eth0%s", ns, a, nodad(a)))
 			if end == 1 {

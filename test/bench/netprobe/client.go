@@ -156,9 +156,15 @@ func flood(address string, d time.Duration, size func(*net.UDPConn) (int, error)
 	payload, sent := make([]byte, n), uint64(0)
 	began := time.Now()
 	for time.Since(began) < d {
-		if _, err := conn.Write(payload); err == nil { // refused packets, while a path is set up, are not sent
+		switch _, err := conn.Write(payload); {
+		case err == nil:
 			sent++
-		}
+		case errors.Is(err, unix.EMSGSIZE): // the kernel has learned a smaller MTU of the path, for example behind a translation
+			if n, err = size(conn); err != nil {
+				return r, fmt.Errorf("find the size of packets: %w", err)
+			}
+			payload = payload[:min(n, len(payload))]
+		} // other refused packets, while a path is set up, are not sent
 	}
 	took := time.Since(began)
 	time.Sleep(200 * time.Millisecond) // packets on their way
