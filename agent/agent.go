@@ -57,8 +57,8 @@ type Options struct {
 	Services []netip.Prefix
 	// ServeServices makes this agent, instead of a kube-proxy, serve Services to the node and to clients outside.
 	ServeServices bool
-	// TunnelType is geneve or vxlan; TunnelInterface is the interface configured for tunnels, if any.
-	TunnelType      string
+	// TunnelTypes are geneve or vxlan, or both; TunnelInterface is the interface configured for tunnels, if any.
+	TunnelTypes     []string
 	TunnelInterface string
 	// MTU of pods in bytes; 0 to compute it from the tunnel interface.
 	MTU int
@@ -128,7 +128,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		NFT:             nft,
 		Services:        cidrs,
 		FixedMTU:        o.MTU,
-		TunnelType:      o.TunnelType,
+		TunnelTypes:     o.TunnelTypes,
 		TunnelInterface: o.TunnelInterface,
 		MTUChanged:      mtuChanged,
 		NetworksChanged: probed.Wake,

@@ -99,7 +99,7 @@ func NewNode(t testing.TB) *Node {
 		Must(t, os.RemoveAll(dir))
 	})
 	n := &Node{TB: t, Root: t, Config: config, dir: dir, Families: 2, Options: agent.Options{
-		Node: NodeName, Namespace: "default", Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelType: "geneve",
+		Node: NodeName, Namespace: "default", Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelTypes: []string{"geneve"},
 		PluginSource: filepath.Join(os.Getenv(envDirectory), "plugins"),
 		CNIBinDir:    filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"),
 		CNISocket: filepath.Join(dir, "cni.sock"), OVSSocket: filepath.Join(dir, "db.sock"), Address: HealthAddress,

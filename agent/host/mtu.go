@@ -26,11 +26,16 @@ var overhead = map[string]int{"geneve": 100, "vxlan": 50}
 
 const ipv6Overhead = 20
 
-// PodMTU returns the MTU of pods whose traffic is tunnelled from the address encapsulation through an interface with MTU tunnelMTU.
-func PodMTU(tunnelMTU int, tunnelType string, encapsulation netip.Addr) (int, error) {
-	headers, known := overhead[tunnelType]
-	if !known {
-		return 0, fmt.Errorf("unknown tunnel type %q", tunnelType)
+// PodMTU returns the MTU of pods whose traffic is tunnelled from the address encapsulation through an interface with MTU tunnelMTU. With
+// several types, packets fit in each of them.
+func PodMTU(tunnelMTU int, tunnelTypes []string, encapsulation netip.Addr) (int, error) {
+	headers := 0
+	for _, t := range tunnelTypes {
+		of, known := overhead[t]
+		if !known {
+			return 0, fmt.Errorf("unknown tunnel type %q", t)
+		}
+		headers = max(headers, of)
 	}
 	if encapsulation.Is6() {
 		headers += ipv6Overhead
@@ -77,7 +82,7 @@ func (r *Reconciler) lookForMTU(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	mtu, err := PodMTU(link.Attrs().MTU, r.TunnelType, address)
+	mtu, err := PodMTU(link.Attrs().MTU, r.TunnelTypes, address)
 	if err != nil {
 		return 0, fmt.Errorf("MTU of pods by interface %s: %w", link.Attrs().Name, err)
 	}

@@ -53,8 +53,8 @@ type Reconciler struct {
 	Services svc.CIDRs
 	// FixedMTU is the MTU of pods in bytes; 0 to compute it from the tunnel interface.
 	FixedMTU int
-	// TunnelType is geneve or vxlan; TunnelInterface is the configured interface, if any.
-	TunnelType      string
+	// TunnelTypes are geneve or vxlan, or both; TunnelInterface is the configured interface, if any.
+	TunnelTypes     []string
 	TunnelInterface string
 	// MTUChanged receives an element after the MTU of pods has changed. It has a buffer of one.
 	MTUChanged chan<- struct{}

@@ -147,6 +147,19 @@ type OVNClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
 	JoinCIDRs []string `json:"joinCIDRs,omitempty"`
+	// tunnelTypes are the encapsulations that nodes offer: spec.network.tunnelType and, while that changes, the previous one. Two nodes use
+	// one that both offer.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	TunnelTypes []TunnelType `json:"tunnelTypes,omitempty"`
+	// dataDirectories are the directories with database files on nodes: spec.central.dataDirectory and, while members move their files, the
+	// previous one.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=1024
+	DataDirectories []string `json:"dataDirectories,omitempty"`
 	// clients are the addresses of the nodes where northd and kube-ovn-controller may run, and of the databases. With portAccess Limited,
 	// only these addresses may use the ports of the databases that are not for all nodes.
 	// +optional

@@ -139,7 +139,8 @@ type Network struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
-	// tunnelType is the encapsulation of packets between nodes, geneve or vxlan. It cannot change once Kiln is installed.
+	// tunnelType is the encapsulation of packets between nodes, geneve or vxlan. While it changes, nodes offer both (status.tunnelTypes). With
+	// vxlan a cluster has at most 4,095 subnets and VPCs, and a subnet 2,047 ports.
 	// +optional
 	// +kubebuilder:default=geneve
 	TunnelType TunnelType `json:"tunnelType,omitempty"`
@@ -277,7 +278,8 @@ type Central struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	NorthdReplicas int32 `json:"northdReplicas,omitempty"`
-	// dataDirectory is the directory of the database files on nodes. It cannot change once Kiln is installed.
+	// dataDirectory is the directory of the database files on nodes. When it changes, members restart one at a time and move their files
+	// (status.dataDirectories).
 	// +optional
 	// +kubebuilder:default=/etc/origin/ovn
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
@@ -366,9 +368,8 @@ type Agent struct {
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="an OVNCluster must be named default: a cluster has one network"
 // +kubebuilder:validation:XValidation:fieldPath=".spec.network.podCIDRs",rule="!has(oldSelf.status) || !has(oldSelf.status.podCIDRs) || self.spec.network == oldSelf.spec.network || self.spec.network.podCIDRs.size() >= oldSelf.status.podCIDRs.size() && cidr(self.spec.network.podCIDRs[0]).containsCIDR(oldSelf.status.podCIDRs[0]) && (oldSelf.status.podCIDRs.size() < 2 || cidr(self.spec.network.podCIDRs[1]).containsCIDR(oldSelf.status.podCIDRs[1]))",messageExpression="'cannot change to ' + self.spec.network.podCIDRs.join(', ') + ' while pods have addresses of ' + oldSelf.status.podCIDRs.join(', ') + ': set CIDRs that contain these, in the same order; a CIDR of a second family may follow'"
 // +kubebuilder:validation:XValidation:fieldPath=".spec.network.joinCIDRs",rule="!has(oldSelf.status) || !has(oldSelf.status.joinCIDRs) || self.spec.network == oldSelf.spec.network || oldSelf.status.joinCIDRs.all(o, (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs : self.spec.network.podCIDRs.map(c, cidr(c).ip().family() == 4 ? '100.64.0.0/16' : 'fd00:100:64::/112')).exists(n, cidr(n) == cidr(o)))",messageExpression="'cannot change to ' + (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs.join(', ') : 'the default') + ' while nodes have addresses of ' + oldSelf.status.joinCIDRs.join(', ') + ': keep these; a CIDR of a second family may follow'"
-// +kubebuilder:validation:XValidation:fieldPath=".spec.network.tunnelType",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.network.tunnelType == oldSelf.spec.network.tunnelType",messageExpression="'cannot change from ' + oldSelf.spec.network.tunnelType + ' to ' + self.spec.network.tunnelType + ' on an installed cluster: nodes with different encapsulations cannot reach each other; remove the OVNCluster and create it again'"
 // +kubebuilder:validation:XValidation:fieldPath=".spec.nodes.datapath",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.nodes.datapath == oldSelf.spec.nodes.datapath",messageExpression="'cannot change from ' + oldSelf.spec.nodes.datapath + ' to ' + self.spec.nodes.datapath + ' on an installed cluster: running pods would lose their network; remove the OVNCluster and create it again'"
-// +kubebuilder:validation:XValidation:fieldPath=".spec.central.dataDirectory",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.central.dataDirectory == oldSelf.spec.central.dataDirectory",messageExpression="'cannot change from ' + oldSelf.spec.central.dataDirectory + ' to ' + self.spec.central.dataDirectory + ' on an installed cluster: the databases would start without their data; remove the OVNCluster, move the directory on its nodes, and create it again'"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.central.dataDirectory",rule="!has(oldSelf.status) || !has(oldSelf.status.dataDirectories) || oldSelf.status.dataDirectories.size() < 2 || self.spec.central.dataDirectory in oldSelf.status.dataDirectories",messageExpression="'cannot change to ' + self.spec.central.dataDirectory + ' while members move their files between ' + oldSelf.status.dataDirectories.join(' and ') + ': set one of these, and wait until status.dataDirectories has only that one'"
 type OVNCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

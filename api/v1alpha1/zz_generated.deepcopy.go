@@ -445,6 +445,16 @@ func (in *OVNClusterStatus) DeepCopyInto(out *OVNClusterStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.TunnelTypes != nil {
+		in, out := &in.TunnelTypes, &out.TunnelTypes
+		*out = make([]TunnelType, len(*in))
+		copy(*out, *in)
+	}
+	if in.DataDirectories != nil {
+		in, out := &in.DataDirectories, &out.DataDirectories
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Clients != nil {
 		in, out := &in.Clients, &out.Clients
 		*out = make([]string, len(*in))

@@ -4,9 +4,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
@@ -22,7 +24,7 @@ func newAgentCommand() *cobra.Command {
 		Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), CNISocket: wire.DefaultSocket, OVSSocket: "/run/openvswitch/db.sock",
 		PluginSource: "/opt/kiln/cni", Address: ":10665",
 	}
-	var services string
+	var services, tunnelType string
 	command := &cobra.Command{
 		Use:   "agent",
 		Short: "Attach the pods of a node to OVN and connect the node itself",
@@ -35,6 +37,7 @@ func newAgentCommand() *cobra.Command {
 			if o.Services, err = ipfamily.ParseCIDRs(services); err != nil {
 				return fmt.Errorf("--service-cidrs: %w", err)
 			}
+			o.TunnelTypes = strings.Split(cmp.Or(os.Getenv(tunnelTypesVariable), tunnelType), ",")
 			if o.Node == "" {
 				return errors.New("the environment variable NODE_NAME is empty: it comes from the downward API")
 			}
@@ -48,7 +51,7 @@ func newAgentCommand() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&services, "service-cidrs", "", "CIDRs of Services, one per family, with a comma between them")
 	flags.BoolVar(&o.ServeServices, "serve-services", false, "make Services reachable from the node and from outside, as kube-proxy does")
-	flags.StringVar(&o.TunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
+	flags.StringVar(&tunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
 	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default the one that has their address")
 	flags.IntVar(&o.MTU, "mtu", 0, "MTU of pods in bytes; by default what tunnels leave of the tunnel interface's")
 	flags.StringVar(&o.Sysctls, "sysctl-dir", "", "where kernel parameters can be written; /proc/sys when empty")

@@ -22,9 +22,9 @@ import (
 type cleanUpOptions struct {
 	agent agent.Options
 	ovs   ovs.Options
-	// dataDir is the directory whose database files are deleted; empty to keep them.
-	dataDir string
-	health  string
+	// dataDirs are the directories whose database files are deleted; none to keep them.
+	dataDirs []string
+	health   string
 }
 
 func newCleanUpCommand() *cobra.Command {
@@ -52,7 +52,7 @@ func newCleanUpCommand() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&o.agent.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "where the container runtime looks for CNI plugins")
 	flags.StringVar(&o.agent.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
-	flags.StringVar(&o.dataDir, "data-dir", "", "directory whose database files are deleted too; none when empty")
+	flags.StringArrayVar(&o.dataDirs, "data-dir", nil, "directory whose database files are deleted too; may be repeated")
 	return command
 }
 
@@ -67,8 +67,8 @@ func runCleanUp(ctx context.Context, o cleanUpOptions) error {
 // cleanUp removes pods' network first and the node's own network afterwards. A failed step does not prevent the later ones.
 func cleanUp(ctx context.Context, o cleanUpOptions) error {
 	err := errors.Join(agent.CleanUp(ctx, o.agent), ovs.CleanUp(ctx, o.ovs))
-	if o.dataDir != "" {
-		err = errors.Join(err, ovsdb.RemoveData(o.dataDir))
+	for _, directory := range o.dataDirs {
+		err = errors.Join(err, ovsdb.RemoveData(directory))
 	}
 	return err
 }

@@ -4,8 +4,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -14,6 +17,9 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/ovs"
 )
+
+// tunnelTypesVariable has all encapsulations that a node offers, with commas between them, while the OVNCluster's tunnelType changes.
+const tunnelTypesVariable = "KILN_TUNNEL_TYPES"
 
 func newOVSCommand() *cobra.Command {
 	o := ovs.Options{
@@ -27,7 +33,10 @@ func newOVSCommand() *cobra.Command {
 		Short: "Run Open vSwitch and ovn-controller on a node",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			o.Datapath, o.TunnelType = v1alpha1.Datapath(datapath), v1alpha1.TunnelType(tunnelType)
+			o.Datapath = v1alpha1.Datapath(datapath)
+			for name := range strings.SplitSeq(cmp.Or(os.Getenv(tunnelTypesVariable), tunnelType), ",") {
+				o.TunnelTypes = append(o.TunnelTypes, v1alpha1.TunnelType(name))
+			}
 			return supervisor.ReportFailure(runOVS(command.Context(), o))
 		},
 	}
@@ -45,10 +54,12 @@ func runOVS(ctx context.Context, o ovs.Options) error {
 	default:
 		return fmt.Errorf("--datapath is %q; it is Kernel or Userspace", o.Datapath)
 	}
-	switch o.TunnelType {
-	case v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN:
-	default:
-		return fmt.Errorf("--tunnel-type is %q; it is geneve or vxlan", o.TunnelType)
+	for _, t := range o.TunnelTypes {
+		switch t {
+		case v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN:
+		default:
+			return fmt.Errorf("--tunnel-type or %s is %q; it is geneve or vxlan", tunnelTypesVariable, t)
+		}
 	}
 	s, err := surround(ctx)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -18,7 +19,7 @@ import (
 )
 
 func newOVSDBCommand() *cobra.Command {
-	o := ovsdb.Options{RunDir: "/run/ovn", Programs: ovsdb.DefaultPrograms}
+	o := ovsdb.Options{RunDir: "/run/ovn", PreviousDataDir: os.Getenv("KILN_PREVIOUS_DATA_DIRECTORY"), Programs: ovsdb.DefaultPrograms}
 	var db string
 	command := &cobra.Command{
 		Use:   "ovsdb",

@@ -87,6 +87,20 @@ type fakeMember struct {
 	silence error // instead of an answer
 	asked   int
 	schemas adminapi.Schemas
+	beyond  adminapi.BeyondVXLAN
+}
+
+func (m *fakeMember) BeyondVXLAN(context.Context) (adminapi.BeyondVXLAN, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.beyond, nil
+}
+
+// setBeyond sets the counts of BeyondVXLAN.
+func (m *fakeMember) setBeyond(beyond adminapi.BeyondVXLAN) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.beyond = beyond
 }
 
 func (m *fakeMember) Schemas(context.Context) (adminapi.Schemas, error) {

@@ -60,6 +60,7 @@ var removalPhases = []struct {
 // workloads.
 func (r *Reconciler) takeDown(ctx context.Context, p *pass) error {
 	p.config = render.Config{Namespace: r.Namespace, Image: p.cluster.Spec.Image, Spec: p.cluster.Spec}
+	p.config.PreviousDataDirectory = otherDirectory(p.cluster.Status.DataDirectories, p.cluster.Spec.Central.DataDirectory)
 	if p.config.Image == "" {
 		p.config.Image = r.Image
 	}

@@ -6,6 +6,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -115,6 +116,8 @@ func clusterChanged() predicate.Predicate {
 		return !isBefore || !isAfter || before.Generation != after.Generation ||
 			!equality.Semantic.DeepEqual(before.Status.Northbound, after.Status.Northbound) ||
 			!equality.Semantic.DeepEqual(before.Status.Southbound, after.Status.Southbound) ||
+			!slices.Equal(before.Status.DataDirectories, after.Status.DataDirectories) ||
+			!slices.Equal(before.Status.TunnelTypes, after.Status.TunnelTypes) ||
 			upgradeChanged(before.Status.Upgrade, after.Status.Upgrade)
 	}}
 }

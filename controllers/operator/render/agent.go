@@ -39,6 +39,7 @@ func AgentObjects(c Config) []Object {
 			{name: "sysctls", path: sysctlDirectory, source: hostPath("/proc/sys/net", corev1.HostPathDirectory)},
 		},
 	})
+	c.offerTunnels(&template.Spec.Containers[0])
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{&appsv1.DaemonSet{

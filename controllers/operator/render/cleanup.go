@@ -30,6 +30,10 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 	if c.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
 		args = append(args, "--data-dir="+c.Spec.Central.DataDirectory)
 		mounts = append(mounts, hostDirectory("data", c.Spec.Central.DataDirectory))
+		if previous := c.PreviousDataDirectory; previous != "" {
+			args = append(args, "--data-dir="+previous)
+			mounts = append(mounts, hostDirectory("previous-data", previous))
+		}
 	}
 	template := c.template(program{
 		app:           CleanUpName,

@@ -74,12 +74,13 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 		grace:         60,
 		tolerations:   tolerateWithData(),
 		mounts: []mount{
-			{name: "data", path: "/etc/ovn", source: hostPath(c.Spec.Central.DataDirectory, corev1.HostPathDirectoryOrCreate)},
+			{name: dataVolume, path: "/etc/ovn", source: hostPath(c.Spec.Central.DataDirectory, corev1.HostPathDirectoryOrCreate)},
 			hostDirectory("run-ovn", "/run/ovn"),
 			tlsMount(db.Secret),
 		},
 	})
-	stamp(&template) // before the affinity is set: changes of membership do not replace pods
+	stamp(&template)                // before the affinity is set: changes of membership do not replace pods
+	c.mountPrevious(&template.Spec) // after the stamp: members that have moved their files keep running when the mount is removed
 	template.Spec.Affinity = &corev1.Affinity{
 		NodeAffinity:    onNodes(c.members(db)),
 		PodAntiAffinity: onDifferentNodes(centralApp, db.Workload),
@@ -96,6 +97,30 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 		},
 	}
 }
+
+// mountPrevious mounts PreviousDataDirectory. The path is in an environment variable because earlier versions exit on unknown flags.
+func (c Config) mountPrevious(pod *corev1.PodSpec) {
+	if c.PreviousDataDirectory == "" {
+		return
+	}
+	const name, path = "previous-data", "/etc/ovn-previous"
+	container := &pod.Containers[0]
+	container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_PREVIOUS_DATA_DIRECTORY", Value: path})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: name, VolumeSource: hostPath(c.PreviousDataDirectory, corev1.HostPathDirectoryOrCreate)})
+}
+
+// DataDirectory returns the directory of the database files on nodes in a StatefulSet of members.
+func DataDirectory(members *appsv1.StatefulSet) string {
+	for _, v := range members.Spec.Template.Spec.Volumes {
+		if v.Name == dataVolume && v.HostPath != nil {
+			return v.HostPath.Path
+		}
+	}
+	return ""
+}
+
+const dataVolume = "data"
 
 func (c Config) members(db Database) []string {
 	if db.Flag == Southbound.Flag {

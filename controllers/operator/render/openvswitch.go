@@ -4,9 +4,13 @@
 package render
 
 import (
+	"strings"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 const openVSwitchApp = "ovs"
@@ -50,6 +54,7 @@ func OpenVSwitchObjects(c Config) []Object {
 			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
 		},
 	})
+	c.offerTunnels(&template.Spec.Containers[0])
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{&appsv1.DaemonSet{
@@ -60,6 +65,29 @@ func OpenVSwitchObjects(c Config) []Object {
 			Template:       template,
 		},
 	}}
+}
+
+// offerTunnels sets the encapsulations of a node, if there are several. It is an environment variable because earlier versions exit on
+// unknown values of --tunnel-type.
+func (c Config) offerTunnels(container *corev1.Container) {
+	if len(c.TunnelTypes) < 2 {
+		return
+	}
+	names := make([]string, 0, len(c.TunnelTypes))
+	for _, t := range c.TunnelTypes {
+		names = append(names, string(t))
+	}
+	container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_TUNNEL_TYPES", Value: strings.Join(names, ",")})
+}
+
+// TunnelType returns the encapsulation in the arguments of ovs-ovn.
+func TunnelType(openVSwitch *appsv1.DaemonSet) v1alpha1.TunnelType {
+	for _, arg := range openVSwitch.Spec.Template.Spec.Containers[0].Args {
+		if value, found := strings.CutPrefix(arg, "--tunnel-type="); found {
+			return v1alpha1.TunnelType(value)
+		}
+	}
+	return ""
 }
 
 // apartFromHeld returns an affinity that excludes HeldNodes by name. Set it after the stamp, so that pods on other nodes

@@ -33,6 +33,11 @@ type Config struct {
 	// pods are bound to these nodes.
 	NorthboundNodes []string
 	SouthboundNodes []string
+	// PreviousDataDirectory is the directory of databases whose members have not moved their files to spec.central.dataDirectory; empty
+	// if there are none.
+	PreviousDataDirectory string
+	// TunnelTypes are the encapsulations that nodes offer, if there are several: while spec.network.tunnelType changes.
+	TunnelTypes []v1alpha1.TunnelType
 	// HeldNodes are excluded from ovs-ovn and kube-ovn-cni.
 	HeldNodes []string
 	// PatchPods is set when pods of another version than the operator's run or are requested. Their roles may patch

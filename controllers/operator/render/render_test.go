@@ -50,6 +50,8 @@ func everything() Config {
 	c.Namespace = "kiln-system"
 	c.NorthboundNodes = []string{"db-1", "db-2", "db-3"}
 	c.HeldNodes = []string{"held-1", "held-2"}
+	c.PreviousDataDirectory = "/etc/origin/ovn"
+	c.TunnelTypes = []v1alpha1.TunnelType{v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN}
 	c.PatchPods = true
 	c.Spec.DeletionPolicy = v1alpha1.DeletionDelete
 	c.Spec.APIServer = &v1alpha1.APIServer{Host: "192.0.2.1", Port: 6443}

@@ -100,6 +100,8 @@ type Database interface {
 	Compact(ctx context.Context) error
 	// Schemas returns the schema version of the database and of the member's image.
 	Schemas(ctx context.Context) (Schemas, error)
+	// BeyondVXLAN counts the rows of the southbound database that tunnels of type vxlan cannot carry.
+	BeyondVXLAN(ctx context.Context) (BeyondVXLAN, error)
 	// Convert converts the database to the schema of the member's image. It is called on the leader once all members run that image.
 	Convert(ctx context.Context) error
 }
@@ -113,6 +115,19 @@ type Archive interface {
 	Status(ctx context.Context) (Status, error)
 	// Open opens a backup by its name. It returns fs.ErrNotExist for an unknown name.
 	Open(name string) (io.ReadCloser, error)
+}
+
+// Limits of tunnel keys with VXLAN, whose header has 24 bits for both of them (ovn-architecture(7), Tunnel Encapsulations). The upper half
+// of the keys of ports is for multicast groups.
+const (
+	MaxVXLANDatapath = 4095
+	MaxVXLANPort     = 2047
+)
+
+// BeyondVXLAN has the numbers of logical switches and routers, and of their ports, whose tunnel keys are above the limits of VXLAN.
+type BeyondVXLAN struct {
+	Datapaths int `json:"datapaths"`
+	Ports     int `json:"ports"`
 }
 
 // Schemas holds schema versions, `x.y.z`.

@@ -37,6 +37,9 @@ func (m *member) Kick(_ context.Context, server string) error {
 func (m *member) Schemas(context.Context) (Schemas, error) {
 	return Schemas{Database: "1.0.0", Image: "2.0.0"}, nil
 }
+func (m *member) BeyondVXLAN(context.Context) (BeyondVXLAN, error) {
+	return BeyondVXLAN{Datapaths: 3, Ports: 5}, nil
+}
 func (m *member) Convert(context.Context) error { m.asked = append(m.asked, "convert"); return nil }
 func (m *member) Leave(context.Context) error   { m.asked = append(m.asked, "leave"); return nil }
 func (m *member) Compact(context.Context) error {
@@ -106,6 +109,9 @@ func TestEndpoint(t *testing.T) {
 	}
 	if err := c.Convert(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if got, err := c.BeyondVXLAN(t.Context()); err != nil || got != (BeyondVXLAN{Datapaths: 3, Ports: 5}) {
+		t.Errorf("beyond VXLAN: %+v, %v", got, err)
 	}
 	if got, err := c.Schemas(t.Context()); err != nil || got != (Schemas{Database: "1.0.0", Image: "2.0.0"}) {
 		t.Errorf("schemas %+v, %v", got, err)

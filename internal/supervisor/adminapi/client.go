@@ -49,29 +49,33 @@ func NewClient(address netip.AddrPort, config *tls.Config) *Client {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Status implements Database.
-func (c *Client) Status(ctx context.Context) (Status, error) {
-	var s Status
-	body, err := c.do(ctx, http.MethodGet, "/status", nil)
-	if err != nil {
-		return s, err
-	}
-	if err := json.Unmarshal(body, &s); err != nil {
-		return s, fmt.Errorf("decode status of %s: %w", c.base, err)
-	}
-	return s, nil
+func (c *Client) Status(ctx context.Context) (s Status, err error) {
+	err = c.get(ctx, "/status", &s)
+	return s, err
 }
 
 // Schemas implements Database.
-func (c *Client) Schemas(ctx context.Context) (Schemas, error) {
-	var s Schemas
-	body, err := c.do(ctx, http.MethodGet, "/schemas", nil)
+func (c *Client) Schemas(ctx context.Context) (s Schemas, err error) {
+	err = c.get(ctx, "/schemas", &s)
+	return s, err
+}
+
+// BeyondVXLAN implements Database.
+func (c *Client) BeyondVXLAN(ctx context.Context) (b BeyondVXLAN, err error) {
+	err = c.get(ctx, "/beyond-vxlan", &b)
+	return b, err
+}
+
+// get decodes the answer to a GET request.
+func (c *Client) get(ctx context.Context, path string, into any) error {
+	body, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
-		return s, err
+		return err
 	}
-	if err := json.Unmarshal(body, &s); err != nil {
-		return s, fmt.Errorf("decode the schemas of %s: %w", c.base, err)
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("decode %s of %s: %w", path, c.base, err)
 	}
-	return s, nil
+	return nil
 }
 
 // Convert implements Database.

@@ -19,6 +19,7 @@ func Handler(db Database) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", telling(db.Status))
 	mux.HandleFunc("GET /schemas", telling(db.Schemas))
+	mux.HandleFunc("GET /beyond-vxlan", telling(db.BeyondVXLAN))
 	mux.HandleFunc("POST /convert", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Convert(r.Context())) })
 	mux.HandleFunc("POST /kick", func(w http.ResponseWriter, r *http.Request) {
 		server := r.URL.Query().Get("server")

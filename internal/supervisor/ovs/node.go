@@ -196,7 +196,7 @@ func (n *node) reconcile(ctx context.Context, db *client.Client) error {
 		node:          n.options.Node,
 		runDir:        n.options.RunDir,
 		datapath:      n.options.Datapath,
-		tunnelType:    n.options.TunnelType,
+		tunnelTypes:   n.options.TunnelTypes,
 		encapsulation: address.String(),
 		remotes:       n.remotes,
 	})

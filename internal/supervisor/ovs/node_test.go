@@ -166,7 +166,7 @@ func nodeOptions(t *testing.T, c central) Options {
 	trust := t.TempDir()
 	try(t, os.WriteFile(filepath.Join(trust, "sb-server.crt"), c.servers.PEM, 0o600))
 	return Options{
-		Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", TunnelType: v1alpha1.TunnelGeneve,
+		Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", TunnelTypes: []v1alpha1.TunnelType{v1alpha1.TunnelGeneve},
 		Node: "node-1", NodeAddress: "192.0.2.1", TrustDir: trust,
 		RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: filepath.Join(t.TempDir(), "openvswitch"),
 		HealthAddress: "127.0.0.1:10672",

@@ -19,7 +19,8 @@ type Options struct {
 	Datapath v1alpha1.Datapath
 	// TunnelInterface carries the tunnels; if empty, the interface that has NodeAddress does.
 	TunnelInterface string
-	TunnelType      v1alpha1.TunnelType
+	// TunnelTypes are the encapsulations that the node offers. With each other node ovn-controller uses the best one that both offer.
+	TunnelTypes []v1alpha1.TunnelType
 	// Node is the name of the node and of its chassis.
 	Node string
 	// NodeAddress is the node's InternalIP, an address of one of its interfaces.

@@ -24,7 +24,7 @@ type settings struct {
 	node          string
 	runDir        string
 	datapath      v1alpha1.Datapath
-	tunnelType    v1alpha1.TunnelType
+	tunnelTypes   []v1alpha1.TunnelType
 	encapsulation string   // the address of the local tunnel endpoint
 	remotes       []string // of the southbound database; empty while they are unknown
 }
@@ -61,13 +61,17 @@ var otherConfig = map[string]string{"bundle-idle-timeout": bundleTimeout, "stats
 // externalIDs returns Kiln's keys in the Open_vSwitch row. Without remotes, the last known ones stay in the row, so that a node
 // starts without the API server.
 func (s settings) externalIDs() map[string]string {
+	types := make([]string, 0, len(s.tunnelTypes))
+	for _, t := range s.tunnelTypes {
+		types = append(types, string(t))
+	}
 	ids := map[string]string{
 		"system-id":                   s.node,
 		"hostname":                    s.node,
 		"rundir":                      s.runDir,
 		"ovn-bridge":                  "br-int",
 		"ovn-bridge-datapath-type":    datapathType(s.datapath),
-		"ovn-encap-type":              string(s.tunnelType),
+		"ovn-encap-type":              strings.Join(types, ","),
 		"ovn-encap-ip":                s.encapsulation,
 		"ovn-monitor-all":             "true",
 		"ovn-remote-probe-interval":   remoteProbe,

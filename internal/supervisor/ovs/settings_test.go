@@ -39,7 +39,7 @@ func TestSettingsInTheDatabase(t *testing.T) {
 	operations := must(db.Where(row).Mutate(row, model.Mutation{Field: &row.OtherConfig, Mutator: ovsdb.MutateOperationInsert, Value: theirs}))
 	must(transact(t.Context(), db, operations))
 	for range 2 { // the second pass changes nothing
-		try(t, configure(t.Context(), db, settings{node: "n1", tunnelType: "geneve", encapsulation: "192.0.2.1"}))
+		try(t, configure(t.Context(), db, settings{node: "n1", tunnelTypes: []v1alpha1.TunnelType{v1alpha1.TunnelGeneve}, encapsulation: "192.0.2.1"}))
 		var rows []vswitch.OpenvSwitch
 		try(t, db.List(t.Context(), &rows))
 		want := map[string]string{"bundle-idle-timeout": "180", "stats-update-interval": "5000"}

@@ -5,6 +5,7 @@ package ovsdb
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -111,6 +112,27 @@ func (m *member) Leave(ctx context.Context) error {
 func (m *member) Compact(ctx context.Context) error {
 	_, err := m.call(ctx, "ovsdb-server/compact", m.options.Database.Name)
 	return err
+}
+
+// BeyondVXLAN implements adminapi.Database.
+func (m *member) BeyondVXLAN(ctx context.Context) (beyond adminapi.BeyondVXLAN, err error) {
+	above := func(table string, limit int) map[string]any {
+		return map[string]any{"op": "select", "table": table, "columns": []string{"tunnel_key"}, "where": []any{[]any{"tunnel_key", ">", limit}}}
+	}
+	var found []struct {
+		Rows  []json.RawMessage `json:"rows"`
+		Error string            `json:"error"`
+	}
+	err = m.ask(ctx, "transact", []any{
+		m.options.Database.Name, above("Datapath_Binding", adminapi.MaxVXLANDatapath), above("Port_Binding", adminapi.MaxVXLANPort),
+	}, &found)
+	if err != nil {
+		return beyond, err
+	}
+	if len(found) != 2 || found[0].Error != "" || found[1].Error != "" {
+		return beyond, fmt.Errorf("count tunnel keys in %s: unexpected answer %+v", m.options.Database.Name, found)
+	}
+	return adminapi.BeyondVXLAN{Datapaths: len(found[0].Rows), Ports: len(found[1].Rows)}, nil
 }
 
 func (m *member) call(ctx context.Context, command string, args ...string) (string, error) {

@@ -54,6 +54,12 @@ func Run(ctx context.Context, o Options) error {
 		return adminapi.Serve(ctx, address, o.TLSDir, adminapi.Handler(m))
 	})
 	group.Go(func() error {
+		if o.PreviousDataDir != "" {
+			m.wait("moving the database to another directory")
+			if err := moveData(ctx, o.Database, o.PreviousDataDir, o.DataDir, o.Log); err != nil {
+				return err
+			}
+		}
 		for {
 			// A member that has left, or whose cluster was replaced, starts over.
 			err := m.serve(ctx)

@@ -98,6 +98,8 @@ type Options struct {
 	Database Database
 	// DataDir holds the database file, on the node's disk.
 	DataDir string
+	// PreviousDataDir is the directory that has the files until the member has moved them to DataDir; empty if there is none.
+	PreviousDataDir string
 	// RunDir holds sockets: /run/ovn.
 	RunDir string
 	// TLSDir holds tls.crt, tls.key, ca.crt and admin-ca.crt.
