@@ -72,7 +72,10 @@ func (r *Reconciler) recordSubnets(ctx context.Context, p *pass) error {
 		case len(current) == 0: // not created yet
 		case outgrows(parsed(s.wanted), current):
 			p.note(render.ControllerName, note{aside: true, text: fmt.Sprintf("subnet %s has %s and grows to %s",
-				s.name, strings.Trim(fmt.Sprint(current), "[]"), strings.Join(s.wanted, " "))})
+				s.name, joined(current), strings.Join(s.wanted, " "))})
+		case elsewhere(parsed(s.wanted), current): // the API accepts other CIDRs as long as these are not recorded
+			p.note(render.ControllerName, note{stuck: true, aside: true, text: fmt.Sprintf("%s %s are not in use, because subnet %s has %s: set the CIDRs of the subnet",
+				s.field, strings.Join(s.wanted, " "), s.name, joined(current))})
 		default:
 			*s.recorded = s.wanted
 		}
@@ -88,6 +91,15 @@ func outgrows(wanted, current []netip.Prefix) bool {
 		})
 	})
 }
+
+// elsewhere reports whether one of the wanted CIDRs has no address in common with the current one of its family.
+func elsewhere(wanted, current []netip.Prefix) bool {
+	return slices.ContainsFunc(wanted, func(w netip.Prefix) bool {
+		return slices.ContainsFunc(current, func(c netip.Prefix) bool { return c.Addr().BitLen() == w.Addr().BitLen() && !c.Overlaps(w) })
+	})
+}
+
+func joined(cidrs []netip.Prefix) string { return strings.Trim(fmt.Sprint(cidrs), "[]") }
 
 // cidrsOf returns the CIDRs of a subnet; none if it does not exist.
 func (r *Reconciler) cidrsOf(ctx context.Context, name string) ([]netip.Prefix, error) {

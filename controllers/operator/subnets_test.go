@@ -21,18 +21,19 @@ import (
 func TestOutgrows(t *testing.T) {
 	for _, tt := range []struct {
 		name, wanted, current string
-		outgrows              bool
+		outgrows, elsewhere   bool
 	}{
-		{"the same", "10.16.0.0/16", "10.16.0.0/16", false},
-		{"a containing CIDR", "10.16.0.0/15", "10.16.0.0/16", true},
-		{"a CIDR inside", "10.16.0.0/17", "10.16.0.0/16", false},
-		{"another CIDR, which the user has chosen", "10.16.0.0/16", "10.50.0.0/16", false},
-		{"a second family", "10.16.0.0/16,fd00::/64", "10.16.0.0/16", true},
-		{"the second family grows", "10.16.0.0/16,fd00::/48", "fd00::/64,10.16.0.0/16", true},
-		{"one family less", "10.16.0.0/16", "10.16.0.0/16,fd00::/64", false},
+		{"the same", "10.16.0.0/16", "10.16.0.0/16", false, false},
+		{"a containing CIDR", "10.16.0.0/15", "10.16.0.0/16", true, false},
+		{"a CIDR inside", "10.16.0.0/17", "10.16.0.0/16", false, false},
+		{"another CIDR, which the user has chosen", "10.16.0.0/16", "10.50.0.0/16", false, true},
+		{"a second family", "10.16.0.0/16,fd00::/64", "10.16.0.0/16", true, false},
+		{"the second family grows", "10.16.0.0/16,fd00::/48", "fd00::/64,10.16.0.0/16", true, false},
+		{"one family less", "10.16.0.0/16", "10.16.0.0/16,fd00::/64", false, false},
 	} {
-		if got := outgrows(parsed(strings.Split(tt.wanted, ",")), parsed(strings.Split(tt.current, ","))); got != tt.outgrows {
-			t.Errorf("%s: got %t", tt.name, got)
+		wanted, current := parsed(strings.Split(tt.wanted, ",")), parsed(strings.Split(tt.current, ","))
+		if outgrows, elsewhere := outgrows(wanted, current), elsewhere(wanted, current); outgrows != tt.outgrows || elsewhere != tt.elsewhere {
+			t.Errorf("%s: it outgrows: %t, it is elsewhere: %t", tt.name, outgrows, elsewhere)
 		}
 	}
 }
@@ -60,9 +61,12 @@ func TestPodCIDRsAreRecordedOnceTheSubnetHasThem(t *testing.T) {
 	recorded := func() []string { return append(s.cluster(t).Status.PodCIDRs, s.cluster(t).Status.JoinCIDRs...) }
 	g.Expect(recorded()).To(BeEmpty(), "the subnets do not exist")
 	pods := s.addSubnet(t, kubeovnv1.DefaultSubnet, "10.16.0.0/16")
-	s.addSubnet(t, kubeovnv1.JoinSubnet, "100.64.0.0/16")
+	s.addSubnet(t, kubeovnv1.JoinSubnet, "100.70.0.0/16")
 	wake()
-	g.Eventually(recorded).Should(Equal([]string{"10.16.0.0/16", "100.64.0.0/16"}))
+	g.Eventually(s.condition(t, "Degraded")).Should(Equal("True ComponentTrouble: kube-ovn-controller: network.joinCIDRs 100.64.0.0/16 are not in use, " +
+		"because subnet join has 100.70.0.0/16: set the CIDRs of the subnet"))
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Network.JoinCIDRs = []string{"100.70.0.0/16"} })
+	g.Eventually(recorded).Should(Equal([]string{"10.16.0.0/16", "100.70.0.0/16"}))
 
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Network.PodCIDRs = []string{"10.0.0.0/10"} })
 	g.Eventually(s.condition(t, "Progressing")).Should(
@@ -71,12 +75,12 @@ func TestPodCIDRsAreRecordedOnceTheSubnetHasThem(t *testing.T) {
 	controller := &appsv1.Deployment{}
 	g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
 	g.Expect(render.CIDRs(controller)).To(ContainElement("10.0.0.0/10"))
-	g.Expect(recorded()).To(HaveExactElements("10.16.0.0/16", "100.64.0.0/16"))
+	g.Expect(recorded()).To(HaveExactElements("10.16.0.0/16", "100.70.0.0/16"))
 
 	pods.Spec.CIDRBlock = "10.0.0.0/10"
 	g.Expect(s.admin.Update(t.Context(), pods)).To(Succeed())
 	wake()
-	g.Eventually(recorded).Should(Equal([]string{"10.0.0.0/10", "100.64.0.0/16"}))
+	g.Eventually(recorded).Should(Equal([]string{"10.0.0.0/10", "100.70.0.0/16"}))
 	g.Eventually(func() bool { return s.complete(t) }).Should(BeTrue())
 }
 
