@@ -164,18 +164,29 @@ func TestRefusals(t *testing.T) {
 		{"another action", "Vpc", `policyRoutes: [{action: deny, match: ip, priority: 1}]`, `supported values: "allow", "drop", "reroute"`},
 		{"a priority beyond OVN's", "Vpc", `policyRoutes: [{action: drop, match: ip, priority: 40000}]`, "spec.policyRoutes[0].priority"},
 		{"a peering without prefix length", "Vpc", `vpcPeerings: [{remoteVpc: b, localConnectIP: 169.254.0.1}]`, "spec.vpcPeerings[0].localConnectIP"},
-		{"IPv6 as IPv4", "IP", `v4IpAddress: fd00::1`, "must be an IPv4 address"},
+		{"IPv6 as IPv4", "IP", `v4IpAddress: fd00::1`, `spec.v4IpAddress: Invalid value: "fd00::1": must be an IPv4 address, such as 10.16.0.9`},
 
-		{"two CIDRs of pods of a family", "OVNCluster", `network: {podCIDRs: [10.0.0.0/16, 10.1.0.0/16]}`, "must have at most one CIDR of each family"},
-		{"bits after the prefix length", "OVNCluster", `network: {podCIDRs: [10.0.0.1/16]}`, "must be CIDRs without bits after the prefix length"},
-		{"text as CIDR of Services", "OVNCluster", `network: {serviceCIDRs: [services]}`, "must be CIDRs"},
+		{"one port twice", "SwitchLBRule", `{vip: 1.1.1.1, ports: [{port: 80, targetPort: 80}, {port: 80, targetPort: 81, protocol: TCP}]}`, "spec.ports: Invalid value: a port of one protocol can be there once only: remove one of the two"},
+		{"a remote address of another family", "SecurityGroup", `ingressRules: [{ipVersion: ipv6, protocol: all, priority: 1, remoteType: address, remoteAddress: 10.0.0.1, policy: allow}]`,
+			`remoteAddress "10.0.0.1" must be an address or a CIDR of the family in ipVersion, ipv6`},
+		{"a local address that is none", "SecurityGroup", `ingressRules: [{ipVersion: ipv4, protocol: all, priority: 1, remoteType: address, remoteAddress: 10.0.0.1, localAddress: a, policy: allow}]`,
+			`localAddress "a" must be an address`},
+		{"one port of two", "SecurityGroup", `ingressRules: [{ipVersion: ipv4, protocol: tcp, priority: 1, remoteType: address, remoteAddress: 10.0.0.1, portRangeMin: 80, policy: allow}]`,
+			"portRangeMin and portRangeMax go together, the lower one first: write both"},
+		{"fewer addresses than replicas", "VpcEgressGateway", `{replicas: 2, externalSubnet: e, internalIPs: [10.0.0.1], selectors: [{podSelector: {matchLabels: {a: b}}}]}`,
+			"internalIPs must be at least as many as replicas: add addresses, or lower replicas"},
+		{"an issuer of another kind", "OVNCluster", `certificates: {issuerRef: {name: a, kind: Role, group: cert-manager.io}}`, "and not Role"},
+
+		{"two CIDRs of pods of a family", "OVNCluster", `network: {podCIDRs: [10.0.0.0/16, 10.1.0.0/16]}`, "spec.network.podCIDRs: Invalid value: must have at most one CIDR of each family: remove one of 10.0.0.0/16 and 10.1.0.0/16"},
+		{"bits after the prefix length", "OVNCluster", `network: {podCIDRs: [10.0.0.1/16]}`, "must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are 10.0.0.1/16"},
+		{"text as CIDR of Services", "OVNCluster", `network: {serviceCIDRs: [services]}`, "must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are services"},
 		{"three CIDRs of Services", "OVNCluster", `network: {serviceCIDRs: [10.96.0.0/16, fd00::/112, fd01::/112]}`, "Too many"},
 		{"no CIDRs of pods", "OVNCluster", `network: {podCIDRs: []}`, "spec.network.podCIDRs"},
 		{"Services by agents that cannot reach the API server", "OVNCluster", `services: {nodeAccess: Kiln}`, "needs apiServer"},
-		{"a join CIDR of another family", "OVNCluster", `network: {joinCIDRs: ["fd00:100:64::/112"]}`, "joinCIDRs must have the families of podCIDRs"},
+		{"a join CIDR of another family", "OVNCluster", `network: {joinCIDRs: ["fd00:100:64::/112"]}`, "joinCIDRs must have the families of podCIDRs: fd00:100:64::/112 does not fit 10.16.0.0/16"},
 		{"a join CIDR of one family only", "OVNCluster", `network: {podCIDRs: [10.0.0.0/16, "fd00::/64"], joinCIDRs: [100.64.0.0/16]}`, "joinCIDRs must have the families of podCIDRs"},
-		{"pods in the addresses of Services", "OVNCluster", `network: {podCIDRs: [10.100.0.0/16]}`, "podCIDRs and serviceCIDRs must not overlap"},
-		{"pods around the addresses of nodes", "OVNCluster", `network: {podCIDRs: [100.0.0.0/8], joinCIDRs: [100.64.0.0/16]}`, "joinCIDRs must overlap neither"},
+		{"pods in the addresses of Services", "OVNCluster", `network: {podCIDRs: [10.100.0.0/16]}`, "podCIDRs and serviceCIDRs must not overlap: change 10.100.0.0/16, or set serviceCIDRs to those of the API server, which are 10.96.0.0/12 here"},
+		{"pods around the addresses of nodes", "OVNCluster", `network: {podCIDRs: [100.0.0.0/8], joinCIDRs: [100.64.0.0/16]}`, "joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs: change 100.64.0.0/16, because the others are 100.0.0.0/8 and 10.96.0.0/12"},
 		{"userspace without interface", "OVNCluster", `nodes: {datapath: Userspace}`, "tunnelInterface is required with datapath Userspace"},
 		{"another datapath", "OVNCluster", `nodes: {datapath: Hardware}`, "spec.nodes.datapath"},
 		{"an interface name too long", "OVNCluster", `nodes: {tunnelInterface: interface-of-tunnels}`, "spec.nodes.tunnelInterface"},
@@ -187,7 +198,11 @@ func TestRefusals(t *testing.T) {
 				version = "v1alpha1"
 			}
 			text := fmt.Sprintf("apiVersion: kubeovn.io/%s\nkind: %s\nmetadata: {name: default}\nspec:\n  %s\n", version, tt.kind, tt.spec)
-			err := api.Create(t.Context(), objects(t, []byte(text))[0], client.DryRunAll)
+			object := objects(t, []byte(text))[0]
+			if tt.kind == "VpcEgressGateway" {
+				object.SetNamespace("default")
+			}
+			err := api.Create(t.Context(), object, client.DryRunAll)
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, want %q", err, tt.err)
 			}
@@ -197,7 +212,7 @@ func TestRefusals(t *testing.T) {
 
 func TestAClusterHasOneOVNCluster(t *testing.T) {
 	second := &kubeovnv1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "second"}}
-	if err := api.Create(t.Context(), second); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "must be named default") {
+	if err := api.Create(t.Context(), second); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "an OVNCluster must be named default, and not second: a cluster has one network") {
 		t.Errorf("got %v", err)
 	}
 }

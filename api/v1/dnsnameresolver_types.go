@@ -13,7 +13,7 @@ type DNSName string
 // DNSNameResolverSpec has the DNS name to resolve.
 type DNSNameResolverSpec struct {
 	// name to resolve. It cannot change.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="name cannot change: create another DNSNameResolver"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="name cannot change: create another DNSNameResolver",messageExpression=`'name cannot change from ' + oldSelf + ' to ' + self + ': create another DNSNameResolver'`
 	Name DNSName `json:"name"`
 }
 

@@ -10,7 +10,7 @@ type IPPoolSpec struct {
 	// subnet of the addresses.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="subnet cannot change: create another IPPool"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="subnet cannot change: create another IPPool",messageExpression=`'subnet cannot change from ' + oldSelf + ' to ' + self + ': create another IPPool'`
 	Subnet string `json:"subnet"`
 	// namespaces whose pods get addresses from this pool, and from no other part of the subnet.
 	// +optional

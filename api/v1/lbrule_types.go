@@ -47,7 +47,7 @@ type LBRuleBackends struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address"
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address, such as 10.16.0.9"
 	Endpoints []string `json:"endpoints,omitempty"`
 	// sessionAffinity is None (the default) or ClientIP. ClientIP sends a client to the same endpoint as long as that one
 	// serves. For nodes and clients outside the cluster this ends three hours after the last connection.
@@ -57,7 +57,7 @@ type LBRuleBackends struct {
 	// ports of the address.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
-	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.port == a.port && (!has(b.protocol) || b.protocol == '' ? 'TCP' : b.protocol) == (!has(a.protocol) || a.protocol == '' ? 'TCP' : a.protocol)))",message="a port of one protocol can be there once only"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.port == a.port && (!has(b.protocol) || b.protocol == '' ? 'TCP' : b.protocol) == (!has(a.protocol) || a.protocol == '' ? 'TCP' : a.protocol)))",message="a port of one protocol can be there once only: remove one of the two"
 	Ports []LBRulePort `json:"ports,omitempty"`
 }
 
@@ -66,7 +66,7 @@ type SwitchLBRuleSpec struct {
 	// vip is the address that clients send to: one, or one per family separated by a comma.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim()))",message="must be an address, or one of each family with a comma between them"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim()))",message="must be an address, or one of each family with a comma between them, such as 10.16.0.9,fd00::9"
 	VIP string `json:"vip,omitempty"`
 
 	LBRuleBackends `json:",inline"`

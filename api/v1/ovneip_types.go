@@ -6,11 +6,11 @@ package v1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // OvnEipSpec defines addresses on which clients outside reach pods. Subnet, addresses and type of an OvnEip cannot change.
-// +kubebuilder:validation:XValidation:rule=`(has(self.externalSubnet) ? self.externalSubnet : "") == (has(oldSelf.externalSubnet) ? oldSelf.externalSubnet : "")`,message="externalSubnet cannot change: create another OvnEip"
-// +kubebuilder:validation:XValidation:rule=`(has(self.v4Ip) ? self.v4Ip : "") == (has(oldSelf.v4Ip) ? oldSelf.v4Ip : "")`,message="v4Ip cannot change: create another OvnEip"
-// +kubebuilder:validation:XValidation:rule=`(has(self.v6Ip) ? self.v6Ip : "") == (has(oldSelf.v6Ip) ? oldSelf.v6Ip : "")`,message="v6Ip cannot change: create another OvnEip"
-// +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another OvnEip"
-// +kubebuilder:validation:XValidation:rule=`(has(self.type) && self.type != "" ? self.type : "nat") == (has(oldSelf.type) && oldSelf.type != "" ? oldSelf.type : "nat")`,message="type cannot change: create another OvnEip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.externalSubnet) ? self.externalSubnet : "") == (has(oldSelf.externalSubnet) ? oldSelf.externalSubnet : "")`,message="externalSubnet cannot change: create another OvnEip",messageExpression=`'externalSubnet cannot change from "' + (has(oldSelf.externalSubnet) ? oldSelf.externalSubnet : "") + '" to "' + (has(self.externalSubnet) ? self.externalSubnet : "") + '": create another OvnEip'`
+// +kubebuilder:validation:XValidation:rule=`(has(self.v4Ip) ? self.v4Ip : "") == (has(oldSelf.v4Ip) ? oldSelf.v4Ip : "")`,message="v4Ip cannot change: create another OvnEip",messageExpression=`'v4Ip cannot change from "' + (has(oldSelf.v4Ip) ? oldSelf.v4Ip : "") + '" to "' + (has(self.v4Ip) ? self.v4Ip : "") + '": create another OvnEip'`
+// +kubebuilder:validation:XValidation:rule=`(has(self.v6Ip) ? self.v6Ip : "") == (has(oldSelf.v6Ip) ? oldSelf.v6Ip : "")`,message="v6Ip cannot change: create another OvnEip",messageExpression=`'v6Ip cannot change from "' + (has(oldSelf.v6Ip) ? oldSelf.v6Ip : "") + '" to "' + (has(self.v6Ip) ? self.v6Ip : "") + '": create another OvnEip'`
+// +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another OvnEip",messageExpression=`'macAddress cannot change from "' + (has(oldSelf.macAddress) ? oldSelf.macAddress : "") + '" to "' + (has(self.macAddress) ? self.macAddress : "") + '": create another OvnEip'`
+// +kubebuilder:validation:XValidation:rule=`(has(self.type) && self.type != "" ? self.type : "nat") == (has(oldSelf.type) && oldSelf.type != "" ? oldSelf.type : "nat")`,message="type cannot change: create another OvnEip",messageExpression=`'type cannot change from "' + (has(oldSelf.type) ? oldSelf.type : "") + '" to "' + (has(self.type) ? self.type : "") + '": create another OvnEip'`
 type OvnEipSpec struct {
 	// externalSubnet of the addresses. `external` when empty.
 	// +optional
@@ -19,12 +19,12 @@ type OvnEipSpec struct {
 	// v4Ip is the IPv4 address. If v4Ip and v6Ip are both empty, the OvnEip gets an address of each family of the subnet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address"
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address, such as 10.16.0.9"
 	V4IP string `json:"v4Ip,omitempty"`
 	// v6Ip is the IPv6 address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address"
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address, such as fd00::9"
 	V6IP string `json:"v6Ip,omitempty"`
 	// macAddress of the addresses on the external network. When empty, it is derived from the first address.
 	// +optional

@@ -60,13 +60,13 @@ type SubnetSpec struct {
 	// cidrBlock is one CIDR, or one per family separated by a comma.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(c, isCIDR(c.trim())) && [4, 6].all(f, self.split(',').filter(c, isCIDR(c.trim()) && cidr(c.trim()).ip().family() == f).size() <= 1)",message="must be one CIDR, or one of each family with a comma between them"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(c, isCIDR(c.trim())) && [4, 6].all(f, self.split(',').filter(c, isCIDR(c.trim()) && cidr(c.trim()).ip().family() == f).size() <= 1)",message="must be one CIDR, or one of each family with a comma between them, such as 10.16.0.0/16,fd00:10:16::/112"
 	CIDRBlock string `json:"cidrBlock,omitempty"`
 	// gateway is the address of the router: one per family of cidrBlock, separated by a comma. The default is the first address of each
 	// CIDR.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them, such as 10.16.0.9,fd00::9"
 	Gateway string `json:"gateway,omitempty"`
 	// excludeIps are addresses, and ranges in the form `10.16.0.10..10.16.0.20`. Only a pod that requests one of them gets it.
 	// +optional
@@ -105,7 +105,7 @@ type SubnetSpec struct {
 	// in custom VPCs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them, such as 10.16.0.9,fd00::9"
 	ExternalEgressGateway string `json:"externalEgressGateway,omitempty"`
 	// policyRoutingPriority is the priority of the policy routing rule of externalEgressGateway on nodes (ip-rule(8)): from 1 to 32765.
 	// +optional
@@ -141,7 +141,7 @@ type SubnetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a CIDR"
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a CIDR, such as 10.16.0.0/24"
 	AllowSubnets []string `json:"allowSubnets,omitempty"`
 	// allowEWTraffic allows traffic between pods of the subnet at ACL priority 1900. It has an effect only together with acls; acls of a
 	// higher priority are evaluated first.
@@ -190,7 +190,7 @@ type SubnetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address"
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address, such as 10.16.0.9"
 	Vips []string `json:"vips,omitempty"`
 	// enableLb serves the VPC's Services on this subnet. The default is true, except for the subnet `join`.
 	// +optional

@@ -6,10 +6,10 @@ package v1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // VipSpec defines addresses that are reserved independently of pods. Subnet and addresses of a Vip cannot change.
-// +kubebuilder:validation:XValidation:rule=`(has(self.subnet) ? self.subnet : "") == (has(oldSelf.subnet) ? oldSelf.subnet : "")`,message="subnet cannot change: create another Vip"
-// +kubebuilder:validation:XValidation:rule=`(has(self.v4ip) ? self.v4ip : "") == (has(oldSelf.v4ip) ? oldSelf.v4ip : "")`,message="v4ip cannot change: create another Vip"
-// +kubebuilder:validation:XValidation:rule=`(has(self.v6ip) ? self.v6ip : "") == (has(oldSelf.v6ip) ? oldSelf.v6ip : "")`,message="v6ip cannot change: create another Vip"
-// +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another Vip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.subnet) ? self.subnet : "") == (has(oldSelf.subnet) ? oldSelf.subnet : "")`,message="subnet cannot change: create another Vip",messageExpression=`'subnet cannot change from "' + (has(oldSelf.subnet) ? oldSelf.subnet : "") + '" to "' + (has(self.subnet) ? self.subnet : "") + '": create another Vip'`
+// +kubebuilder:validation:XValidation:rule=`(has(self.v4ip) ? self.v4ip : "") == (has(oldSelf.v4ip) ? oldSelf.v4ip : "")`,message="v4ip cannot change: create another Vip",messageExpression=`'v4ip cannot change from "' + (has(oldSelf.v4ip) ? oldSelf.v4ip : "") + '" to "' + (has(self.v4ip) ? self.v4ip : "") + '": create another Vip'`
+// +kubebuilder:validation:XValidation:rule=`(has(self.v6ip) ? self.v6ip : "") == (has(oldSelf.v6ip) ? oldSelf.v6ip : "")`,message="v6ip cannot change: create another Vip",messageExpression=`'v6ip cannot change from "' + (has(oldSelf.v6ip) ? oldSelf.v6ip : "") + '" to "' + (has(self.v6ip) ? self.v6ip : "") + '": create another Vip'`
+// +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another Vip",messageExpression=`'macAddress cannot change from "' + (has(oldSelf.macAddress) ? oldSelf.macAddress : "") + '" to "' + (has(self.macAddress) ? self.macAddress : "") + '": create another Vip'`
 type VipSpec struct {
 	// namespace whose pods may use the Vip, and in which selector selects pods. When empty, pods of every namespace may use the Vip by its
 	// name.
@@ -28,12 +28,12 @@ type VipSpec struct {
 	// v4ip is the IPv4 address. If v4ip and v6ip are both empty, the Vip gets an address of each family of the subnet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address"
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address, such as 10.16.0.9"
 	V4IP string `json:"v4ip,omitempty"`
 	// v6ip is the IPv6 address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address"
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address, such as fd00::9"
 	V6IP string `json:"v6ip,omitempty"`
 	// macAddress of the pod that uses the Vip as its own address (annotation vip). When empty, it is derived from the first address.
 	// +optional

@@ -91,12 +91,12 @@ type StaticRoute struct {
 	// cidr is the CIDR or address that the route matches.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="isCIDR(self) || isIP(self)",message="must be a CIDR or an address"
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self) || isIP(self)",message="must be a CIDR or an address, such as 192.168.0.0/16"
 	CIDR string `json:"cidr,omitempty"`
 	// nextHopIP is the address of the next hop.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an address"
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an address, such as 10.16.0.2"
 	NextHopIP string `json:"nextHopIP,omitempty"`
 	// ecmpMode is empty or ecmp_symmetric_reply.
 	// +optional

@@ -10,8 +10,8 @@ import (
 )
 
 // VpcEgressGatewaySpec defines pods that forward the egress traffic of a VPC.
-// +kubebuilder:validation:XValidation:rule="!has(self.internalIPs) || size(self.internalIPs) == 0 || size(self.internalIPs) >= self.replicas",message="internalIPs must be at least as many as replicas"
-// +kubebuilder:validation:XValidation:rule="!has(self.externalIPs) || size(self.externalIPs) == 0 || size(self.externalIPs) >= self.replicas",message="externalIPs must be at least as many as replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.internalIPs) || size(self.internalIPs) == 0 || size(self.internalIPs) >= self.replicas",message="internalIPs must be at least as many as replicas: add addresses, or lower replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.externalIPs) || size(self.externalIPs) == 0 || size(self.externalIPs) >= self.replicas",message="externalIPs must be at least as many as replicas: add addresses, or lower replicas"
 // +kubebuilder:validation:XValidation:rule="!(has(self.internalIPs) && size(self.internalIPs) != 0 && has(self.internalIPPool) && size(self.internalIPPool) > 0)",message="set internalIPs or internalIPPool, not both"
 // +kubebuilder:validation:XValidation:rule="!(has(self.externalIPs) && size(self.externalIPs) != 0 && has(self.externalIPPool) && size(self.externalIPPool) > 0)",message="set externalIPs or externalIPPool, not both"
 // +kubebuilder:validation:XValidation:rule="(has(self.policies) && size(self.policies) != 0) || (has(self.selectors) && size(self.selectors) != 0)",message="set policies or selectors: they say whose traffic the gateway forwards"
@@ -28,7 +28,7 @@ type VpcEgressGatewaySpec struct {
 	// prefix of the names of the workload and its pods. It cannot change.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*[-\.]?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="prefix cannot change: create another VpcEgressGateway"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="prefix cannot change: create another VpcEgressGateway",messageExpression=`'prefix cannot change from ' + oldSelf + ' to ' + self + ': create another VpcEgressGateway'`
 	Prefix string `json:"prefix,omitempty"`
 	// image of the pods.
 	// +optional
@@ -126,10 +126,10 @@ type VpcEgressGatewayBFD struct {
 // VpcEgressGatewayBandwidth limits the rates of a pod, in Mbit/s or with a unit: 100M, 1Gi.
 type VpcEgressGatewayBandwidth struct {
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 9223372036854 : true",message="must be a rate that is not negative"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 9223372036854 : true",message="must be a rate that is not negative, and at most 9223372036854"
 	Ingress *resource.Quantity `json:"ingress,omitempty"`
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 9223372036854 : true",message="must be a rate that is not negative"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 9223372036854 : true",message="must be a rate that is not negative, and at most 9223372036854"
 	Egress *resource.Quantity `json:"egress,omitempty"`
 }
 

@@ -23,7 +23,7 @@ type Certificates struct {
 }
 
 // IssuerReference names an issuer of cert-manager, or an external issuer by its group and kind.
-// +kubebuilder:validation:XValidation:rule="self.group != 'cert-manager.io' || self.kind in ['Issuer', 'ClusterIssuer']",message="kind must be Issuer or ClusterIssuer in the group cert-manager.io"
+// +kubebuilder:validation:XValidation:rule="self.group != 'cert-manager.io' || self.kind in ['Issuer', 'ClusterIssuer']",message="kind must be Issuer or ClusterIssuer in the group cert-manager.io",messageExpression=`'kind must be Issuer or ClusterIssuer in the group cert-manager.io, and not ' + self.kind`
 type IssuerReference struct {
 	// name of the issuer. A namespaced issuer must be in the namespace of the operator.
 	// +kubebuilder:validation:MinLength=1

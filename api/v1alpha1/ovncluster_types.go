@@ -105,9 +105,9 @@ const (
 )
 
 // Network holds the addresses of the cluster. Each list has one CIDR per family, at most two, in the order of preference.
-// +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || self.joinCIDRs.size() == 0 || self.joinCIDRs.size() == self.podCIDRs.size() && self.joinCIDRs.all(j, self.podCIDRs.exists(p, cidr(j).ip().family() == cidr(p).ip().family()))",message="joinCIDRs must have the families of podCIDRs"
-// +kubebuilder:validation:XValidation:rule="!has(self.podCIDRs) || !has(self.serviceCIDRs) || !self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap"
-// +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || !self.joinCIDRs.exists(j, (self.podCIDRs + self.serviceCIDRs).exists(c, cidr(j).containsCIDR(c) || cidr(c).containsCIDR(j)))",message="joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs"
+// +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || self.joinCIDRs.size() == 0 || self.joinCIDRs.size() == self.podCIDRs.size() && self.joinCIDRs.all(j, self.podCIDRs.exists(p, cidr(j).ip().family() == cidr(p).ip().family()))",message="joinCIDRs must have the families of podCIDRs",messageExpression=`'joinCIDRs must have the families of podCIDRs: ' + self.joinCIDRs.join(',') + ' does not fit ' + self.podCIDRs.join(',')`
+// +kubebuilder:validation:XValidation:rule="!has(self.podCIDRs) || !has(self.serviceCIDRs) || !self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap",messageExpression=`'podCIDRs and serviceCIDRs must not overlap: change ' + self.podCIDRs.join(',') + ', or set serviceCIDRs to those of the API server, which are ' + self.serviceCIDRs.join(',') + ' here'`
+// +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || !self.joinCIDRs.exists(j, (self.podCIDRs + self.serviceCIDRs).exists(c, cidr(j).containsCIDR(c) || cidr(c).containsCIDR(j)))",message="joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs",messageExpression=`'joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs: change ' + self.joinCIDRs.join(',') + ', because the others are ' + self.podCIDRs.join(',') + ' and ' + self.serviceCIDRs.join(',')`
 type Network struct {
 	// podCIDRs of the subnet `ovn-default`. Once the subnet has them (status.podCIDRs), each can only change to a CIDR that contains it, and
 	// a CIDR of a second family can follow. The subnet then grows.
@@ -117,8 +117,8 @@ type Network struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
 	// +listType=atomic
-	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length",messageExpression=`'must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are ' + self.join(', ')`
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family",messageExpression=`'must have at most one CIDR of each family: remove one of ' + self.join(' and ')`
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
 	// joinCIDRs of the subnet `join`, which connects the nodes. It must have the families of podCIDRs. By default 100.64.0.0/16 and
 	// fd00:100:64::/112, according to these families. They cannot change once the subnet has them (status.joinCIDRs).
@@ -126,8 +126,8 @@ type Network struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
 	// +listType=atomic
-	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length",messageExpression=`'must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are ' + self.join(', ')`
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family",messageExpression=`'must have at most one CIDR of each family: remove one of ' + self.join(' and ')`
 	JoinCIDRs []string `json:"joinCIDRs,omitempty"`
 	// serviceCIDRs are the API server's --service-cluster-ip-range.
 	// +optional
@@ -136,8 +136,8 @@ type Network struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
 	// +listType=atomic
-	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length",messageExpression=`'must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are ' + self.join(', ')`
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family",messageExpression=`'must have at most one CIDR of each family: remove one of ' + self.join(' and ')`
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
 	// tunnelType is the encapsulation of packets between nodes, geneve or vxlan. While it changes, nodes offer both (status.tunnelTypes). With
 	// vxlan a cluster has at most 4,095 subnets and VPCs, and a subnet 2,047 ports.
@@ -365,7 +365,7 @@ type Agent struct {
 // +kubebuilder:printcolumn:name="Versions",type=string,priority=1,JSONPath=`.status.versions`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="an OVNCluster must be named default: a cluster has one network"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="an OVNCluster must be named default: a cluster has one network",messageExpression=`'an OVNCluster must be named default, and not ' + self.metadata.name + ': a cluster has one network'`
 // +kubebuilder:validation:XValidation:fieldPath=".spec.network.podCIDRs",rule="!has(oldSelf.status) || !has(oldSelf.status.podCIDRs) || self.spec.network == oldSelf.spec.network || self.spec.network.podCIDRs.size() >= oldSelf.status.podCIDRs.size() && cidr(self.spec.network.podCIDRs[0]).containsCIDR(oldSelf.status.podCIDRs[0]) && (oldSelf.status.podCIDRs.size() < 2 || cidr(self.spec.network.podCIDRs[1]).containsCIDR(oldSelf.status.podCIDRs[1]))",messageExpression="'cannot change to ' + self.spec.network.podCIDRs.join(', ') + ' while pods have addresses of ' + oldSelf.status.podCIDRs.join(', ') + ': set CIDRs that contain these, in the same order; a CIDR of a second family may follow'"
 // +kubebuilder:validation:XValidation:fieldPath=".spec.network.joinCIDRs",rule="!has(oldSelf.status) || !has(oldSelf.status.joinCIDRs) || self.spec.network == oldSelf.spec.network || oldSelf.status.joinCIDRs.all(o, (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs : self.spec.network.podCIDRs.map(c, cidr(c).ip().family() == 4 ? '100.64.0.0/16' : 'fd00:100:64::/112')).exists(n, cidr(n) == cidr(o)))",messageExpression="'cannot change to ' + (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs.join(', ') : 'the default') + ' while nodes have addresses of ' + oldSelf.status.joinCIDRs.join(', ') + ': keep these; a CIDR of a second family may follow'"
 // +kubebuilder:validation:XValidation:fieldPath=".spec.nodes.datapath",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.nodes.datapath == oldSelf.spec.nodes.datapath",messageExpression="'cannot change from ' + oldSelf.spec.nodes.datapath + ' to ' + self.spec.nodes.datapath + ' on an installed cluster: running pods would lose their network; remove the OVNCluster and create it again'"

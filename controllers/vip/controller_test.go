@@ -39,7 +39,7 @@ func TestWhatAVipIsOfCannotChange(t *testing.T) {
 	w := newWorld(t)
 	v := w.vip("v", at("10.16.0.9", ""))
 	for text, change := range map[string]func(){
-		"v4ip cannot change":       func() { v.Spec.V4IP = "10.16.0.10" },
+		`v4ip cannot change from "10.16.0.9" to "10.16.0.10": create another Vip`: func() { v.Spec.V4IP = "10.16.0.10" },
 		"v6ip cannot change":       func() { v.Spec.V6IP = "fd00:10:16::9" },
 		"macAddress cannot change": func() { v.Spec.MACAddress = "02:00:00:00:00:09" },
 		"subnet cannot change":     func() { v.Spec.Subnet = "other" },
