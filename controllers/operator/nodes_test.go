@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/mistakes"
 )
 
 func TestAnInvalidNetworkChangesNothing(t *testing.T) {
@@ -48,6 +49,7 @@ func TestAnInvalidAddressAffectsOneNode(t *testing.T) {
 	s.addNode(t, "inside", "10.16.3.4", nil)
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True NodeAddresses: node inside gets no network"),
 		ContainSubstring("its address 10.16.3.4 lies in network.podCIDRs 10.16.0.0/16; give the node an address outside")))
+	mistakes.Sees(t, 11, s.condition(t, "Degraded")())
 	g.Eventually(func() []string { return s.nodeEvents(t, "inside") }).Should(ContainElement("Warning AddressInNetwork"))
 	s.seenHeld(t, "inside", true)
 	s.deserted(t, "inside") // its pods, created before it was held

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/mistakes"
 )
 
 // TestDatabasesWaitForANode has no node for the databases at first, then a node that is deleted before it created them.
@@ -28,6 +29,7 @@ func (s *scenario) withoutNode(t *testing.T) {
 	g := newG(t)
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
 		HavePrefix("True NoNodeForDatabases"), ContainSubstring("node-role.kubernetes.io/control-plane"), ContainSubstring("label a node")))
+	mistakes.Sees(t, 10, s.condition(t, "Degraded")())
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("False"))
 	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning NoNodeForDatabases"))
 }

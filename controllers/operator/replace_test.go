@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -151,6 +152,7 @@ func TestAFailingImageStopsTheUpgrade(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
 		HavePrefix("True ReplacingStopped"), ContainSubstring("node control-plane-1: ErrImagePull: no such image"),
 		ContainSubstring("0 of 2 nodes updated"), ContainSubstring("set the previous spec.image")))
+	mistakes.Sees(t, 12, s.condition(t, "Degraded")())
 	g.Expect(s.condition(t, "Progressing")()).To(HavePrefix("False ReplacingStopped"))
 	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning ReplacingStopped"))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/seed"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -54,6 +55,11 @@ func clusterOf(n, nodes, want int) Membership {
 
 func freeNode(i int) *Node {
 	return &Node{Name: nodeOf(i), Address: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))}
+}
+
+func TestTooFewNodesAreReported(t *testing.T) {
+	m := clusterOf(1, 1, 3)
+	mistakes.Sees(t, 9, m.Next().Message)
 }
 
 func TestTheNextStepOfAMembership(t *testing.T) {

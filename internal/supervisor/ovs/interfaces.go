@@ -19,8 +19,7 @@ func checkDatapath(o Options) error {
 	if o.Datapath == v1alpha1.DatapathKernel {
 		// The query for the family makes the kernel load the module, if it is installed.
 		if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
-			return fmt.Errorf("the kernel of node %s has no Open vSwitch datapath (%w): load the module openvswitch, "+
-				"or set spec.nodes.datapath of the OVNCluster to Userspace", o.Node, err)
+			return noKernelDatapath(o.Node, err)
 		}
 		return nil
 	}
@@ -29,6 +28,11 @@ func checkDatapath(o Options) error {
 			"it becomes a port of br-phy, so it must not be the one that reaches the API server")
 	}
 	return nil
+}
+
+func noKernelDatapath(node string, err error) error {
+	return fmt.Errorf("the kernel of node %s has no Open vSwitch datapath (%w): load the module openvswitch, "+
+		"or set spec.nodes.datapath of the OVNCluster to Userspace", node, err)
 }
 
 // dumps is the maximum number of attempts to dump a list from the kernel.

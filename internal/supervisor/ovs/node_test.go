@@ -27,6 +27,7 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/northd"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
@@ -329,10 +330,15 @@ func TestUnknownTunnelInterfaceNamesThoseThatAre(t *testing.T) {
 		return
 	}
 	wire(t)
-	_, err := tunnelInterface(Options{Node: "node-1", TunnelInterface: "eth7"})
-	if err == nil || !strings.Contains(err.Error(), "interface eth7 is not on node node-1; its interfaces are lo, eth1") {
-		t.Errorf("got %v", err)
+	_, err := tunnelInterface(Options{Node: "node-1", TunnelInterface: "eth9"})
+	if err == nil || !strings.Contains(err.Error(), "interface eth9 is not on node node-1; its interfaces are lo, eth1") {
+		t.Fatalf("got %v", err)
 	}
+	mistakes.Sees(t, 7, err.Error())
+}
+
+func TestAKernelWithoutDatapathIsNamed(t *testing.T) {
+	mistakes.Sees(t, 6, noKernelDatapath("node-1", syscall.ENOENT).Error())
 }
 
 func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
