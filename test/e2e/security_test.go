@@ -29,6 +29,7 @@ var _ = Describe("the databases' ports", func() {
 			{6643, nb.Node, nb.Address, false},
 			{6644, sb.Node, sb.Address, false},
 			{6645, sb.Node, sb.Address, false},
+			{6649, sb.Node, sb.Address, false},
 		} {
 			at := netip.AddrPortFrom(netip.MustParseAddr(port.address), port.number)
 			for name, from := range map[string]origin{

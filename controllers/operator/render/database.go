@@ -47,7 +47,7 @@ var (
 	Southbound = Database{
 		Flag: "sb", Title: "southbound database", Workload: SouthboundName, Service: "ovn-sb", Secret: "kiln-tls-ovn-sb",
 		LeaderLabel: "ovn-sb-leader", AdminPort: 6652, Writer: NorthdName, WrittenLabel: "kubeovn.io/southbound-written",
-		ports: []corev1.ContainerPort{port("clients", 6642), port("northd", 6645), port("raft", 6644), port("admin", 6652)},
+		ports: []corev1.ContainerPort{port("clients", 6642), port("northd", 6649), port("northd-old", 6645), port("raft", 6644), port("admin", 6652)},
 	}
 )
 

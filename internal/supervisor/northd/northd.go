@@ -29,7 +29,9 @@ import (
 // Ports of the databases for ovn-northd.
 const (
 	northboundPort = 6641
-	southboundPort = 6645
+	southboundPort = 6649
+	// previousSouthboundPort is the only such port of members of the previous version. Members of this version serve both.
+	previousSouthboundPort = 6645
 )
 
 // statusInterval is the interval at which the supervisor queries whether the daemon is active. The daemon sends no notification:
@@ -84,7 +86,9 @@ func databasesOf(c *v1alpha1.OVNCluster) databases {
 	return databases{
 		leaders:    leaders,
 		northbound: ovncluster.Endpoints(c.Status.Northbound, northboundPort),
-		southbound: ovncluster.Endpoints(c.Status.Southbound, southboundPort),
+		// ovn-northd tries the remotes in random order, and a refused connection costs it no back-off before it has tried all of them.
+		southbound: slices.Concat(ovncluster.Endpoints(c.Status.Southbound, southboundPort),
+			ovncluster.Endpoints(c.Status.Southbound, previousSouthboundPort)),
 
 		northboundID: c.Status.Northbound.ClusterID, southboundID: c.Status.Southbound.ClusterID,
 		recovering: c.Status.Northbound.Recovering(),

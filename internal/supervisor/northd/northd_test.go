@@ -45,15 +45,18 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// playNorthd records the northbound database that it was started with, and serves the control socket (JSON-RPC) until `exit`.
+// playNorthd records the databases that it was started with, and serves the control socket (JSON-RPC) until `exit`.
 func playNorthd(role string) {
-	var socket, databases string
+	var socket, databases, southbound string
 	for _, arg := range os.Args {
 		if path, ok := strings.CutPrefix(arg, "--unixctl="); ok {
 			socket = path
 		}
 		if strings.HasPrefix(arg, "--ovnnb-db=") {
 			databases = arg
+		}
+		if strings.HasPrefix(arg, "--ovnsb-db=") {
+			southbound = arg
 		}
 	}
 	note := func(in string, what any) {
@@ -64,6 +67,7 @@ func playNorthd(role string) {
 		fmt.Fprintln(log, what)
 		_ = log.Close()
 	}
+	note("southbound", southbound)
 	note("starts", databases)
 	_ = os.Remove(socket)
 	listener, err := net.Listen("unix", socket)
@@ -220,6 +224,17 @@ func TestTheOneThatWasActiveStartsAgainAtOnce(t *testing.T) {
 	tr.until("it starts with both members", func() bool { return len(tr.starts()) == 2 })
 	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2", "192.0.2.3")
 	tr.until("it starts with all members", func() bool { return len(tr.starts()) == 3 })
+}
+
+// Members of the previous version serve only the port 6645, and members of the next version only 6649.
+func TestItTriesBothPortsOfEachMember(t *testing.T) {
+	tr := newTrial(t, "active", "127.0.6.8:10671")
+	tr.clusters <- clusterOf("c", "192.0.2.1", "2001:db8::2")
+	tr.untilSaid("leads true")
+	want := "--ovnsb-db=ssl:192.0.2.1:6649,ssl:[2001:db8::2]:6649,ssl:192.0.2.1:6645,ssl:[2001:db8::2]:6645"
+	if got := tr.noted("southbound"); !slices.Equal(got, []string{want}) {
+		t.Errorf("it is started with %q, want %q", got, want)
+	}
 }
 
 func TestOneThatStandsByStartsAgainAtOnce(t *testing.T) {

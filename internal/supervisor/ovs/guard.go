@@ -29,7 +29,7 @@ var guardedPorts = []struct {
 }{
 	{"northbound", []int{6643}, func(s v1alpha1.OVNClusterStatus) []string { return memberAddresses(s.Northbound) }},
 	{"southbound", []int{6644}, func(s v1alpha1.OVNClusterStatus) []string { return memberAddresses(s.Southbound) }},
-	{"clients", []int{6641, 6645}, func(s v1alpha1.OVNClusterStatus) []string { return s.Clients }},
+	{"clients", []int{6641, 6645, 6649}, func(s v1alpha1.OVNClusterStatus) []string { return s.Clients }},
 }
 
 func memberAddresses(db v1alpha1.DatabaseStatus) []string {
@@ -102,7 +102,7 @@ func addGuard(tx *knftables.Transaction, status v1alpha1.OVNClusterStatus) {
 	tx.Add(&knftables.Chain{
 		Name: "input", Type: new(knftables.FilterType), Hook: new(knftables.InputHook), Priority: new(knftables.FilterPriority),
 	})
-	tx.Add(&knftables.Rule{Chain: "input", Rule: "tcp dport != { 6641, 6643-6645 } accept"})
+	tx.Add(&knftables.Rule{Chain: "input", Rule: "tcp dport != { 6641, 6643-6645, 6649 } accept"})
 	tx.Add(&knftables.Rule{Chain: "input", Rule: "fib saddr type local accept", Comment: new("the node itself")})
 	for _, g := range guardedPorts {
 		peers := g.peers(status)

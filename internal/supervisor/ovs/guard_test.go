@@ -51,7 +51,7 @@ func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
 	there := wire(t)
 	other := must(netlink.NewHandleAt(there))
 	try(t, other.AddrAdd(must(other.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
-	all := []int{6641, 6642, 6643, 6644, 6645, 6651}
+	all := []int{6641, 6642, 6643, 6644, 6645, 6649, 6651}
 	for _, port := range all {
 		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 		try(t, err)
@@ -85,12 +85,12 @@ func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
 		{
 			name: "a node of the controller reaches the clients' ports", node: "node-1",
 			status: v1alpha1.OVNClusterStatus{Northbound: members("192.0.2.1"), Southbound: members("192.0.2.1"), Clients: []string{"192.0.2.2"}},
-			v4:     []int{6641, 6642, 6645, 6651}, v6: []int{6642, 6651},
+			v4:     []int{6641, 6642, 6645, 6649, 6651}, v6: []int{6642, 6651},
 		},
 		{
 			name: "while the clients are not known their ports are open", node: "node-1",
 			status: v1alpha1.OVNClusterStatus{Northbound: members("192.0.2.1"), Southbound: members("192.0.2.1")},
-			v4:     []int{6641, 6642, 6645, 6651}, v6: []int{6641, 6642, 6645, 6651},
+			v4:     []int{6641, 6642, 6645, 6649, 6651}, v6: []int{6641, 6642, 6645, 6649, 6651},
 		},
 		{
 			name: "without a member there is nothing to guard", node: "node-9",

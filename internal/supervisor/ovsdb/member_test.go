@@ -80,9 +80,13 @@ func (tr *trial) add(node, address string) *trialMember {
 }
 
 func (tr *trial) start(m *trialMember, status v1alpha1.DatabaseStatus) {
+	tr.startWith(m, v1alpha1.OVNClusterStatus{Southbound: status})
+}
+
+func (tr *trial) startWith(m *trialMember, status v1alpha1.OVNClusterStatus) {
 	ctx, cancel := context.WithCancel(tr.t.Context())
 	m.stop, m.done = cancel, make(chan error, 1)
-	m.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}} // a copy, because tests change theirs later
+	m.clusters <- &v1alpha1.OVNCluster{Status: *status.DeepCopy()} // a copy, because tests change theirs later
 	done := m.done
 	go func() { done <- Run(ctx, m.options) }()
 	supervisortest.Watch(ctx, tr.t, "the member on "+m.options.Node, done)
