@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -87,6 +88,7 @@ type fakeMember struct {
 	silence error // instead of an answer
 	asked   int
 	schemas adminapi.Schemas
+	chassis []string
 	beyond  adminapi.BeyondVXLAN
 }
 
@@ -101,6 +103,26 @@ func (m *fakeMember) setBeyond(beyond adminapi.BeyondVXLAN) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.beyond = beyond
+}
+
+func (m *fakeMember) Chassis(context.Context) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.chassis), nil
+}
+
+func (m *fakeMember) RemoveChassis(_ context.Context, names []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.chassis = slices.DeleteFunc(m.chassis, func(name string) bool { return slices.Contains(names, name) })
+	return nil
+}
+
+// register adds chassis to the southbound database.
+func (m *fakeMember) register(names ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.chassis = append(m.chassis, names...)
 }
 
 func (m *fakeMember) Schemas(context.Context) (adminapi.Schemas, error) {

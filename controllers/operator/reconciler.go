@@ -57,6 +57,9 @@ type Reconciler struct {
 	// replaced are pods that were deleted and may still be in the cache.
 	replaced map[types.UID]bool
 
+	// nodesOfChassis are the nodes and pods of nodes for which chassis of deleted nodes were last removed, with the cluster ID.
+	nodesOfChassis string
+
 	// cache and controller are set by SetupWithManager.
 	cache      cache.Cache
 	controller controller.Controller
@@ -88,6 +91,7 @@ var phases = []struct {
 	{"keep backups on a claim", (*Reconciler).runBackups},
 	{"run the northbound database", (*Reconciler).runNorthbound},
 	{"run the southbound database", (*Reconciler).runSouthbound},
+	{"remove chassis of deleted nodes", (*Reconciler).removeChassis},
 	{"finish the move of data", (*Reconciler).finishMove},
 	{"change tunnels", (*Reconciler).changeTunnels},
 	{"run northd", (*Reconciler).runNorthd},

@@ -104,6 +104,11 @@ type Database interface {
 	BeyondVXLAN(ctx context.Context) (BeyondVXLAN, error)
 	// Convert converts the database to the schema of the member's image. It is called on the leader once all members run that image.
 	Convert(ctx context.Context) error
+	// Chassis returns the names of the chassis that nodes have registered in the southbound database.
+	Chassis(ctx context.Context) ([]string, error)
+	// RemoveChassis removes chassis of nodes with their encapsulations. It ignores names that no such chassis has. The ovn-controller of a
+	// removed chassis, if it runs, registers it again.
+	RemoveChassis(ctx context.Context, names []string) error
 }
 
 // ArchiveName is the DNS name in an archive's certificate.

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,8 +41,13 @@ func (m *member) Schemas(context.Context) (Schemas, error) {
 func (m *member) BeyondVXLAN(context.Context) (BeyondVXLAN, error) {
 	return BeyondVXLAN{Datapaths: 3, Ports: 5}, nil
 }
-func (m *member) Convert(context.Context) error { m.asked = append(m.asked, "convert"); return nil }
-func (m *member) Leave(context.Context) error   { m.asked = append(m.asked, "leave"); return nil }
+func (m *member) Convert(context.Context) error             { m.asked = append(m.asked, "convert"); return nil }
+func (m *member) Chassis(context.Context) ([]string, error) { return []string{"node-1"}, nil }
+func (m *member) RemoveChassis(_ context.Context, names []string) error {
+	m.asked = append(m.asked, "remove "+strings.Join(names, " "))
+	return nil
+}
+func (m *member) Leave(context.Context) error { m.asked = append(m.asked, "leave"); return nil }
 func (m *member) Compact(context.Context) error {
 	return errors.New("cannot store a snapshot while leaving cluster")
 }
@@ -116,7 +122,13 @@ func TestEndpoint(t *testing.T) {
 	if got, err := c.Schemas(t.Context()); err != nil || got != (Schemas{Database: "1.0.0", Image: "2.0.0"}) {
 		t.Errorf("schemas %+v, %v", got, err)
 	}
-	if diff := cmp.Diff([]string{"kick ssl:[2001:db8::2]:6643", "leave", "convert"}, m.asked); diff != "" {
+	if got, err := c.Chassis(t.Context()); err != nil || !slices.Equal(got, []string{"node-1"}) {
+		t.Errorf("chassis %q, %v", got, err)
+	}
+	if err := c.RemoveChassis(t.Context(), []string{"node-2", "a&b"}); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"kick ssl:[2001:db8::2]:6643", "leave", "convert", "remove node-2 a&b"}, m.asked); diff != "" {
 		t.Error(diff)
 	}
 	if err := c.Kick(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "server is missing") {

@@ -84,6 +84,25 @@ func (c *Client) Convert(ctx context.Context) error {
 	return err
 }
 
+// Chassis implements Database.
+func (c *Client) Chassis(ctx context.Context) ([]string, error) {
+	body, err := c.do(ctx, http.MethodGet, "/chassis", nil)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	if err := json.Unmarshal(body, &names); err != nil {
+		return nil, fmt.Errorf("decode the chassis of %s: %w", c.base, err)
+	}
+	return names, nil
+}
+
+// RemoveChassis implements Database.
+func (c *Client) RemoveChassis(ctx context.Context, names []string) error {
+	_, err := c.do(ctx, http.MethodPost, "/chassis/remove", url.Values{"name": names})
+	return err
+}
+
 // Kick implements Database.
 func (c *Client) Kick(ctx context.Context, server string) error {
 	_, err := c.do(ctx, http.MethodPost, "/kick", url.Values{"server": {server}})

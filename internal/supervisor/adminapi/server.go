@@ -21,6 +21,10 @@ func Handler(db Database) http.Handler {
 	mux.HandleFunc("GET /schemas", telling(db.Schemas))
 	mux.HandleFunc("GET /beyond-vxlan", telling(db.BeyondVXLAN))
 	mux.HandleFunc("POST /convert", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Convert(r.Context())) })
+	mux.HandleFunc("GET /chassis", telling(db.Chassis))
+	mux.HandleFunc("POST /chassis/remove", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, db.RemoveChassis(r.Context(), r.URL.Query()["name"]))
+	})
 	mux.HandleFunc("POST /kick", func(w http.ResponseWriter, r *http.Request) {
 		server := r.URL.Query().Get("server")
 		if server == "" {
