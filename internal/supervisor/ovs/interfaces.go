@@ -102,12 +102,31 @@ func encapsulationAddress(o Options, link netlink.Link) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	if len(list) == 0 {
-		return netip.Addr{}, noAddress(o)
+		return netip.Addr{}, noAddress(o, link)
 	}
 	return list[0].Addr(), nil
 }
 
-func noAddress(o Options) error {
+// changedAddress returns the tunnel endpoint on the interface that had the node's address when the process started: its first address of
+// that family. The kubelet passes a new address of the node only to the next container.
+func changedAddress(o Options, link netlink.Link) (netip.Addr, error) {
+	former, err := netip.ParseAddr(o.NodeAddress)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("the address of node %s: %w", o.Node, err)
+	}
+	list, err := addresses(link)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range list {
+		if a.Addr().Is4() == former.Is4() {
+			return a.Addr(), nil
+		}
+	}
+	return netip.Addr{}, noAddress(o, link)
+}
+
+func noAddress(o Options, link netlink.Link) error {
 	return fmt.Errorf("interface %s of node %s has no address: give it one, or change spec.nodes.tunnelInterface of the OVNCluster",
-		o.TunnelInterface, o.Node)
+		link.Attrs().Name, o.Node)
 }

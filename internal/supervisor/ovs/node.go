@@ -33,6 +33,8 @@ type node struct {
 	options                       Options
 	database, vswitch, controller *supervisor.Keeper
 	uplink                        uplink
+	// tunnels is the name of the last interface that had the node's address.
+	tunnels string
 	// remotes are the newest connection methods of the southbound database.
 	remotes []string
 	guard   guard
@@ -55,7 +57,8 @@ func Run(ctx context.Context, o Options) error {
 	if err := checkDatapath(o); err != nil {
 		return err
 	}
-	if _, err := tunnelInterface(o); err != nil {
+	link, err := tunnelInterface(o)
+	if err != nil {
 		return err
 	}
 	if err := prepareDatabase(ctx, o); err != nil {
@@ -65,7 +68,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	connected, gate := make(chan struct{}), make(chan struct{})
-	n := &node{options: o, uplink: uplink{options: o, log: o.Log}}
+	n := &node{options: o, uplink: uplink{options: o, log: o.Log}, tunnels: link.Attrs().Name}
 	n.configured, n.certified, n.switched = gates(gate)
 	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
 	changes := make(chan struct{}, 1)
@@ -97,7 +100,7 @@ func Run(ctx context.Context, o Options) error {
 		}.run(ctx, n.certified)
 		return nil
 	})
-	err := group.Wait()
+	err = group.Wait()
 	if n.endBringUp != nil {
 		n.endBringUp()
 	}
@@ -212,10 +215,18 @@ func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr
 		return n.uplink.reconcile(ctx, db)
 	}
 	link, err := tunnelInterface(n.options)
-	if err != nil {
+	if err == nil {
+		n.tunnels = link.Attrs().Name
+		return encapsulationAddress(n.options, link)
+	}
+	if n.options.TunnelInterface != "" {
 		return netip.Addr{}, err
 	}
-	return encapsulationAddress(n.options, link)
+	former, formerErr := linkIfThere(n.tunnels)
+	if former == nil {
+		return netip.Addr{}, errors.Join(err, formerErr)
+	}
+	return changedAddress(n.options, former)
 }
 
 // versions returns the versions of Kiln and of the running daemons.

@@ -91,7 +91,7 @@ type central struct {
 	tls              string // directory of the northbound server's certificate
 }
 
-func startCentral(t *testing.T) central {
+func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
 	t.Helper()
 	c := central{servers: supervisortest.NewAuthority(t, "servers"), chassis: supervisortest.NewAuthority(t, "chassis")}
 	bootstrap := v1alpha1.DatabaseStatus{
@@ -105,6 +105,9 @@ func startCentral(t *testing.T) central {
 			trusted = slices.Concat(c.servers.PEM, c.chassis.PEM)
 		}
 		database.Schema = supervisortest.File(t, database.Schema)
+		for _, change := range changes {
+			change(&database)
+		}
 		o := ovsdb.Options{
 			Database: database, DataDir: t.TempDir(), RunDir: run, Node: "node-1", Address: netip.MustParseAddr("127.0.0.1"),
 			TLSDir:        c.servers.TLSDir(t, "server", map[string][]byte{"ca.crt": trusted, "admin-ca.crt": c.servers.PEM}),
@@ -354,6 +357,41 @@ func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
 		}
 		if end, err := encapsulationAddress(o, link); err != nil || end.String() != address {
 			t.Errorf("tunnels end at %s, %v", end, err)
+		}
+	}
+}
+
+// The kubelet passes a new address of the node to the next container only.
+func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire(t)
+	eth1 := must(netlink.LinkByName("eth1"))
+	n := node{tunnels: "eth1", options: Options{Node: "node-1", NodeAddress: "192.0.2.1", Datapath: v1alpha1.DatapathKernel}}
+	for _, step := range []struct {
+		name        string
+		add, remove []netip.Prefix
+		want, err   string
+	}{
+		{name: "the address of the node", want: "192.0.2.1"},
+		{name: "a second address", add: prefixes("203.0.113.7/24"), want: "192.0.2.1"},
+		{name: "the node has lost its address", remove: prefixes("192.0.2.1/24"), want: "203.0.113.7"},
+		{name: "no address of the family", remove: prefixes("203.0.113.7/24"), err: "interface eth1 of node node-1 has no address"},
+		{name: "an address of another network", add: prefixes("198.51.100.7/24"), want: "198.51.100.7"},
+		{name: "the first address again", add: prefixes("192.0.2.1/24"), want: "192.0.2.1"},
+	} {
+		try(t, removeAddresses(eth1, step.remove))
+		for _, a := range step.add {
+			try(t, addAddress(eth1, a))
+		}
+		got, err := n.tunnelAddress(t.Context(), nil)
+		if step.err != "" {
+			if err == nil || !strings.Contains(err.Error(), step.err) {
+				t.Errorf("%s: %s, %v", step.name, got, err)
+			}
+		} else if err != nil || got.String() != step.want {
+			t.Errorf("%s: tunnels end at %s, %v; want %s", step.name, got, err, step.want)
 		}
 	}
 }

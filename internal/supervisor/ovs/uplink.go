@@ -55,7 +55,7 @@ func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, 
 	}
 	plan := planMoves(link.Attrs().Name, have.memory, seen)
 	if len(plan.memory.Addresses) == 0 {
-		return netip.Addr{}, noAddress(u.options)
+		return netip.Addr{}, noAddress(u.options, link)
 	}
 	if err := ensureBridge(ctx, db, have, link, plan.memory); err != nil {
 		return netip.Addr{}, err
