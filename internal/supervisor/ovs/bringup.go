@@ -45,6 +45,22 @@ var keepsFlows = func(d v1alpha1.Datapath) (bool, error) {
 	return link != nil, err
 }
 
+// forgetInstalled removes ovn-installed from all interfaces in the stored database if the flows that it stands for are lost, as after a reboot.
+// ovn-controller sets it again once it has installed its flows; until then the agent would take ovn0 for connected.
+func forgetInstalled(ctx context.Context, o Options) error {
+	saved, err := exists(o.flows())
+	if err != nil {
+		return err
+	}
+	kept, err := keepsFlows(o.Datapath)
+	if err != nil || saved || kept {
+		return err
+	}
+	_, err = tool(ctx, o, "transact", o.database(), `["Open_vSwitch",{"op":"mutate","table":"Interface","where":`+
+		`[["external_ids","includes",["map",[["ovn-installed","true"]]]]],"mutations":[["external_ids","delete",["set",["ovn-installed"]]]]}]`)
+	return err
+}
+
 // start is the state before a start of ovs-vswitchd.
 type start struct {
 	bridge bool // the integration bridge exists

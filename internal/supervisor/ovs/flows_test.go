@@ -55,6 +55,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	a, b := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
 	supervisortest.Eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
 	command(t, "usr/bin/ovn-nbctl", northbound(c), "--timeout=120", "--wait=hv", "sync") // packets are forwarded before the last flow is installed
+	supervisortest.Eventually(t, "ovn-controller reports the flows of a", func() error { return isInstalled(t, o, "a_h") })
 	before := flowsOf(t, o)
 	try(t, stop())
 	if err := pingFrom(b, "10.0.0.1"); err == nil {
@@ -84,6 +85,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		}
 	}
 	checkNoRestoreWait(t, o)
+	try(t, isInstalled(t, o, "a_h"))
 	supervisortest.Eventually(t, "a reaches b by the flows that were saved", func() error { return pingFrom(a, "10.0.0.2") })
 	try(t, stop())
 
@@ -93,9 +95,14 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		`["Open_vSwitch",{"op":"update","table":"Open_vSwitch","where":[],"row":{"other_config":["map",[["flow-restore-wait","true"]]]}}]`)
 	try(t, err)
 	o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
+	try(t, forgetInstalled(t.Context(), o)) // no flows were saved, as after a reboot; Run does it too
+	if left, err := tool(t.Context(), o, "query", o.database(), `["Open_vSwitch",{"op":"select","table":"Interface","where":[],"columns":["external_ids"]}]`); err != nil || strings.Contains(left, "ovn-installed\",\"true") {
+		t.Errorf("interfaces: %s, %v", left, err)
+	}
 	background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	healthy(t, o.HealthAddress)
 	checkNoRestoreWait(t, o)
+	supervisortest.Eventually(t, "ovn-controller reports the flows of a again", func() error { return isInstalled(t, o, "a_h") })
 	supervisortest.Eventually(t, "the flows are ovn-controller's", func() error {
 		for flow := range flowsOf(t, o) {
 			if strings.Contains(flow, "priority=1234") {
@@ -168,6 +175,17 @@ func logicalPort(t *testing.T, o Options, c central, name, address string) netns
 	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=120", "add-port", integrationBridge, name+"_h",
 		"--", "set", "Interface", name+"_h", "external_ids:iface-id="+name)
 	return there
+}
+
+// isInstalled returns an error unless ovn-controller has reported that it has installed the flows of an interface.
+func isInstalled(t *testing.T, o Options, name string) error {
+	t.Helper()
+	argv := append(supervisortest.Program(t, "usr/bin/ovs-vsctl"), "--db=unix:"+o.socket(), "--timeout=120", "get", "Interface", name, "external_ids:ovn-installed")
+	out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "true") {
+		return fmt.Errorf("ovn-installed of %s: %s, %v", name, out, err)
+	}
+	return nil
 }
 
 // northbound is the option with which tools connect to the northbound database.

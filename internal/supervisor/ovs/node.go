@@ -64,6 +64,9 @@ func Run(ctx context.Context, o Options) error {
 	if err := prepareDatabase(ctx, o); err != nil {
 		return err
 	}
+	if err := forgetInstalled(ctx, o); err != nil {
+		return err
+	}
 	if err := removeSockets(o); err != nil {
 		return err
 	}
