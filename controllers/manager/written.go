@@ -18,10 +18,11 @@ import (
 const writtenPause = time.Second
 
 // reportWritten labels the pod with the northbound database's cluster ID after all objects that exist at the start have been reconciled.
-// Later changes do not delay the label. After a recovery ovn-northd waits for it, because ovn-northd deletes the southbound rows of
+// Later changes, and objects that keep failing, do not delay the label. After a recovery ovn-northd waits for it, because ovn-northd deletes the southbound rows of
 // missing northbound rows.
 func (p *process) reportWritten(ctx context.Context, clusterID string) error {
-	if p.shared.Gate.WaitWritten(ctx, writtenPause) != nil || clusterID == "" {
+	failing, err := p.shared.Gate.WaitWritten(ctx, writtenPause)
+	if err != nil || clusterID == "" {
 		return nil
 	}
 	clients, err := kubernetes.NewForConfig(p.config)
@@ -30,6 +31,6 @@ func (p *process) reportWritten(ctx context.Context, clusterID string) error {
 	}
 	label := podlabel.Label{Pods: clients.CoreV1().Pods(p.options.Own.Namespace), Pod: p.options.Own.Pod, Key: podlabel.NorthboundWritten, Log: p.log}
 	label.Put(ctx, clusterID)
-	p.log.Info("the objects of the start are written", "clusterID", clusterID)
+	p.log.Info("the objects of the start are written", "clusterID", clusterID, "failing", failing)
 	return nil
 }

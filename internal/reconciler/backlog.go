@@ -47,9 +47,9 @@ func (g *StartGate) Workers(n int) controller.Options {
 // WaitWritten blocks until the controllers of Workers have reconciled each key that was queued at their start, and all keys that
 // these reconciliations enqueued. It works in rounds, with a pause before each. A round ends once each key that was pending at
 // its start has been reconciled without error, or has failed startAttempts times. Keys that are added later belong to a later
-// round, so that constant changes do not prolong a round; the number of rounds is limited. Call it once; it returns the error of
-// ctx.
-func (g *StartGate) WaitWritten(ctx context.Context, pause time.Duration) error {
+// round, so that constant changes do not prolong a round; the number of rounds is limited. It returns the number of keys that still fail
+// after startAttempts, and the error of ctx. Call it once.
+func (g *StartGate) WaitWritten(ctx context.Context, pause time.Duration) (failing int, err error) {
 	g.mu.Lock()
 	backlogs := g.backlogs
 	g.mu.Unlock()
@@ -60,17 +60,20 @@ func (g *StartGate) WaitWritten(ctx context.Context, pause time.Duration) error 
 	}()
 	for round, idle := 0, 0; round < startRounds && idle < idleRounds; round++ {
 		if err := wait(ctx, time.After(pause)); err != nil {
-			return err
+			return 0, err
 		}
 		pending, err := finishRound(ctx, backlogs)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if idle++; pending > 0 {
 			idle = 0
 		}
 	}
-	return nil
+	for _, b := range backlogs {
+		failing += b.failing()
+	}
+	return failing, nil
 }
 
 // finishRound begins a round in each backlog and waits until all have ended. It returns how many keys the round had.
@@ -155,6 +158,19 @@ func (b *backlog) begin() (int, <-chan struct{}) {
 		close(b.end)
 	}
 	return len(b.round), b.end
+}
+
+// failing returns the number of keys for which no round waits anymore, because they keep failing.
+func (b *backlog) failing() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for _, failures := range b.failures {
+		if failures >= startAttempts {
+			n++
+		}
+	}
+	return n
 }
 
 // stop ends the recording and frees its memory.

@@ -79,13 +79,15 @@ func start(t *testing.T, attempt func(s *starting, name string, calls int) error
 }
 
 // written waits until WaitWritten returns.
-func (s *starting) written() {
+func (s *starting) written() (failing int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
-	if err := s.gate.WaitWritten(ctx, time.Millisecond); err != nil {
+	failing, err := s.gate.WaitWritten(ctx, time.Millisecond)
+	if err != nil {
 		s.t.Fatalf("the start is not written: %v", err)
 	}
+	return failing
 }
 
 func (s *starting) needSuccess(names ...string) {
@@ -137,7 +139,9 @@ func TestTheStartIsWrittenOnceEachKeyIs(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.written()
+		if failing := s.written(); failing > 0 {
+			t.Errorf("%d keys are reported as failing", failing)
+		}
 	}()
 	select {
 	case <-done:
@@ -156,7 +160,9 @@ func TestAKeyThatAlwaysFailsDoesNotHoldUpTheStart(t *testing.T) {
 		}
 		return nil
 	}, "bad", "good")
-	s.written()
+	if failing := s.written(); failing != 1 {
+		t.Errorf("%d keys are reported as failing, want the bad one", failing)
+	}
 	s.needSuccess("good")
 	if s.mu.Lock(); s.calls["bad"] < 10 {
 		t.Errorf("given up after %d attempts", s.calls["bad"])
@@ -169,7 +175,7 @@ func TestTheStartIsNotWrittenBeforeControllersWork(t *testing.T) {
 	gate.Workers(1)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := gate.WaitWritten(ctx, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := gate.WaitWritten(ctx, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a controller has not started: %v", err)
 	}
 }
