@@ -4,10 +4,10 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -117,13 +117,15 @@ func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) 
 			pods = append(pods, pod)
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-			return strings.Compare(a.Labels[labelMigration], b.Labels[labelMigration])
-		}
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
+	slices.SortFunc(pods, compareRunners)
 	return pods, nil
+}
+
+// compareRunners orders the pods of a machine by age. Of pods of the same second, the target of a migration is last, which has a label; names
+// decide between others, so that each pass has the same order.
+func compareRunners(a, b *corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Labels[labelMigration], b.Labels[labelMigration]),
+		cmp.Compare(a.Name, b.Name))
 }
 
 // podAt returns the pod on the pod network that has the port under a key, nil if there is none.

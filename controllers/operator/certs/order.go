@@ -4,6 +4,9 @@
 package certs
 
 import (
+	"cmp"
+	"strconv"
+
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,6 +31,9 @@ const (
 	IssuerKindAnnotation  = "cert-manager.io/issuer-kind"
 	IssuerGroupAnnotation = "cert-manager.io/issuer-group"
 )
+
+// revisionAnnotation has the revision of a Certificate for which a CertificateRequest was made.
+const revisionAnnotation = "cert-manager.io/certificate-revision"
 
 // Order returns the Certificate of a CA with these labels, for issuerRef of the spec. Each renewal creates a new key. The Secret gets the same
 // labels.
@@ -71,8 +77,7 @@ func Refusal(certificate *unstructured.Unstructured, requests []unstructured.Uns
 		if !metav1.IsControlledBy(request, certificate) || !equality.Semantic.DeepEqual(issuerOf(request), issuerOf(certificate)) {
 			continue
 		}
-		created := request.GetCreationTimestamp()
-		if newest == nil || created.After(newest.GetCreationTimestamp().Time) {
+		if newest == nil || compareRequests(request, newest) > 0 {
 			newest = request
 		}
 	}
@@ -81,6 +86,21 @@ func Refusal(certificate *unstructured.Unstructured, requests []unstructured.Uns
 		return ""
 	}
 	return message
+}
+
+// compareRequests orders requests of a Certificate by age. Of requests of the same second, the one with the higher revision is newer.
+func compareRequests(a, b *unstructured.Unstructured) int {
+	created := a.GetCreationTimestamp()
+	return cmp.Or(created.Compare(b.GetCreationTimestamp().Time), cmp.Compare(revisionOf(a), revisionOf(b)), cmp.Compare(a.GetName(), b.GetName()))
+}
+
+// revisionOf returns the revision of a request; 0 if it has none.
+func revisionOf(request *unstructured.Unstructured) int {
+	n, err := strconv.Atoi(request.GetAnnotations()[revisionAnnotation])
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func issuerOf(u *unstructured.Unstructured) map[string]any {

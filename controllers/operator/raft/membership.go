@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -332,6 +333,11 @@ func (m Membership) joiner(node, address string) v1alpha1.DatabaseMember {
 	since := m.Now
 	if m.Status.Since != nil && since.Before(m.Status.Since) {
 		since = *m.Status.Since // the clock was set back
+	}
+	for _, former := range m.Status.Members {
+		if former.Node == node && former.Since != nil && !since.After(former.Since.Time) {
+			since = metav1.NewTime(former.Since.Add(time.Second)) // files of the former membership must be older
+		}
 	}
 	return v1alpha1.DatabaseMember{Node: node, Address: address, Since: &since}
 }

@@ -369,3 +369,18 @@ func TestAFormerMemberAtAnAddressIsKickedByItsID(t *testing.T) {
 		}
 	}
 }
+
+// Records have times of seconds. A file of the member that was removed must be older than the record of the new one.
+func TestAMemberThatJoinsAgainAtOnceHasALaterRecord(t *testing.T) {
+	m := clusterOf(3, 3, 3)
+	m.Status.Members[2].Since = new(m.Now)
+	m.Reports["n3"] = adminapi.Status{NeedsRejoin: true}
+	for node, r := range m.Reports {
+		r.Members = slices.DeleteFunc(slices.Clone(r.Members), func(s adminapi.Member) bool { return s.Address == raftAddress(3) })
+		m.Reports[node] = r
+	}
+	step := m.Next()
+	if step.Action != ActionRecord || !m.Now.Before(step.Members[2].Since) {
+		t.Errorf("%v: %+v, and now is %s", step.Action, step.Members, m.Now)
+	}
+}
