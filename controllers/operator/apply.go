@@ -42,8 +42,8 @@ type appliedState struct {
 }
 
 // apply applies objects server-side, owned by the OVNCluster, and adds them to the pass's inventory. It reverts changes
-// of other writers to fields that Kiln sets and leaves all other fields alone. It is idempotent: a second apply sends
-// nothing.
+// of other writers to fields that Kiln sets and leaves all other fields alone, except in containers and volumes that it
+// removes. It is idempotent: a second apply sends nothing.
 func (r *Reconciler) apply(ctx context.Context, p *pass, objects []render.Object) error {
 	for _, o := range objects {
 		o.SetOwnerReferences([]metav1.OwnerReference{
@@ -73,6 +73,11 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 		return err
 	}
 	if live == nil || r.applied[key] != (appliedState{hash, live.GetResourceVersion()}) {
+		if live != nil {
+			if err := r.releaseUnwanted(ctx, live, o); err != nil {
+				return err
+			}
+		}
 		if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), fieldOwner, client.ForceOwnership); err != nil {
 			return fmt.Errorf("apply %s %s: %w", gvk.Kind, o.GetName(), err)
 		}
