@@ -28,11 +28,11 @@ func TestASubnetLivesAndDies(t *testing.T) {
 		t.Errorf("of 10.20.0.0/24, %v addresses (%s) are free", got.V4AvailableIPs, got.V4AvailableIPRange)
 	}
 
-	n.measured("a", "IPv4 10.20.0.0/24: 253 free, 0 held")
+	n.measured("a", "1 of 32767 ports", "IPv4 10.20.0.0/24: 253 free, 0 held")
 	if _, err := n.process.Allocator.Allocate("p", ipam.Request{Subnet: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	n.measured("a", "IPv4 10.20.0.0/24: 252 free, 1 held")
+	n.measured("a", "2 of 32767 ports", "IPv4 10.20.0.0/24: 252 free, 1 held")
 	n.process.Allocator.Release("p")
 
 	n.Get(s)
@@ -43,7 +43,7 @@ func TestASubnetLivesAndDies(t *testing.T) {
 		t.Errorf("a second family gave gateway %s and protocol %s", got.Gateway, got.Protocol)
 	}
 
-	n.measured("a", "Dual 10.20.0.0/23,fd00:20::/64: 509 free, 0 held")
+	n.measured("a", "1 of 32767 ports", "Dual 10.20.0.0/23,fd00:20::/64: 509 free, 0 held")
 
 	n.Delete(s)
 	n.Gone(s)

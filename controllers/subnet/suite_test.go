@@ -156,7 +156,7 @@ func (n *network) nodeSets(want ...string) {
 	}, want...)
 }
 
-// measured waits until the metrics of a subnet are these.
+// measured waits until the metrics of a subnet are these, sorted.
 func (n *network) measured(subnet string, want ...string) {
 	n.Helper()
 	n.Eventually(func() string {
@@ -190,7 +190,12 @@ func (n *network) series(subnet string) []string {
 	}
 	var out []string
 	for key, v := range values {
+		if limit, ok := v["kiln_subnet_ports_limit"]; ok {
+			out = append(out, fmt.Sprintf("%.0f of %.0f ports", v["kiln_subnet_ports"], limit))
+			continue
+		}
 		out = append(out, fmt.Sprintf("%s: %.0f free, %.0f held", key, v["subnet_available_ip_count"], v["subnet_used_ip_count"]))
 	}
+	slices.Sort(out)
 	return out
 }
