@@ -69,6 +69,14 @@ type OVNClusterSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Upgrade Upgrade `json:"upgrade,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Logging Logging `json:"logging,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Debug Debug `json:"debug,omitempty"`
 }
 
 // DeletionPolicy defines whether data is retained when the OVNCluster is deleted.
@@ -299,6 +307,12 @@ type Central struct {
 	// +optional
 	// +kubebuilder:default=Limited
 	PortAccess PortAccess `json:"portAccess,omitempty"`
+	// logLevel is the verbosity of the processes that supervise the databases and ovn-northd, and of ovn-central-backups; 0 is info, 1 adds
+	// decisions. They apply a change while they run.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	LogLevel int32 `json:"logLevel,omitempty"`
 }
 
 // PortAccess defines which addresses may connect to the ports of the databases.
@@ -320,7 +334,7 @@ type Controller struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	Replicas int32 `json:"replicas,omitempty"`
-	// logLevel is the verbosity of the log; 0 is info.
+	// logLevel is the verbosity of kube-ovn-controller; 0 is info, 1 adds decisions. It applies a change while it runs.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
@@ -345,7 +359,8 @@ type Agent struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	CNIConfDirectory string `json:"cniConfDirectory,omitempty"`
-	// logLevel is the verbosity of the log; 0 is info.
+	// logLevel is the verbosity of kube-ovn-cni and of the process that supervises Open vSwitch; 0 is info, 1 adds decisions. They apply a
+	// change while they run.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10

@@ -19,10 +19,13 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
+// agentHealthPort is the port of metrics, /healthz and /readyz.
+const agentHealthPort = 10665
+
 func newAgentCommand() *cobra.Command {
 	o := agent.Options{
 		Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), CNISocket: wire.DefaultSocket, OVSSocket: "/run/openvswitch/db.sock",
-		PluginSource: "/opt/kiln/cni", Address: ":10665",
+		PluginSource: "/opt/kiln/cni", Address: fmt.Sprintf(":%d", agentHealthPort),
 	}
 	var services, tunnelType string
 	command := &cobra.Command{
@@ -30,10 +33,10 @@ func newAgentCommand() *cobra.Command {
 		Short: "Attach the pods of a node to OVN and connect the node itself",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if err := setLogger(); err != nil {
+			apply, err := component{verbosity: agentVerbosity, profilingPort: agentHealthPort + profilingOffset}.observer(command.Context())
+			if err != nil {
 				return err
 			}
-			var err error
 			if o.Services, err = ipfamily.ParseCIDRs(services); err != nil {
 				return fmt.Errorf("--service-cidrs: %w", err)
 			}
@@ -44,6 +47,9 @@ func newAgentCommand() *cobra.Command {
 			kubeconfig, err := config.GetConfig()
 			if err != nil {
 				return fmt.Errorf("find the API server: %w", err)
+			}
+			if err := observe(command.Context(), kubeconfig, apply); err != nil {
+				return err
 			}
 			return agent.Run(command.Context(), kubeconfig, o)
 		},

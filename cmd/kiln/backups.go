@@ -33,7 +33,7 @@ func newBackupsCommand() *cobra.Command {
 }
 
 func runBackups(ctx context.Context, o ovsdb.ArchiveOptions) error {
-	s, err := surround(ctx)
+	s, err := surround(ctx, component{verbosity: centralVerbosity, profilingPort: adminapi.PortArchive + adminapi.HealthOffset + profilingOffset})
 	if err != nil {
 		return err
 	}

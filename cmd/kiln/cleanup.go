@@ -42,7 +42,7 @@ func newCleanUpCommand() *cobra.Command {
 			"cannot be taken away the process ends, saying what. It may be run any number of times.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if err := setLogger(); err != nil {
+			if _, err := setLogger(); err != nil {
 				return err
 			}
 			o.ovs.Log = ctrl.Log

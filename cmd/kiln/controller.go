@@ -30,6 +30,14 @@ var defaultJoinCIDRs = map[ipfamily.Family]netip.Prefix{
 	ipfamily.IPv6: netip.MustParsePrefix("fd00:100:64::/112"),
 }
 
+// controllerHealthPort is the port of metrics, /healthz and /readyz.
+const controllerHealthPort = 10660
+
+var controllerComponent = component{
+	verbosity:     func(s *v1alpha1.OVNClusterSpec) int32 { return s.Controller.LogLevel },
+	profilingPort: controllerHealthPort + profilingOffset,
+}
+
 func newControllerCommand() *cobra.Command {
 	var o manager.Options
 	var pods, joins, services string
@@ -38,7 +46,8 @@ func newControllerCommand() *cobra.Command {
 		Short: "Turns network resources and Kubernetes objects into the OVN northbound database",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := setLogger(); err != nil {
+			var err error
+			if o.Observe, err = controllerComponent.observer(cmd.Context()); err != nil {
 				return err
 			}
 			if err := parseController(&o, pods, joins, services); err != nil {
@@ -52,7 +61,7 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&joins, "join-cidrs", "", "addresses of the subnet join, one CIDR per family of --pod-cidrs (default 100.64.0.0/16, fd00:100:64::/112)")
 	f.StringVar(&services, "service-cidrs", "10.96.0.0/12", "the API server's --service-cluster-ip-range")
 	f.StringVar(&o.TLSDirectory, "tls-dir", "/etc/kiln/tls", "directory of tls.crt, tls.key and ca.crt for the northbound database")
-	f.StringVar(&o.Address, "address", ":10660", "where metrics, /healthz and /readyz are served")
+	f.StringVar(&o.Address, "address", fmt.Sprintf(":%d", controllerHealthPort), "where metrics, /healthz and /readyz are served")
 	f.StringVar(&o.PprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.KeepVMIP, "keep-vm-ip", true, "keep the addresses of KubeVirt's virtual machines while these exist")
 	f.StringVar((*string)(&o.Membership), "membership", cmp.Or(os.Getenv("KILN_MEMBERSHIP"), string(v1alpha1.MembershipGranted)),

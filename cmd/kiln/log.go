@@ -5,69 +5,106 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
-	"slices"
 	"strconv"
+	"sync/atomic"
+	"time"
 
-	"github.com/go-logr/logr"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	crzap "sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// envLogLevel is the environment variable with the log's verbosity, from 0 (info) up. The operator sets it from the OVNCluster.
+// envLogLevel is the environment variable with the least verbosity of the log, from 0 (info) up. It applies before the process has read the
+// OVNCluster, too.
 const envLogLevel = "KILN_LOG_LEVEL"
 
-// setLogger sets the logger of this process: JSON lines on standard error, for controller-runtime and client-go (klog).
-func setLogger() error {
-	verbosity := 0
+// maxVerbosity is the largest verbosity that zap has a level for.
+const maxVerbosity = 127
+
+// processLog is the log of this process.
+type processLog struct {
+	least int32
+	level zap.AtomicLevel
+	text  atomic.Bool
+}
+
+// setLogger sets the logger of this process, for controller-runtime and client-go (klog): lines on standard error.
+func setLogger() (*processLog, error) {
+	l := &processLog{}
 	if s := os.Getenv(envLogLevel); s != "" {
-		var err error
-		if verbosity, err = strconv.Atoi(s); err != nil || verbosity < 0 || verbosity > 127 {
-			return fmt.Errorf("%s is %q, not a number from 0 to 127", envLogLevel, s)
+		verbosity, err := strconv.Atoi(s)
+		if err != nil || verbosity < 0 || verbosity > maxVerbosity {
+			return nil, fmt.Errorf("%s is %q, not a number from 0 to %d", envLogLevel, s, maxVerbosity)
 		}
+		l.least = int32(verbosity) //nolint:gosec // at most maxVerbosity
 	}
-	readable := func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339NanoTimeEncoder }
-	logger := zap.New(
-		zap.JSONEncoder(readable), zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel))
-	logger = logger.WithSink(lazySink{LogSink: logger.GetSink()})
+	logger := l.logger(os.Stderr)
 	ctrl.SetLogger(logger)
 	klog.SetLoggerWithOptions(logger, klog.ContextualLogger(true))
-	return nil
+	return l, nil
 }
 
-// lazySink delays the encoding of a logger's values until something is logged. Zap encodes them immediately, which allocates 5 kB for
-// each pass of a reconciler, and few passes log anything.
-type lazySink struct {
-	logr.LogSink
-	values []any
+// logger returns a logger that follows set, with JSON lines at first.
+func (l *processLog) logger(to io.Writer) logr.Logger {
+	// crzap would sample all messages if its level were higher at the start.
+	l.level = zap.NewAtomicLevelAt(-maxVerbosity)
+	readable := func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339NanoTimeEncoder }
+	options := []crzap.Opts{crzap.WriteTo(to), crzap.Level(l.level), crzap.StacktraceLevel(zapcore.DPanicLevel)}
+	text := crzap.NewRaw(append(options, crzap.ConsoleEncoder(readable))...).Core()
+	logger := crzap.New(append(options, crzap.JSONEncoder(readable), crzap.RawZapOpts(zap.WrapCore(func(json zapcore.Core) zapcore.Core {
+		return newCore(json, text, &l.text)
+	})))...)
+	l.set(0, v1alpha1.LogJSON)
+	return logger.WithSink(lazySink{LogSink: logger.GetSink()})
 }
 
-// WithValues implements logr.LogSink.
-func (s lazySink) WithValues(values ...any) logr.LogSink {
-	return lazySink{s.LogSink, append(slices.Clip(s.values), values...)}
+// set changes the verbosity and the format. Existing loggers follow.
+func (l *processLog) set(verbosity int32, format v1alpha1.LogFormat) {
+	verbosity = min(max(verbosity, l.least), maxVerbosity)
+	l.level.SetLevel(zapcore.Level(-verbosity)) //nolint:gosec // at most maxVerbosity
+	l.text.Store(format == v1alpha1.LogText)
 }
 
-// WithName implements logr.LogSink.
-func (s lazySink) WithName(name string) logr.LogSink {
-	return lazySink{s.LogSink.WithName(name), s.values}
+// core writes entries by one of two cores. Of many equal messages at level info and above it writes a sample (100 of each per second, then
+// every hundredth); messages of higher verbosity are complete, because each is about another decision.
+type core struct {
+	zapcore.Core // with all entries of the default format, for Enabled and Sync
+	json, text   formatted
+	isText       *atomic.Bool
 }
 
-// WithCallDepth implements logr.CallDepthLogSink.
-func (s lazySink) WithCallDepth(depth int) logr.LogSink {
-	if sink, ok := s.LogSink.(logr.CallDepthLogSink); ok {
-		return lazySink{sink.WithCallDepth(depth), s.values}
+// formatted is a core, and the same with a sampler.
+type formatted struct{ all, sampled zapcore.Core }
+
+func newCore(json, text zapcore.Core, isText *atomic.Bool) core {
+	with := func(c zapcore.Core) formatted {
+		return formatted{c, zapcore.NewSamplerWithOptions(c, time.Second, 100, 100)}
 	}
-	return s
+	return core{Core: json, json: with(json), text: with(text), isText: isText}
 }
 
-// Info implements logr.LogSink.
-func (s lazySink) Info(level int, message string, values ...any) {
-	s.LogSink.Info(level, message, append(slices.Clip(s.values), values...)...)
+// With implements zapcore.Core.
+func (c core) With(fields []zapcore.Field) zapcore.Core {
+	with := func(f formatted) formatted { return formatted{f.all.With(fields), f.sampled.With(fields)} }
+	return core{Core: c.Core, json: with(c.json), text: with(c.text), isText: c.isText}
 }
 
-// Error implements logr.LogSink.
-func (s lazySink) Error(err error, message string, values ...any) {
-	s.LogSink.Error(err, message, append(slices.Clip(s.values), values...)...)
+// Check implements zapcore.Core: the chosen core writes the entry.
+func (c core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	chosen := c.json
+	if c.isText.Load() {
+		chosen = c.text
+	}
+	if entry.Level < zapcore.InfoLevel {
+		return chosen.all.Check(entry, checked)
+	}
+	return chosen.sampled.Check(entry, checked)
 }

@@ -5,18 +5,23 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/northd"
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
 
+// northdHealthPort is the port of /healthz and /readyz.
+const northdHealthPort = 10671
+
 func newNorthdCommand() *cobra.Command {
-	o := northd.Options{RunDir: "/run/ovn", Program: northd.DefaultProgram, HealthAddress: ":10671"}
+	o := northd.Options{RunDir: "/run/ovn", Program: northd.DefaultProgram, HealthAddress: fmt.Sprintf(":%d", northdHealthPort)}
 	command := &cobra.Command{
 		Use:   "northd",
 		Short: "Run ovn-northd",
@@ -30,7 +35,10 @@ func newNorthdCommand() *cobra.Command {
 }
 
 func runNorthd(ctx context.Context, o northd.Options) error {
-	s, err := surround(ctx)
+	o.LogLevel = &supervisor.LogLevel{}
+	s, err := surround(ctx, component{
+		verbosity: centralVerbosity, daemons: func(l v1alpha1.Logging) { o.LogLevel.Set(l.Northd) }, profilingPort: northdHealthPort + profilingOffset,
+	})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -29,8 +30,8 @@ import (
 )
 
 const (
-	// operatorAddress is the listen address of metrics, /healthz and /readyz.
-	operatorAddress = ":10670"
+	// operatorHealthPort is the port of metrics, /healthz and /readyz.
+	operatorHealthPort = 10670
 	// operatorRenewDeadline is how long the leader tries to renew its Lease before it gives up.
 	operatorRenewDeadline = 10 * time.Second
 )
@@ -41,6 +42,13 @@ type operatorOptions struct {
 	own k8s.Identity
 	// image of the components; if empty, the operator's own image.
 	image string
+	// observe applies the OVNCluster to this process.
+	observe func(*v1alpha1.OVNCluster)
+}
+
+var operatorComponent = component{
+	verbosity:     func(s *v1alpha1.OVNClusterSpec) int32 { return s.Logging.OperatorLevel },
+	profilingPort: operatorHealthPort + profilingOffset,
 }
 
 func newOperatorCommand() *cobra.Command {
@@ -51,14 +59,15 @@ func newOperatorCommand() *cobra.Command {
 			"Environment: POD_NAMESPACE is the namespace of all components. They run the image KILN_IMAGE, by default the image of the pod POD_NAME.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := setLogger(); err != nil {
+			apply, err := operatorComponent.observer(cmd.Context())
+			if err != nil {
 				return err
 			}
 			own, err := k8s.OwnIdentity()
 			if err != nil {
 				return err
 			}
-			return runOperator(cmd.Context(), operatorOptions{own: own, image: os.Getenv("KILN_IMAGE")})
+			return runOperator(cmd.Context(), operatorOptions{own: own, image: os.Getenv("KILN_IMAGE"), observe: apply})
 		},
 	}
 }
@@ -71,6 +80,9 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 	kubeconfig, err := config.GetConfig()
 	if err != nil {
 		return fmt.Errorf("load the API server's address and credentials: %w", err)
+	}
+	if err := observe(ctx, kubeconfig, o.observe); err != nil {
+		return err
 	}
 	kubeconfig.QPS = -1 // the API server's priority and fairness limits the rate; a pass applies about forty objects
 	if o.image == "" {
@@ -90,7 +102,7 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 		LeaderElectionReleaseOnCancel:       true,
 		RenewDeadline:                       new(operatorRenewDeadline),
 		Metrics: metricsserver.Options{
-			BindAddress: operatorAddress,
+			BindAddress: fmt.Sprintf(":%d", operatorHealthPort),
 			ExtraHandlers: map[string]http.Handler{
 				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
 				"/readyz":  healthz.CheckHandler{Checker: healthz.Ping},

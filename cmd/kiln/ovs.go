@@ -21,10 +21,13 @@ import (
 // tunnelTypesVariable has all encapsulations that a node offers, with commas between them, while the OVNCluster's tunnelType changes.
 const tunnelTypesVariable = "KILN_TUNNEL_TYPES"
 
+// ovsHealthPort is the port of /healthz and /readyz.
+const ovsHealthPort = 10672
+
 func newOVSCommand() *cobra.Command {
 	o := ovs.Options{
 		RunDir: "/run/openvswitch", OVNRunDir: "/run/ovn", ConfigDir: "/etc/openvswitch",
-		HealthAddress: ":10672",
+		HealthAddress: fmt.Sprintf(":%d", ovsHealthPort),
 		Programs:      ovs.DefaultPrograms,
 	}
 	var datapath, tunnelType string
@@ -61,7 +64,15 @@ func runOVS(ctx context.Context, o ovs.Options) error {
 			return fmt.Errorf("--tunnel-type or %s is %q; it is geneve or vxlan", tunnelTypesVariable, t)
 		}
 	}
-	s, err := surround(ctx)
+	o.LogLevel, o.ControllerLogLevel = &supervisor.LogLevel{}, &supervisor.LogLevel{}
+	s, err := surround(ctx, component{
+		verbosity: agentVerbosity,
+		daemons: func(l v1alpha1.Logging) {
+			o.LogLevel.Set(l.OpenVSwitch)
+			o.ControllerLogLevel.Set(l.OVNController)
+		},
+		profilingPort: ovsHealthPort + profilingOffset,
+	})
 	if err != nil {
 		return err
 	}

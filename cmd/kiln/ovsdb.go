@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
@@ -40,7 +41,11 @@ func runOVSDB(ctx context.Context, db string, o ovsdb.Options) error {
 	if o.Database, err = ovsdb.ByFlag(db); err != nil {
 		return err
 	}
-	s, err := surround(ctx)
+	o.LogLevel = &supervisor.LogLevel{}
+	healthPort := o.Database.AdminPort + adminapi.HealthOffset
+	s, err := surround(ctx, component{
+		verbosity: centralVerbosity, daemons: func(l v1alpha1.Logging) { o.LogLevel.Set(l.Databases) }, profilingPort: healthPort + profilingOffset,
+	})
 	if err != nil {
 		return err
 	}
@@ -49,7 +54,7 @@ func runOVSDB(ctx context.Context, db string, o ovsdb.Options) error {
 	}
 	leads, label := s.leads(o.Database.LeaderLabel)
 	o.Node, o.Clusters, o.Leads, o.Log = s.node, s.clusters, leads, ctrl.Log
-	o.HealthAddress = supervisor.HealthAddress(o.Database.AdminPort + adminapi.HealthOffset)
+	o.HealthAddress = supervisor.HealthAddress(healthPort)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ovsdb.Run(ctx, o) })
 	group.Go(func() error { return label(ctx) })

@@ -28,9 +28,10 @@ type surroundings struct {
 
 // surround sets up the log, reads the variables of the downward API and starts to watch the OVNCluster. It does not wait for the API
 // server.
-func surround(ctx context.Context) (surroundings, error) {
+func surround(ctx context.Context, c component) (surroundings, error) {
 	var s surroundings
-	if err := setLogger(); err != nil {
+	apply, err := c.observer(ctx)
+	if err != nil {
 		return s, err
 	}
 	for name, value := range map[string]*string{
@@ -40,14 +41,13 @@ func surround(ctx context.Context) (surroundings, error) {
 			return s, fmt.Errorf("the environment variable %s is empty: it comes from the downward API", name)
 		}
 	}
-	var err error
 	if s.config, err = ctrl.GetConfig(); err != nil {
 		return s, fmt.Errorf("find the API server: %w", err)
 	}
 	if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
 		return s, fmt.Errorf("make a client of the API server: %w", err)
 	}
-	s.clusters, err = ovncluster.Watch(ctx, s.config)
+	s.clusters, err = ovncluster.Watch(ctx, s.config, apply)
 	return s, err
 }
 

@@ -31,8 +31,8 @@ type members struct {
 	clusterID string
 }
 
-func watchMembers(ctx context.Context, config *rest.Config) (*members, error) {
-	clusters, err := ovncluster.Watch(ctx, config)
+func watchMembers(ctx context.Context, config *rest.Config, observe func(*v1alpha1.OVNCluster)) (*members, error) {
+	clusters, err := ovncluster.Watch(ctx, config, observe)
 	if err != nil {
 		return nil, fmt.Errorf("find the northbound database: %w", err)
 	}

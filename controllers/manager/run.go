@@ -82,6 +82,8 @@ type Options struct {
 	Membership    v1alpha1.Membership
 	ClusterAccess kubeovnv1.ClusterAccess
 	PortSecurity  kubeovnv1.PortSecurity
+	// Observe is called with every state of the OVNCluster. It must not block.
+	Observe func(*v1alpha1.OVNCluster)
 }
 
 // Election has the settings of the leader election (client-go, leaderelection.LeaderElectionConfig).
@@ -203,7 +205,7 @@ func (p *process) run(ctx context.Context) error {
 	if err := p.warm(ctx); err != nil {
 		return err
 	}
-	members, err := watchMembers(ctx, p.config)
+	members, err := watchMembers(ctx, p.config, p.options.Observe)
 	if err != nil {
 		return err
 	}

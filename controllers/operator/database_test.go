@@ -96,12 +96,12 @@ func TestAnUnreachableMemberBlocksNothing(t *testing.T) {
 	pod := s.addPod(t, "ovn-central-nb-1", render.NorthboundName, node, "192.0.2.99", revisionOf(set))
 	s.setReady(t, pod, true)
 	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("is ready but does not answer on its admin endpoint, port 6651"))
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 3 })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.Resources = requests("30m") })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
 	g.Expect(s.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
 	s.settledOn(t, s.cluster(t).Spec.Image) // the last replaced pod exists again, and its template is not the next one
 	w.forget()
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.Resources = corev1.ResourceRequirements{} })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
 	s.settledOn(t, s.cluster(t).Spec.Image)
 }

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -128,6 +129,11 @@ func (s *scenario) changeSpec(t *testing.T, change func(*v1alpha1.OVNClusterSpec
 	if err := s.admin.Patch(t.Context(), changed, client.MergeFrom(c)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// requests returns a request of CPU; a change of it replaces the pods of a component.
+func requests(cpu string) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
 }
 
 // setNode changes a node and its status.

@@ -72,7 +72,7 @@ func TestAnInstallationIsMeasured(t *testing.T) {
 	s.members["nb"].set(func(status *adminapi.Status) {
 		status.Backups = []adminapi.Backup{{Name: "b1.db", Time: time.Unix(500, 0), Rows: 1}}
 	})
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 2 })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.Resources = requests("20m") })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
 	for name, labels := range map[string]string{
 		"kiln_pods_replaced_total":                    render.OpenVSwitch + " ",

@@ -55,7 +55,7 @@ func TestAnInvalidAddressAffectsOneNode(t *testing.T) {
 	s.deserted(t, "inside") // its pods, created before it was held
 	s.settledOn(t, s.cluster(t).Spec.Image)
 	w.forget()
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 2 })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.Resources = requests("20m") })
 	g.Eventually(w.history).Should(Equal(forward[:4]), "the other nodes are not affected")
 	s.settledOn(t, s.cluster(t).Spec.Image)
 	s.stable(t)
@@ -71,7 +71,7 @@ func TestAnInvalidAddressAffectsOneNode(t *testing.T) {
 	s.seenHeld(t, "inside", false)  // also in stale caches
 	s.deserted(t, "inside", "twin") // no controller deletes pods of deleted nodes here
 	w.forget()
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.Resources = corev1.ResourceRequirements{} })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
 	s.settledOn(t, s.cluster(t).Spec.Image)
 }

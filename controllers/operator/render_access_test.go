@@ -81,8 +81,8 @@ func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 		{render.ControllerName, []right{"list pods", "list leases.coordination.k8s.io @own"}, []right{
 			"get configmaps @own", "get events @default", "list leases.coordination.k8s.io @kube-node-lease",
 		}},
-		{render.AgentName, []right{"list pods", "list subnets.kubeovn.io"}, []right{
-			"list namespaces", "list ovnclusters.kubeovn.io", "list leases.coordination.k8s.io @own",
+		{render.AgentName, []right{"list pods", "list subnets.kubeovn.io", "watch ovnclusters.kubeovn.io"}, []right{
+			"list namespaces", "list leases.coordination.k8s.io @own",
 		}},
 		{"ovn-central", []right{"list pods @own", "list ovnclusters.kubeovn.io"}, []right{
 			"list pods", "list nodes", "get nodes", "list services", "list subnets.kubeovn.io",

@@ -175,7 +175,7 @@ func TestAPausedUpgradeReplacesNothing(t *testing.T) {
 	s, w := working(t)
 	g := newG(t)
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradePaused})).To(Succeed())
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Controller.LogLevel = 1 })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Controller.Resources = requests("10m") })
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix(
 		"False ReplacingPaused: kube-ovn-controller: 0 of 1 updated; paused: set spec.upgrade.mode to Automatic"))
 	s.stable(t)

@@ -12,6 +12,3 @@ func TLSArgs(key, certificate, authority string) []string {
 		"--ssl-protocols=TLSv1.2+",
 	}
 }
-
-// LogArgs make a daemon log to standard error only.
-func LogArgs() []string { return []string{"-vconsole:info", "-vsyslog:off", "-vfile:off"} }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -38,7 +39,9 @@ type Daemon struct {
 	Exit []string
 	// Said is called with each line of the daemon's output. It must not block. It may be nil.
 	Said func(line string)
-	Log  logr.Logger
+	// LogLevel is the level of the daemon's own log; nil for info. Its changes are applied while the daemon runs.
+	LogLevel *LogLevel
+	Log      logr.Logger
 }
 
 // Process is a running daemon.
@@ -53,7 +56,8 @@ type Process struct {
 // Start runs the daemon. Its output goes to the supervisor's standard error.
 func (d Daemon) Start() (*Process, error) {
 	p := &Process{daemon: d, tail: &tail{to: os.Stderr, said: d.Said}, done: make(chan struct{})}
-	p.cmd = exec.Command(d.Argv[0], d.Argv[1:]...)
+	level, _ := d.LogLevel.get()
+	p.cmd = exec.Command(d.Argv[0], slices.Concat(d.Argv[1:], logArgs(level))...)
 	p.cmd.Env = append(os.Environ(), d.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.tail, p.tail
 	// The daemon gets its own process group: the supervisor receives the terminal's signals and stops the daemons in the right
@@ -67,6 +71,7 @@ func (d Daemon) Start() (*Process, error) {
 		p.err = p.ended(p.cmd.Wait())
 		close(p.done)
 	}()
+	go p.followLogLevel(level)
 	return p, nil
 }
 

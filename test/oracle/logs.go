@@ -21,8 +21,8 @@ const (
 // crashes matches the output of Go, controller-runtime, and the daemons of OVN and Open vSwitch when they crash.
 var crashes = regexp.MustCompile(`^panic: |^fatal error: |^SIG[A-Z]+: |Observed a panic|\[recovered\]|^WARNING: DATA RACE|\bassertion\b.* failed|\|EMER\||\|backtrace\(|[Ss]egmentation fault`)
 
-// errorLines matches errors of Kiln's own programs, in JSON, and of the daemons.
-var errorLines = regexp.MustCompile(`"level":"(error|dpanic|panic|fatal)"|\|ERR\|`)
+// errorLines matches errors of Kiln's own programs, in JSON or as text, and of the daemons.
+var errorLines = regexp.MustCompile(`"level":"(error|dpanic|panic|fatal)"|\t(ERROR|DPANIC|PANIC|FATAL)\t|\|ERR\|`)
 
 // containerLine matches the prefix of a line in a container's log: time, stream, and whether the line is complete.
 var containerLine = regexp.MustCompile(`^\S+ (stdout|stderr) [FP] `)

@@ -100,6 +100,7 @@ func accesses(patchPods bool) []access {
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "servicecidrs"),
 				rule("kubeovn.io", read, "subnets", "vpcs", "ips"),
+				clusters, // levels of logs
 			},
 			// The Lease of its node as a gateway. A role cannot limit it to one node; the policy kiln-gateway-leases
 			// does.

@@ -28,7 +28,6 @@ func AgentObjects(c Config) []Object {
 		health:        agentHealthPort,
 		resources:     resourcesOr(c.Spec.Agent.Resources, "100m", "128Mi"),
 		security:      security,
-		logLevel:      c.Spec.Agent.LogLevel,
 		grace:         30,
 		tolerations:   tolerateAll(),
 		mounts: []mount{

@@ -4,7 +4,10 @@
 package render
 
 import (
+	"strconv"
+
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -43,13 +46,16 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 		health:        cleanUpHealthPort,
 		resources:     resourcesOr(c.Spec.Agent.Resources, "100m", "128Mi"),
 		security:      c.datapath(),
-		logLevel:      c.Spec.Agent.LogLevel,
 		grace:         45,
 		tolerations:   tolerateAll(),
 		mounts:        mounts,
 	})
 	template.Spec.AutomountServiceAccountToken = new(false)
-	template.Spec.Containers[0].LivenessProbe = nil // the process exits by itself on a failure
+	container := &template.Spec.Containers[0]
+	container.LivenessProbe = nil                  // the process exits by itself on a failure
+	if level := c.Spec.Agent.LogLevel; level > 0 { // this process does not read the OVNCluster
+		container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_LOG_LEVEL", Value: strconv.Itoa(int(level))})
+	}
 	stamp(&template)
 	return &appsv1.DaemonSet{
 		ObjectMeta: c.meta(CleanUpName, CleanUpName, CleanUpName),

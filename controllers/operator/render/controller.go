@@ -27,7 +27,6 @@ func ControllerObjects(c Config) []Object {
 		health:      controllerHealthPort,
 		resources:   resourcesOr(c.Spec.Controller.Resources, "200m", "256Mi"),
 		security:    confined(),
-		logLevel:    c.Spec.Controller.LogLevel,
 		grace:       30,
 		tolerations: tolerateStart(),
 		mounts:      []mount{tlsMount(ControllerSecret)},

@@ -43,7 +43,6 @@ func OpenVSwitchObjects(c Config) []Object {
 		health:        openVSwitchHealthPort,
 		resources:     resourcesOr(c.Spec.Agent.Resources, "200m", "256Mi"),
 		security:      c.datapath(),
-		logLevel:      c.Spec.Agent.LogLevel,
 		grace:         75, // time to stop three daemons
 		tolerations:   tolerateAll(),
 		mounts: []mount{

@@ -33,7 +33,6 @@ type program struct {
 	ports          []corev1.ContainerPort
 	resources      corev1.ResourceRequirements
 	security       *corev1.SecurityContext
-	logLevel       int32
 	grace          int64
 	mounts         []mount
 	tolerations    []corev1.Toleration
@@ -60,7 +59,7 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"/usr/bin/kiln"},
 		Args:            p.args,
-		Env:             c.environment(p.logLevel),
+		Env:             c.environment(),
 		Ports:           append([]corev1.ContainerPort{port("health", p.health)}, p.ports...),
 		Resources:       p.resources,
 		SecurityContext: p.security,
@@ -91,7 +90,7 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 
 // environment returns variables that identify the pod and its node. It adds the address of the API server, if the spec
 // sets one, for use before ClusterIPs work.
-func (c Config) environment(logLevel int32) []corev1.EnvVar {
+func (c Config) environment() []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		fieldEnv("NODE_NAME", "spec.nodeName"),
 		fieldEnv("POD_NAME", "metadata.name"),
@@ -102,9 +101,6 @@ func (c Config) environment(logLevel int32) []corev1.EnvVar {
 		env = append(env,
 			corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: s.Host},
 			corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT", Value: strconv.Itoa(int(s.Port))})
-	}
-	if logLevel > 0 {
-		env = append(env, corev1.EnvVar{Name: "KILN_LOG_LEVEL", Value: strconv.Itoa(int(logLevel))})
 	}
 	return env
 }

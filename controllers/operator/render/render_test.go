@@ -108,6 +108,24 @@ func TestOperandsAreAsInTheGoldenFiles(t *testing.T) {
 	}
 }
 
+// TestLogsAndProfilesChangeNoObject: processes follow these fields by themselves, so a change replaces no pod.
+func TestLogsAndProfilesChangeNoObject(t *testing.T) {
+	for name, build := range operands {
+		if name == "cleanup" { // it exists only after the OVNCluster was deleted
+			continue
+		}
+		quiet, loud := defaults(), defaults()
+		loud.Spec.Central.LogLevel, loud.Spec.Controller.LogLevel, loud.Spec.Agent.LogLevel = 1, 2, 3
+		loud.Spec.Logging = v1alpha1.Logging{
+			Format: v1alpha1.LogText, OperatorLevel: 4, Databases: "dbg", Northd: "dbg", OpenVSwitch: "off", OVNController: "err",
+		}
+		loud.Spec.Debug.Profiling = v1alpha1.ProfilingEnabled
+		if !bytes.Equal(encode(t, build(quiet)), encode(t, build(loud))) {
+			t.Errorf("objects of %s depend on levels of logs or on profiling", name)
+		}
+	}
+}
+
 func encode(t *testing.T, objects []Object) []byte {
 	t.Helper()
 	scheme := runtime.NewScheme()

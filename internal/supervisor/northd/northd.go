@@ -59,7 +59,9 @@ type Options struct {
 	// Turn returns when the active ovn-northd may restart with these members: after a standby has restarted with them, or if there
 	// is no standby.
 	Turn func(ctx context.Context, members string)
-	Log  logr.Logger
+	// LogLevel is the level of ovn-northd; nil for info.
+	LogLevel *supervisor.LogLevel
+	Log      logr.Logger
 }
 
 // DefaultProgram is the path in Debian's packages.
@@ -258,9 +260,10 @@ func (s *supervised) daemon(d databases) supervisor.Daemon {
 			"--unixctl=" + control,
 		}, supervisor.TLSArgs(
 			filepath.Join(o.TLSDir, "tls.key"), filepath.Join(o.TLSDir, "tls.crt"), filepath.Join(o.TLSDir, "ca.crt"),
-		), supervisor.LogArgs()),
-		Control: func(int) string { return control },
-		Log:     o.Log,
+		)),
+		Control:  func(int) string { return control },
+		LogLevel: o.LogLevel,
+		Log:      o.Log,
 	}
 }
 

@@ -25,8 +25,9 @@ import (
 
 // Watch returns a channel that delivers the newest state of the OVNCluster `default`: first the current one, then each change. A
 // state that was not received before the next one arrives is skipped. While the OVNCluster does not exist, the channel is empty.
-// The watch lasts until ctx ends.
-func Watch(ctx context.Context, config *rest.Config) (<-chan *v1alpha1.OVNCluster, error) {
+// The watch lasts until ctx ends. observe is called with every state, also if nothing receives from the channel; it must not block and
+// may be nil.
+func Watch(ctx context.Context, config *rest.Config, observe func(*v1alpha1.OVNCluster)) (<-chan *v1alpha1.OVNCluster, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register OVNCluster: %w", err)
@@ -45,6 +46,9 @@ func Watch(ctx context.Context, config *rest.Config) (<-chan *v1alpha1.OVNCluste
 	newest := make(chan *v1alpha1.OVNCluster, 1)
 	offer := func(object any) {
 		if cluster, ok := object.(*v1alpha1.OVNCluster); ok {
+			if observe != nil {
+				observe(cluster)
+			}
 			replace(newest, cluster)
 		}
 	}

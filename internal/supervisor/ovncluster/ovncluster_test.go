@@ -6,6 +6,7 @@ package ovncluster
 import (
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,7 +78,8 @@ func TestWatchGivesTheNewestState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clusters, err := Watch(t.Context(), config)
+	var observed atomic.Pointer[v1alpha1.OVNCluster]
+	clusters, err := Watch(t.Context(), config, func(c *v1alpha1.OVNCluster) { observed.Store(c) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +95,9 @@ func TestWatchGivesTheNewestState(t *testing.T) {
 		}
 	}
 	until(t, clusters, "the last status is seen", func(c *v1alpha1.OVNCluster) bool { return c.Status.Northbound.ClusterID == "three" })
+	if id := observed.Load().Status.Northbound.ClusterID; id != "three" {
+		t.Errorf("the state %q was observed last", id)
+	}
 }
 
 func until(t *testing.T, clusters <-chan *v1alpha1.OVNCluster, what string, seen func(*v1alpha1.OVNCluster) bool) {
@@ -116,7 +121,7 @@ func TestWatchBeginsWithoutTheAPIServer(t *testing.T) {
 	if err := listener.Close(); err != nil { // the address refuses connections from here on
 		t.Fatal(err)
 	}
-	if _, err := Watch(t.Context(), &rest.Config{Host: "http://" + listener.Addr().String()}); err != nil {
+	if _, err := Watch(t.Context(), &rest.Config{Host: "http://" + listener.Addr().String()}, nil); err != nil {
 		t.Errorf("got %v", err)
 	}
 }

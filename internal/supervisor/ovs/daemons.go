@@ -86,23 +86,24 @@ func tool(ctx context.Context, o Options, args ...string) (string, error) {
 func daemons(o Options, connected, configured <-chan struct{}) (database, vswitch, controller *supervisor.Keeper) {
 	// ovs-appctl(8) and ovn-appctl(8) look for sockets and PID files in these directories.
 	env := []string{"OVS_RUNDIR=" + o.RunDir, "OVN_RUNDIR=" + o.OVNRunDir, "OVS_DBDIR=" + o.ConfigDir, "OVS_SYSCONFDIR=" + filepath.Dir(o.ConfigDir)}
-	daemon := func(program []string, name, runDir string, args ...string) supervisor.Daemon {
+	daemon := func(program []string, name, runDir string, level *supervisor.LogLevel, args ...string) supervisor.Daemon {
 		return supervisor.Daemon{
 			Name: name,
-			Argv: slices.Concat(program, args, []string{"--pidfile", "--overwrite-pidfile"}, supervisor.LogArgs()),
+			Argv: slices.Concat(program, args, []string{"--pidfile", "--overwrite-pidfile"}),
 			Env:  env,
 			Control: func(pid int) string {
 				return filepath.Join(runDir, name+"."+strconv.Itoa(pid)+".ctl")
 			},
-			Log: o.Log,
+			LogLevel: level,
+			Log:      o.Log,
 		}
 	}
 	socket := "unix:" + o.socket()
-	database = &supervisor.Keeper{Daemon: daemon(o.Programs.Server, "ovsdb-server", o.RunDir, o.database(), "--remote=p"+socket)}
-	vswitch = &supervisor.Keeper{After: connected, Daemon: daemon(o.Programs.Switch, "ovs-vswitchd", o.RunDir, socket)}
+	database = &supervisor.Keeper{Daemon: daemon(o.Programs.Server, "ovsdb-server", o.RunDir, o.LogLevel, o.database(), "--remote=p"+socket)}
+	vswitch = &supervisor.Keeper{After: connected, Daemon: daemon(o.Programs.Switch, "ovs-vswitchd", o.RunDir, o.LogLevel, socket)}
 	controller = &supervisor.Keeper{
 		After: configured, Unlimited: true, // ovs-vswitchd forwards packets without it
-		Daemon: daemon(o.Programs.Controller, "ovn-controller", o.OVNRunDir, slices.Concat([]string{socket}, supervisor.TLSArgs(
+		Daemon: daemon(o.Programs.Controller, "ovn-controller", o.OVNRunDir, o.ControllerLogLevel, slices.Concat([]string{socket}, supervisor.TLSArgs(
 			filepath.Join(o.certificates(), keyFile), filepath.Join(o.certificates(), certificateFile),
 			filepath.Join(o.TrustDir, "sb-server.crt"),
 		))...),

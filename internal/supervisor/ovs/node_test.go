@@ -28,6 +28,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/northd"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
@@ -89,6 +90,8 @@ type central struct {
 	cluster          *v1alpha1.OVNCluster
 	southbound       string // socket
 	tls              string // directory of the northbound server's certificate
+	// daemons are the levels of the logs by the control sockets of the daemons.
+	daemons map[string]*supervisor.LogLevel
 }
 
 func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
@@ -99,6 +102,12 @@ func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
 	}
 	c.cluster = &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Northbound: bootstrap, Southbound: bootstrap}}
 	run := supervisortest.RunDir(t)
+	c.daemons = map[string]*supervisor.LogLevel{}
+	level := func(control string) *supervisor.LogLevel {
+		l := &supervisor.LogLevel{}
+		c.daemons[filepath.Join(run, control)] = l
+		return l
+	}
 	for i, database := range []ovsdb.Database{ovsdb.Northbound, ovsdb.Southbound} {
 		trusted := c.servers.PEM
 		if database.Name == ovsdb.Southbound.Name {
@@ -115,7 +124,7 @@ func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
 			Programs: ovsdb.Programs{
 				Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Tool: supervisortest.Program(t, "usr/bin/ovsdb-tool"),
 			},
-			Clusters: clusters(c.cluster), Leads: make(chan bool, 100), Log: supervisortest.Log(t),
+			Clusters: clusters(c.cluster), Leads: make(chan bool, 100), LogLevel: level(database.Stem + ".ctl"), Log: supervisortest.Log(t),
 		}
 		if database.Name == ovsdb.Northbound.Name {
 			c.tls = o.TLSDir
@@ -127,7 +136,7 @@ func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
 	o := northd.Options{
 		RunDir: run, HealthAddress: "127.0.0.1:10671", Program: supervisortest.Program(t, "usr/bin/ovn-northd"),
 		TLSDir:   c.servers.TLSDir(t, "northd", map[string][]byte{"ca.crt": c.servers.PEM}),
-		Clusters: clusters(c.cluster), Leads: leads, Log: supervisortest.Log(t),
+		Clusters: clusters(c.cluster), Leads: leads, LogLevel: level("ovn-northd.ctl"), Log: supervisortest.Log(t),
 	}
 	background(t, func(ctx context.Context) error { return northd.Run(ctx, o) })
 	healthy(t, o.HealthAddress)
@@ -183,6 +192,27 @@ func nodeOptions(t *testing.T, c central) Options {
 			Schema:     supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"),
 		},
 		Clusters: clusters(c.cluster), Requests: signer(t, c.chassis), Log: supervisortest.Log(t),
+		LogLevel: &supervisor.LogLevel{}, ControllerLogLevel: &supervisor.LogLevel{},
+	}
+}
+
+// untilLevel waits until the daemons of a control socket pattern have a level.
+func untilLevel(t *testing.T, want string, controls ...string) {
+	t.Helper()
+	for _, control := range controls {
+		supervisortest.Eventually(t, control+" has the level "+want, func() error {
+			sockets, err := filepath.Glob(control)
+			for _, socket := range sockets { // a killed daemon has left one behind
+				list, err := unixctl.Call(t.Context(), socket, "vlog/list")
+				if err != nil {
+					continue
+				}
+				if got, err := supervisortest.ConsoleLevel(list); err == nil && got == want {
+					return nil
+				}
+			}
+			return errors.Join(errors.New("none of its sockets has it"), err)
+		})
 	}
 }
 
@@ -229,11 +259,25 @@ func TestUserspaceNode(t *testing.T) {
 			t.Errorf("%s, %v", output, err)
 		}
 	})
+	switches := []string{filepath.Join(o.RunDir, "ovs-vswitchd.*.ctl"), filepath.Join(o.RunDir, "ovsdb-server.*.ctl")}
+	t.Run("levels of logs change while daemons run", func(t *testing.T) {
+		for control, level := range c.daemons {
+			level.Set("dbg")
+			untilLevel(t, "dbg", control)
+			level.Set("warn")
+			untilLevel(t, "warn", control)
+		}
+		o.LogLevel.Set("err")
+		o.ControllerLogLevel.Set("warn")
+		untilLevel(t, "err", switches...)
+		untilLevel(t, "warn", filepath.Join(o.OVNRunDir, "ovn-controller.*.ctl"))
+	})
 	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
 		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
 		supervisortest.Eventually(t, "the addresses are there", moved)
 		supervisortest.Eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
 		healthy(t, o.HealthAddress)
+		untilLevel(t, "err", control(t, o.RunDir, "ovs-vswitchd"))
 	})
 	t.Run("after ovs-vswitchd cleaned up, which removes the interface of br-phy", func(t *testing.T) {
 		before := must(netlink.LinkByName(bridgeName)).Attrs().Index

@@ -12,6 +12,7 @@ import (
 	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
 // Options of `kiln ovs`.
@@ -38,7 +39,9 @@ type Options struct {
 	Clusters <-chan *v1alpha1.OVNCluster
 	// Requests creates and watches CertificateSigningRequests.
 	Requests certificatesv1.CertificateSigningRequestInterface
-	Log      logr.Logger
+	// LogLevel is the level of ovs-vswitchd and ovsdb-server, ControllerLogLevel that of ovn-controller; nil for info.
+	LogLevel, ControllerLogLevel *supervisor.LogLevel
+	Log                          logr.Logger
 }
 
 // Programs of Open vSwitch and OVN, each with leading arguments if it needs any to run.

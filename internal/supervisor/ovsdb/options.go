@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
@@ -124,7 +125,9 @@ type Options struct {
 	Clusters <-chan *v1alpha1.OVNCluster
 	// Leads receives at each change whether this member is the leader.
 	Leads chan<- bool
-	Log   logr.Logger
+	// LogLevel is the level of ovsdb-server: warn or more, because the supervisor reads warnings; nil for info.
+	LogLevel *supervisor.LogLevel
+	Log      logr.Logger
 }
 
 // Programs are OVSDB's programs, each with leading arguments if it needs any to run.

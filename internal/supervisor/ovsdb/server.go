@@ -80,9 +80,10 @@ func (o Options) server(file string, early bool) (supervisor.Daemon, error) {
 			"--unixctl=" + o.control(),
 		}, supervisor.TLSArgs(
 			filepath.Join(o.TLSDir, "tls.key"), filepath.Join(o.TLSDir, "tls.crt"), filepath.Join(o.TLSDir, "ca.crt"),
-		), supervisor.LogArgs()),
-		Control: func(int) string { return o.control() },
-		Log:     o.Log,
+		)),
+		Control:  func(int) string { return o.control() },
+		LogLevel: o.LogLevel,
+		Log:      o.Log,
 	}, nil
 }
 

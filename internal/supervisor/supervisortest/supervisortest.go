@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -168,4 +169,21 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ConsoleLevel returns the level of the log on standard error that all modules of a daemon have, from its answer to vlog/list (ovs-appctl(8)).
+func ConsoleLevel(list string) (string, error) {
+	common := ""
+	for line := range strings.Lines(list) {
+		fields := strings.Fields(line)
+		if len(fields) != 4 { // the heading, and a line below it
+			continue
+		}
+		if level := strings.ToLower(fields[1]); common == "" {
+			common = level
+		} else if level != common {
+			return "", fmt.Errorf("module %s has the level %s, others have %s", fields[0], level, common)
+		}
+	}
+	return common, nil
 }
