@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/cni/wire"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // addLimit bounds an ADD. It is below the kubelet's timeout of two minutes, so that the kubelet receives the agent's error message.
@@ -59,7 +60,7 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
-	err = s.timed("add", legLink, func() (err error) {
+	err = s.timed(ctx, "add", legLink, func() (err error) {
 		iface.HostName, err = s.link(ctx, r, iface)
 		return err
 	})
@@ -79,13 +80,16 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err := s.catchUp(ctx, iface.HostName, network); err != nil {
 		return nil, err
 	}
-	s.announce(ctx, pod, iface)
+	s.announce(ctx, iface)
 	if len(attachment.ProbePorts) > 0 {
 		// A failure here does not fail the ADD: the pod is connected without these routes, and the error may concern another pod's route.
-		if err := s.timed("add", legProbeRoutes, func() error { return s.Probes.Apply(ctx) }); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "cannot make the routes of probes; trying again", "pod", client.ObjectKeyFromObject(pod))
+		if err := s.timed(ctx, "add", legProbeRoutes, func() error { return s.Probes.Apply(ctx) }); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot make the routes of probes; trying again")
 			s.Probes.Wake()
 		}
+	}
+	if logger := ctrl.LoggerFrom(ctx).V(1); logger.Enabled() {
+		logger.Info("attached an interface", "logicalPort", attachment.LogicalPort, "hostInterface", iface.HostName, "addresses", ipfamily.Join(network.Addresses))
 	}
 	return &wire.Response{Result: resultOf(iface, network, r.DNS)}, nil
 }
@@ -96,9 +100,9 @@ const announceAgain = time.Second
 
 // announce announces the addresses of a pod to its neighbours, now and after announceAgain. A failure does not fail the ADD: neighbours notice a
 // new hardware address later by themselves.
-func (s *Server) announce(ctx context.Context, pod *metav1.PartialObjectMetadata, iface sandbox.Interface) {
-	logger := ctrl.LoggerFrom(ctx).WithValues("pod", client.ObjectKeyFromObject(pod))
-	if err := s.timed("add", legAnnounce, iface.Announce); err != nil {
+func (s *Server) announce(ctx context.Context, iface sandbox.Interface) {
+	logger := ctrl.LoggerFrom(ctx)
+	if err := s.timed(ctx, "add", legAnnounce, iface.Announce); err != nil {
 		logger.Error(err, "cannot announce the addresses")
 	}
 	time.AfterFunc(announceAgain, func() {
@@ -111,7 +115,7 @@ func (s *Server) announce(ctx context.Context, pod *metav1.PartialObjectMetadata
 // address waits for the pod to have its address.
 func (s *Server) address(ctx context.Context, r wire.Request) (pod *metav1.PartialObjectMetadata, network v1.PodNetwork, err error) {
 	began := time.Now()
-	err = s.timed("add", legAddress, func() error {
+	err = s.timed(ctx, "add", legAddress, func() error {
 		key := types.NamespacedName{Namespace: r.PodNamespace, Name: r.PodName}
 		pod, network, err = s.Pods.Wait(ctx, key, types.UID(r.PodUID), r.Provider)
 		return err
@@ -124,22 +128,22 @@ func (s *Server) address(ctx context.Context, r wire.Request) (pod *metav1.Parti
 func (s *Server) connect(ctx context.Context, a ovs.Attachment, iface sandbox.Interface, probe *sandbox.Probe) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return s.port(ctx, a) })
-	both.Go(func() error { return s.timed("add", legConfigure, iface.Configure) })
+	both.Go(func() error { return s.timed(ctx, "add", legConfigure, iface.Configure) })
 	if probe != nil {
-		both.Go(func() error { return s.timed("add", legProbe, probe.Create) })
+		both.Go(func() error { return s.timed(ctx, "add", legProbe, probe.Create) })
 	}
 	return both.Wait()
 }
 
 // port adds a port and waits until ovn-controller has installed its flows.
 func (s *Server) port(ctx context.Context, a ovs.Attachment) error {
-	if err := s.timed("add", legPort, func() error { return s.Bridge.Attach(ctx, a) }); err != nil {
+	if err := s.timed(ctx, "add", legPort, func() error { return s.Bridge.Attach(ctx, a) }); err != nil {
 		return err
 	}
 	began := time.Now()
-	err := s.timed("add", legOfport, func() error { return s.Bridge.WaitPort(ctx, a.Name) })
+	err := s.timed(ctx, "add", legOfport, func() error { return s.Bridge.WaitPort(ctx, a.Name) })
 	if err == nil {
-		err = s.timed("add", legFlows, func() error { return s.Bridge.WaitInstalled(ctx, a.Name) })
+		err = s.timed(ctx, "add", legFlows, func() error { return s.Bridge.WaitInstalled(ctx, a.Name) })
 	}
 	connectivitySeconds.WithLabelValues(s.Node).Add(time.Since(began).Seconds())
 	if errors.Is(err, context.DeadlineExceeded) {

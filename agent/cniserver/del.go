@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	cni "github.com/containernetworking/cni/pkg/types"
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/agent/ovs"
@@ -99,11 +100,12 @@ func (s *Server) detach(ctx context.Context, containerID, ifName string, when co
 				return err
 			}
 			probed = probed || len(a.ProbePorts) > 0
-			if err := s.timed("del", legPort, func() error { return s.Bridge.Detach(ctx, name) }); err != nil {
+			if err := s.timed(ctx, "del", legPort, func() error { return s.Bridge.Detach(ctx, name) }); err != nil {
 				return err
 			}
+			logr.FromContextOrDiscard(ctx).V(1).Info("detached an interface", "logicalPort", a.LogicalPort, "hostInterface", name)
 		}
-		if err := s.timed("del", legLink, func() error { return sandbox.Remove(name) }); err != nil {
+		if err := s.timed(ctx, "del", legLink, func() error { return sandbox.Remove(name) }); err != nil {
 			return err
 		}
 	}

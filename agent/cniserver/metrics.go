@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -60,16 +61,23 @@ const (
 )
 
 // timed runs one leg of an operation and records its duration.
-func (s *Server) timed(method, leg string, f func() error) error {
+func (s *Server) timed(ctx context.Context, method, leg string, f func() error) error {
 	began := time.Now()
 	err := f()
-	legSeconds.WithLabelValues(s.Node, method, leg).Observe(time.Since(began).Seconds())
+	took := time.Since(began)
+	legSeconds.WithLabelValues(s.Node, method, leg).Observe(took.Seconds())
+	if logger := logr.FromContextOrDiscard(ctx).V(1); logger.Enabled() {
+		if err != nil {
+			logger = logger.WithValues("reason", err.Error())
+		}
+		logger.Info("leg of a CNI operation", "leg", leg, "took", took.String())
+	}
 	return err
 }
 
 // turn waits until no other operation on the interface runs, locks it, and returns the function that unlocks it.
 func (s *Server) turn(ctx context.Context, method, containerID, ifName string) (unlock func(), err error) {
-	err = s.timed(method, legTurn, func() error {
+	err = s.timed(ctx, method, legTurn, func() error {
 		unlock, err = s.locks.lock(ctx, containerID, ifName)
 		return err
 	})

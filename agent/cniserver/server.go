@@ -119,21 +119,21 @@ func (s *Server) Handler() http.Handler {
 func (s *Server) serve(path string, op operation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
+		logger := log.FromContext(r.Context()).WithValues("operation", path)
 		var request wire.Request
 		var response *wire.Response
 		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request)
 		if err != nil {
 			err = types.NewError(types.ErrDecodingFailure, "the request is not valid", err.Error())
 		} else {
-			response, err = op(r.Context(), request)
+			logger = logger.WithValues("pod", request.PodNamespace+"/"+request.PodName, "container", request.ContainerID, "interface", request.IfName)
+			response, err = op(log.IntoContext(r.Context(), logger), request)
 		}
 		code := http.StatusNoContent
 		switch {
 		case err != nil:
 			response = &wire.Response{Error: cniError(err)}
 			code = statusOf(response.Error)
-			logger := log.FromContext(r.Context()).WithValues("operation", path, "pod", request.PodNamespace+"/"+request.PodName,
-				"container", request.ContainerID, "interface", request.IfName)
 			if deleted := podDeletedError(""); errors.As(err, &deleted) {
 				logger.Info("CNI operation ended", "reason", deleted.Error())
 			} else {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
@@ -25,7 +26,7 @@ func CleanUp(ctx context.Context, p Plugin) error {
 	}
 	_, externalErr := setExternal(nil, nil)
 	_, claimErr := setClaims(nil)
-	_, routeErr := setRoutes(nil, nil)
+	_, routeErr := setRoutes(logr.FromContextOrDiscard(ctx), nil, nil)
 	return errors.Join(
 		externalErr, claimErr, routeErr,
 		sandbox.RemoveAll(),

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -172,7 +173,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 		return err, nil
 	}
 	r.raiseConntrack(ctx)
-	taken, err := setRoutes(link, plan.Routes)
+	taken, err := setRoutes(logr.FromContextOrDiscard(ctx), link, plan.Routes)
 	if err != nil {
 		return err, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -21,8 +22,8 @@ const routeProtocol = netlink.RouteProtocol(75)
 const connectedMetric = 1024
 
 // setRoutes sets the agent's routes through link in the main table to the given ones. It is idempotent. Conflicting routes of other
-// owners stay and are reported in taken, because the node cannot change the CIDR of a subnet.
-func setRoutes(link netlink.Link, want []Route) (taken, err error) {
+// owners stay and are reported in taken, because the node cannot change the CIDR of a subnet. Changes are logged at verbosity 1.
+func setRoutes(log logr.Logger, link netlink.Link, want []Route) (taken, err error) {
 	have, err := ownRoutes()
 	if err != nil {
 		return nil, err
@@ -45,14 +46,32 @@ func setRoutes(link netlink.Link, want []Route) (taken, err error) {
 			failed = append(failed, fmt.Errorf("set route to %s via %s: no interface has %s, an InternalIP of this node: %w", r.To, r.Via, r.Source, err))
 		case err != nil:
 			failed = append(failed, fmt.Errorf("set route to %s via %s: %w", r.To, r.Via, err))
+		default:
+			logRoute(log, "set a route", r)
 		}
 	}
 	for to, r := range have {
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 			failed = append(failed, fmt.Errorf("delete route to %s: %w", to, err))
+			continue
 		}
+		logRoute(log, "deleted a route", routeOf(r))
 	}
 	return errors.Join(others...), errors.Join(failed...)
+}
+
+func logRoute(log logr.Logger, message string, r Route) {
+	if log = log.V(1); !log.Enabled() {
+		return
+	}
+	values := []any{"to", r.To.String()}
+	if r.Via.IsValid() {
+		values = append(values, "via", r.Via.String())
+	}
+	if r.Source.IsValid() {
+		values = append(values, "source", r.Source.String())
+	}
+	log.Info(message, values...)
 }
 
 func ownRoutes() (map[netip.Prefix]netlink.Route, error) {

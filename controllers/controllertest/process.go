@@ -56,14 +56,15 @@ type Steps struct {
 // Start starts a process that runs until Stop, or until the test ends.
 func (w *World) Start(steps Steps) *Process {
 	w.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctrl.LoggerInto(context.Background(), w.log))
 	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), proxy: w.Database.Proxy()}
-	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{p.proxy.Endpoint()}, Log: ctrl.Log})
+	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{p.proxy.Endpoint()}, Log: w.log})
 	w.Must(err)
-	engine, err := northbound.New(session, ctrl.Log)
+	engine, err := northbound.New(session, w.log)
 	w.Must(err)
 	p.Manager, err = ctrl.NewManager(p.writes.counted(account), ctrl.Options{
 		Scheme:     scheme,
+		Logger:     w.log,
 		Cache:      steps.Cache,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},

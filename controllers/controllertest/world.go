@@ -9,8 +9,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -112,6 +116,7 @@ type World struct {
 	Nodes []string
 
 	subnets []*kubeovnv1.Subnet
+	log     logr.Logger
 }
 
 // New returns a world without objects from previous tests. It has the nodes n1 and n2.
@@ -121,9 +126,36 @@ func New(t *testing.T) *World {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &World{T: t, Client: c, Database: nbtest.Start(t), Nodes: []string{"n1", "n2"}}
+	w := &World{T: t, Client: c, Database: nbtest.Start(t), Nodes: []string{"n1", "n2"}, log: ctrl.Log}
 	w.Clear()
 	return w
+}
+
+// Logged makes processes that start later log decisions (verbosity 1). It returns a function that waits until a line has all of these texts.
+func (w *World) Logged() (until func(texts ...string)) {
+	var mu sync.Mutex
+	var lines []string
+	w.log = funcr.New(func(_, line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		lines = append(lines, line)
+	}, funcr.Options{Verbosity: 1})
+	has := func(texts []string) func(string) bool {
+		return func(line string) bool {
+			return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
+		}
+	}
+	return func(texts ...string) {
+		w.Helper()
+		w.Eventually(func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			if slices.ContainsFunc(lines, has(texts)) {
+				return ""
+			}
+			return fmt.Sprintf("no line has %q:\n%s", texts, strings.Join(lines, "\n"))
+		})
+	}
 }
 
 // Clear deletes all objects that tests create, with or without finalizers.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -104,6 +105,7 @@ func (r *Reconciler) gather(ctx context.Context, subnet, valid *kubeovnv1.Subnet
 		in.candidates, in.hops[node.Name] = append(in.candidates, candidate), hops
 	}
 	in.selected = gateway.Choose(in.candidates, activeOf(subnet), in.spec.ECMP)
+	gateway.LogChoice(logr.FromContextOrDiscard(ctx), "subnet", subnet.Name, in.candidates, activeOf(subnet), in.selected)
 	return in, nil
 }
 

@@ -129,7 +129,7 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
 	if err != nil {
 		return err
 	}
-	lease, err := r.lease(node, subnet)
+	lease, err := r.lease(ctx, node, subnet)
 	if err != nil {
 		return fmt.Errorf("allocate an address for node %s: %w", node.Name, err)
 	}
@@ -153,7 +153,7 @@ func (r *Reconciler) disconnect(ctx context.Context, name string) error {
 		return fmt.Errorf("delete the rows of node %s: %w", name, err)
 	}
 	port := translate.NodePort(name)
-	r.leases.Release(name, port)
+	r.leases.Release(ctx, name, port)
 	r.written.Delete(name)
 	return r.deleteIP(ctx, port, name)
 }

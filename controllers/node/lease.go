@@ -4,6 +4,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -22,9 +23,9 @@ const ReasonNoAddress = "AddressNotAllocated"
 
 // lease returns the node's lease on the join subnet. The error is ErrWaiting if the subnet is full, or if another holder has the port
 // name. A released address requeues the node.
-func (r *Reconciler) lease(node *corev1.Node, subnet join.Subnet) (ipam.Lease, error) {
+func (r *Reconciler) lease(ctx context.Context, node *corev1.Node, subnet join.Subnet) (ipam.Lease, error) {
 	port := translate.NodePort(node.Name)
-	lease, err := r.leases.Lease(node.Name, port, subnet)
+	lease, err := r.leases.Lease(ctx, node.Name, port, subnet)
 	switch {
 	case err == nil:
 		return lease, nil

@@ -8,10 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -212,4 +214,26 @@ func (p *pass) database(db render.Database) *v1alpha1.DatabaseStatus {
 		return &p.cluster.Status.Southbound
 	}
 	return &p.cluster.Status.Northbound
+}
+
+// logWaits logs, at verbosity 1, where the pass ended, why components wait, and when the next pass is due without an event.
+func (p *pass) logWaits(log logr.Logger, ended error) {
+	log = log.V(1)
+	if !log.Enabled() {
+		return
+	}
+	for _, component := range slices.Sorted(maps.Keys(p.notes)) {
+		for _, n := range p.notes[component] {
+			log.Info("a component waits", "component", component, "reason", n.text, "stuck", n.stuck)
+		}
+	}
+	next := "at the next event"
+	if !p.wake.IsZero() {
+		next = p.wake.UTC().Format(time.RFC3339)
+	}
+	if ended != nil {
+		log.Info("the pass ended early", "reason", ended.Error(), "next", next)
+		return
+	}
+	log.Info("the pass ran all phases", "next", next)
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -121,6 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err == nil && p.removing() {
 		return ctrl.Result{}, nil // the OVNCluster is deleted: no status to report
 	}
+	p.logWaits(logr.FromContextOrDiscard(ctx), err)
 	statusErr := r.report(ctx, p, err)
 	err = retryable(err)
 	if err == nil && apierrors.IsConflict(statusErr) {

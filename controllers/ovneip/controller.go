@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -79,7 +81,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("get OvnEip: %w", err)
 	}
 	if eip == nil {
-		r.free(req.Name)
+		r.free(ctx, req.Name)
 		return ctrl.Result{}, nil
 	}
 	if eip.DeletionTimestamp == nil {
@@ -92,7 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, s.err
 	}
 	if eip.DeletionTimestamp != nil && len(s.users) == 0 {
-		r.free(eip.Name)
+		r.free(ctx, eip.Name)
 		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, eip)
 	}
 	r.waiting.Add(subnetOf(eip), eip.Name)
@@ -122,9 +124,9 @@ func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
 	return nil
 }
 
-func (r *Reconciler) free(name string) {
+func (r *Reconciler) free(ctx context.Context, name string) {
 	r.waiting.Remove(name)
-	r.Allocator.Release(translate.OvnEipHolder(name))
+	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.OvnEipHolder(name), "the OvnEip is deleted")
 }
 
 // users returns a description of each user that blocks the deletion of an OvnEip.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -100,10 +101,10 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 			return ipam.Lease{}, r.releasePredecessor(ctx, pod, err)
 		}
 		if inherits {
-			r.got(ctx, pod, lease)
+			r.got(ctx, pod, port, lease, leases.SourceRetained)
 			return lease, nil
 		}
-		if err := r.freeLease(ctx, key); err != nil {
+		if err := r.freeLease(ctx, key, "another pod has the name now, and does not inherit them"); err != nil {
 			return ipam.Lease{}, fmt.Errorf("free the lease of a pod of the same name: %w", err)
 		}
 	}
@@ -148,7 +149,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		names = append(names, want.Subnet)
 		lease, err := r.allocate(ctx, pod, port, want)
 		if err == nil {
-			r.got(ctx, pod, lease)
+			r.got(ctx, pod, port, lease, leases.SourceOf(want))
 			return lease, nil
 		}
 		obstacle, ok := explain(want.Subnet, err)
@@ -186,7 +187,8 @@ func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, po
 }
 
 // got records that a lease belongs to the pod, and warns the pod's user.
-func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
+func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease, source leases.Source) {
+	leases.LogGiven(logr.FromContextOrDiscard(ctx), port, lease, source)
 	r.retained.Forget(r.portKey(pod))
 	r.podWrites.hold(pod)
 	r.latencies.reached(pod.UID, stageAddress)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -102,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	a, err := r.attach(ctx, pod)
 	var p *problem
 	if errors.As(err, &p) {
-		r.wait(pod, req.NamespacedName, p)
+		r.wait(ctx, pod, req.NamespacedName, p)
 		return ctrl.Result{}, nil
 	}
 	if err != nil {
@@ -162,15 +163,15 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// freeLease removes a pod's port, and then frees its addresses.
-func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName) error {
+// freeLease removes a pod's port, and then frees its addresses. The reason is for the log.
+func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName, reason string) error {
 	if err := r.removePort(ctx, key); err != nil {
 		return err
 	}
 	r.retained.Forget(key)
 	port := leases.PortOf(key)
 	if lease, ok := r.Allocator.Lookup(port); ok && !leases.OfNode(lease) {
-		r.Allocator.Release(port)
+		leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, port, reason)
 	} else if ip, err := r.ipObjects.Find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
 		return err
 	}
@@ -179,13 +180,17 @@ func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName) er
 }
 
 // wait puts a pod, or a reservation, on the waiting list until the problem may have changed, and reports the problem once.
-func (r *Reconciler) wait(o client.Object, key types.NamespacedName, p *problem) {
+func (r *Reconciler) wait(ctx context.Context, o client.Object, key types.NamespacedName, p *problem) {
 	r.latencies.end(o.GetUID())
 	again, news := r.pending.add(key, o.GetUID(), p)
 	if again {
 		r.pending.Add(ctrl.Request{NamespacedName: key})
 	}
-	if news && !p.quiet {
+	switch {
+	case !news:
+	case p.quiet:
+		logr.FromContextOrDiscard(ctx).V(1).Info("a pod waits", "reason", p.Error())
+	default:
 		k8s.Warn(r.Recorder, o, reasonNoAddress, p.Error())
 	}
 }

@@ -38,7 +38,7 @@ func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) 
 	case !isNodes:
 		return nil
 	case held:
-		err = r.freeLease(ctx, key)
+		err = r.freeLease(ctx, key, "the name of the port belongs to a node")
 	default:
 		err = r.removePort(ctx, key)
 	}

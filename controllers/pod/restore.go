@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -145,10 +146,11 @@ func (s *restoration) keep(c claim) {
 	if s.held(c.port) {
 		return
 	}
-	err := s.grant(c)
-	if err != nil {
+	if err := s.grant(c); err != nil {
 		s.log.Error(err, "cannot restore a lease", "port", c.port, "from", c.from)
+		return
 	}
+	leases.LogGiven(s.log, c.port, c.lease, leases.SourceRestored)
 }
 
 func (s *restoration) grant(c claim) error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -37,7 +38,7 @@ func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (w
 		return false, err
 	}
 	if !held || leases.OfNode(lease) || isNodes {
-		return false, r.freeLease(ctx, key)
+		return false, r.freeLease(ctx, key, "the pod needs no port any more")
 	}
 	_, away := r.retained.PodType(key)
 	podType, err := r.wantedAgain(ctx, key, ip)
@@ -45,7 +46,7 @@ func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (w
 		return false, err
 	}
 	if podType == "" || away && ip == nil && r.ipObjects.Complete() { // the user has deleted the IP object, which frees the address
-		return false, r.freeLease(ctx, key)
+		return false, r.freeLease(ctx, key, notRetained)
 	}
 	if err := r.ipObjects.Ensure(ctx, ipobject.Retained(ip, port, podType, lease)); err != nil {
 		return false, err // keep the port: without the IP object, a new leader could not restore the lease
@@ -56,14 +57,18 @@ func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (w
 		return false, err
 	}
 	if podType == "" {
-		return false, r.freeLease(ctx, key)
+		return false, r.freeLease(ctx, key, notRetained)
 	}
 	if err := r.removePort(ctx, key); err != nil {
 		return false, err
 	}
 	r.retain(ctx, port, lease)
+	leases.LogRetained(logr.FromContextOrDiscard(ctx), port, lease, "a "+podType+" may create the pod again")
 	return false, nil
 }
+
+// notRetained is why the addresses of a deleted or finished pod are freed.
+const notRetained = "the pod is deleted or finished, and no workload retains them"
 
 // wantedAgain returns the kind of workload that will recreate a pod of this name, so that its addresses are retained; empty if none will.
 func (r *Reconciler) wantedAgain(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP) (string, error) {
@@ -96,11 +101,11 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 		return false, nil
 	}
 	if held { // a deleted pod of that name
-		r.Allocator.Release(port)
+		leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, port, "the IP object reserves others")
 		r.retained.Forget(key)
 	}
 	if err != nil {
-		r.wait(ip, key, &problem{message: err.Error()})
+		r.wait(ctx, ip, key, &problem{message: err.Error()})
 		return true, nil
 	}
 	if lease, err = r.allocate(ctx, nil, port, request); err != nil {
@@ -108,9 +113,10 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 		if !users {
 			return false, fmt.Errorf("reserve addresses: %w", err)
 		}
-		r.wait(ip, key, &problem{message: message, subnets: []string{request.Subnet}})
+		r.wait(ctx, ip, key, &problem{message: message, subnets: []string{request.Subnet}})
 		return true, nil
 	}
+	leases.LogGiven(logr.FromContextOrDiscard(ctx), port, lease, leases.SourceReservation)
 	r.reserved(ctx, key, ip, lease)
 	return false, nil
 }
@@ -184,6 +190,7 @@ func (r *Reconciler) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 			ctrl.LoggerFrom(ctx).Error(err, "cannot restore a lease", "port", ip.Name, "from", "IP object")
 			return
 		}
+		leases.LogGiven(ctrl.LoggerFrom(ctx), ip.Name, lease, leases.SourceRestored)
 	}
 	if pod, err := r.podAt(ctx, key); err == nil && pod == nil {
 		r.retained.Put(key, ip.Spec.PodType)

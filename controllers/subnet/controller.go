@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -184,6 +185,9 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	r.notGrown.Delete(name)
 	addressCounts.Delete(name)
 	portCounts.Delete(name)
+	if r.Allocator.HasSubnet(name) {
+		logr.FromContextOrDiscard(ctx).V(1).Info("freed all addresses of a deleted subnet", "subnet", name)
+	}
 	r.Allocator.DeleteSubnet(name)
 	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the switch of subnet %s: %w", name, err)

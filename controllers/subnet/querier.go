@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -35,7 +37,7 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 	holder := translate.QuerierHolder(s.Name)
 	lease, held := r.Allocator.Lookup(holder)
 	if held && !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(lease.Addresses[0]) }) {
-		r.Allocator.Release(holder)
+		leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, holder, "the address is outside the subnet")
 		held = false
 	}
 	if !held {
@@ -47,6 +49,7 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 		case err != nil:
 			return nil, fmt.Errorf("find an address for the querier of multicast groups: %w", err)
 		}
+		leases.LogGiven(logr.FromContextOrDiscard(ctx), holder, lease, leases.SourceSubnet)
 	}
 	q := &translate.Querier{Address: lease.Addresses[0], MAC: lease.MAC}
 	return q, r.recordQuerier(ctx, s.Name, q)
@@ -119,7 +122,7 @@ func (r *Reconciler) releaseQuerier(ctx context.Context, s *kubeovnv1.Subnet) er
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete IP %s: %w", translate.QuerierRecord(s.Name), err)
 	}
-	r.Allocator.Release(translate.QuerierHolder(s.Name))
+	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.QuerierHolder(s.Name), "the subnet does not snoop")
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +18,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -137,7 +139,7 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	if err := r.apply(ctx, name, nil); err != nil {
 		return err
 	}
-	r.Allocator.Release(translate.VipHolder(name))
+	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.VipHolder(name), "the Vip is deleted")
 	return nil
 }
 

@@ -85,7 +85,7 @@ func (r *Reconciler) needsGateway(vpc *kubeovnv1.Vpc) bool {
 // apply commits the gateway router and records its address in an IP object. Without a usable node there are no rows, but the VPC keeps its
 // address.
 func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
-	lease, err := r.leases.Lease(in.vpc.Name, translate.VpcGatewayPort(in.vpc.Name), in.join)
+	lease, err := r.leases.Lease(ctx, in.vpc.Name, translate.VpcGatewayPort(in.vpc.Name), in.join)
 	if err != nil {
 		if errors.Is(err, ipam.ErrExhausted) {
 			err = fmt.Errorf("%w: %s", errNoAddress, join.Full(err, "unused VPCs or nodes, or set clusterAccess to None"))
@@ -135,7 +135,7 @@ func (r *Reconciler) remove(ctx context.Context, vpc string) error {
 	if err := r.Northbound.Apply(ctx, translate.VpcGatewayOwner(vpc), nil); err != nil {
 		return fmt.Errorf("delete the way out of VPC %s: %w", vpc, err)
 	}
-	r.leases.Release(vpc, translate.VpcGatewayPort(vpc))
+	r.leases.Release(ctx, vpc, translate.VpcGatewayPort(vpc))
 	return join.Forget(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
 }
 

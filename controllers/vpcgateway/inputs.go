@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -136,6 +137,7 @@ func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
 			candidates = append(candidates, gateway.Candidate{Name: node.Name, State: r.state(node)})
 		}
 		in.pair = gateway.Pick(in.vpc.Name, candidates, in.before)
+		gateway.LogChoice(logr.FromContextOrDiscard(ctx), "vpc", in.vpc.Name, candidates, in.before.Nodes(), in.pair.Nodes())
 	}
 	if node := known[in.pair.Active]; node != nil {
 		in.hops = joinAddresses(node)

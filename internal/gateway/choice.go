@@ -4,8 +4,12 @@
 package gateway
 
 import (
+	"cmp"
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -23,6 +27,21 @@ const (
 	// Down: the node or its data path does not respond.
 	Down
 )
+
+// String returns the state for logs.
+func (s State) String() string {
+	switch s {
+	case Serving:
+		return "serving"
+	case Unproven:
+		return "unproven"
+	case Cordoned:
+		return "cordoned"
+	case Down:
+		return "down"
+	}
+	return strconv.Itoa(int(s))
+}
 
 // Candidate is a node that can be a subnet's gateway.
 type Candidate struct {
@@ -96,3 +115,22 @@ func fit(candidates []Candidate, current []string) []string {
 func AnyUp(candidates []Candidate, selected []string) bool {
 	return slices.ContainsFunc(candidates, func(c Candidate) bool { return c.State != Down && slices.Contains(selected, c.Name) })
 }
+
+// LogChoice logs the choice of gateway nodes with the states of the candidates: at verbosity 1 if it changed, otherwise at 2. The kind is
+// the key of the name: subnet or vpc.
+func LogChoice(log logr.Logger, kind, name string, candidates []Candidate, before, chosen []string) {
+	message, verbosity := "gateway nodes stay", 2
+	if !slices.Equal(before, chosen) {
+		message, verbosity = "chose gateway nodes", 1
+	}
+	if log = log.V(verbosity); !log.Enabled() {
+		return
+	}
+	states := make([]string, 0, len(candidates))
+	for _, c := range candidates {
+		states = append(states, c.Name+"="+c.State.String())
+	}
+	log.Info(message, kind, name, "nodes", list(chosen), "before", list(before), "candidates", list(states))
+}
+
+func list(names []string) string { return cmp.Or(strings.Join(names, ","), "none") }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -89,5 +90,21 @@ func TestStateOf(t *testing.T) {
 		if got := StateOf(c.node, c.pulse); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+func TestChoicesAreLogged(t *testing.T) {
+	var lines []string
+	log := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{Verbosity: 1})
+	candidates := []Candidate{{"a", Down}, {"b", Serving}, {"c", Cordoned}}
+	LogChoice(log, "subnet", "web", candidates, []string{"a"}, []string{"b"})
+	LogChoice(log, "subnet", "web", candidates, []string{"b"}, []string{"b"}) // at verbosity 2
+	LogChoice(log, "vpc", "shop", nil, []string{"a"}, nil)
+	want := []string{
+		`"level"=1 "msg"="chose gateway nodes" "subnet"="web" "nodes"="b" "before"="a" "candidates"="a=down,b=serving,c=cordoned"`,
+		`"level"=1 "msg"="chose gateway nodes" "vpc"="shop" "nodes"="none" "before"="a" "candidates"="none"`,
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got %q", lines)
 	}
 }

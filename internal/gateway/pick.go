@@ -5,6 +5,7 @@ package gateway
 
 import (
 	"hash/fnv"
+	"slices"
 )
 
 // Pair is the active node of a VPC and its standby. Both renew Leases. So the standby is known to work, and the silence of one
@@ -13,6 +14,11 @@ type Pair struct{ Active, Standby string }
 
 // Has reports whether a node is the active or the standby node.
 func (p Pair) Has(node string) bool { return node != "" && (node == p.Active || node == p.Standby) }
+
+// Nodes returns the active node and the standby, as far as there are any.
+func (p Pair) Nodes() []string {
+	return slices.DeleteFunc([]string{p.Active, p.Standby}, func(node string) bool { return node == "" })
+}
 
 // Fits reports whether both nodes exist and no failure of them is known. Pick then changes nothing, whatever other nodes exist.
 func (p Pair) Fits(state func(node string) State) bool {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
@@ -73,7 +75,7 @@ var ErrNameTaken = errors.New("a pod has a port of this name")
 // Lease returns the object's lease: one address per family of the join subnet. It keeps the addresses of its port that are still
 // in the subnet. It returns ipam.ErrExhausted when the subnet is full, and ErrNameTaken when a pod's port has the name; a freed
 // address then wakes the object.
-func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
+func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) (ipam.Lease, error) {
 	held, _ := l.Allocator.Lookup(port)
 	if isAPods(held) {
 		l.add(object, held.Subnet) // the lease may have been freed since the lookup, before this object was registered: look again
@@ -86,7 +88,7 @@ func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 		request.Families = append(request.Families, ipfamily.Of(cidr.Addr()))
 	}
 	if len(request.Addresses) < len(held.Addresses) {
-		l.Allocator.Release(port)
+		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "an address is not in the join subnet any more")
 	}
 	lease, err := l.Allocator.Allocate(port, request)
 	if errors.Is(err, ipam.ErrExhausted) {
@@ -96,15 +98,18 @@ func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 	}
 	if err == nil {
 		l.remove(object)
+		if !slices.Equal(lease.Addresses, held.Addresses) {
+			leases.LogGiven(logr.FromContextOrDiscard(ctx), port, lease, leases.SourceSubnet)
+		}
 	}
 	return lease, err
 }
 
 // Release frees an object's lease after its port was removed.
-func (l *Leases) Release(object, port string) {
+func (l *Leases) Release(ctx context.Context, object, port string) {
 	l.remove(object)
 	if held, _ := l.Allocator.Lookup(port); !isAPods(held) {
-		l.Allocator.Release(port)
+		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "the object is deleted or needs none")
 	}
 }
 

@@ -30,19 +30,19 @@ func TestANodeTakesNoPodsAddress(t *testing.T) {
 	must(err)
 
 	leases := join.Leases{Allocator: allocator}
-	if _, err := leases.Lease(node, port, subnet); !errors.Is(err, join.ErrNameTaken) {
+	if _, err := leases.Lease(t.Context(), node, port, subnet); !errors.Is(err, join.ErrNameTaken) {
 		t.Errorf("the node got the pod's: %v", err)
 	}
-	leases.Release(node, port)
+	leases.Release(t.Context(), node, port)
 	if holder := allocator.Holder("ovn-default", pod.Addresses[0]); holder != port {
 		t.Errorf("the pod's address is %q's", holder)
 	}
 
 	allocator.Release(port)
-	if lease, err := leases.Lease(node, port, subnet); err != nil || lease.Subnet != kubeovnv1.JoinSubnet {
+	if lease, err := leases.Lease(t.Context(), node, port, subnet); err != nil || lease.Subnet != kubeovnv1.JoinSubnet {
 		t.Errorf("after the pod's deletion: %v, %v", lease, err)
 	}
-	leases.Release(node, port)
+	leases.Release(t.Context(), node, port)
 	if _, held := allocator.Lookup(port); held {
 		t.Error("the deleted node holds an address")
 	}

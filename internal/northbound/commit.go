@@ -102,6 +102,7 @@ func (e *Engine) commitSome(ctx context.Context, requests []*request) batch.Atte
 	switch {
 	case refused == nil:
 		e.acknowledge()
+		e.logCommitted(planned, plans)
 		e.verify(planned)
 	case refused.operation > 0:
 		attempt.Outcome, attempt.Err = batch.Refused, refused.err

@@ -103,6 +103,7 @@ func (e *Engine) NeedLeaderElection() bool { return false }
 func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row) error {
 	err := e.apply(ctx, o, want)
 	e.refusals.note(o, err)
+	e.logWaiting(o, err)
 	if err != nil {
 		return owned(o, err)
 	}

@@ -47,12 +47,18 @@ func start(t testing.TB, endpoints ...string) *engine {
 // prepare connects an engine without running it.
 func prepare(t testing.TB, endpoints ...string) *engine {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	log := logr.Discard()
 	if test, ok := t.(*testing.T); ok && testing.Verbose() {
 		log = testr.New(test)
 	}
+	return prepareWith(t, log, endpoints...)
+}
+
+// prepareWith is prepare with a log.
+func prepareWith(t testing.TB, log logr.Logger, endpoints ...string) *engine {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: endpoints, Log: log})
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,9 @@ type plan struct {
 	orphans []orphan
 	adds    []membership
 	deletes []rowID // of root tables, whose rows have no parent
-	needs   []rowID // rows of other owners that must still exist at commit
+	// detached is the number of unwanted rows that their parent sets lose, which deletes them.
+	detached int
+	needs    []rowID // rows of other owners that must still exist at commit
 }
 
 // write is a row to insert, or the changed columns of an existing row.
@@ -188,6 +190,7 @@ func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 			p.deletes = append(p.deletes, id)
 			continue
 		}
+		p.detached++
 		pl.detach(p, t, id.uuid, externalID(model, keyParent), "")
 	}
 }

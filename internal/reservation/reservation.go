@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -80,6 +81,7 @@ func (d Reserver) Hold(ctx context.Context, w Request, check func(*kubeovnv1.Sub
 	}
 	lease, err := d.Allocator.Allocate(w.Holder, request)
 	if err == nil {
+		leases.LogGiven(log.FromContext(ctx), w.Holder, lease, w.source())
 		return lease, nil, nil
 	}
 	if problem := w.obstacle(err); problem != nil {
@@ -111,6 +113,17 @@ func (w Request) request() (ipam.Request, *validation.Problem) {
 		}
 	}
 	return request, nil
+}
+
+// source returns the source of a new lease.
+func (w Request) source() leases.Source {
+	switch none := [2]string{}; {
+	case w.SpecAddresses != none:
+		return leases.SourceRequest
+	case w.StatusAddresses != none:
+		return leases.SourceStatus
+	}
+	return leases.SourceSubnet
 }
 
 // Addresses parses the addresses that are not empty.
