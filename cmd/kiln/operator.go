@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -123,14 +124,20 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 }
 
 func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
+	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make a client for the version of the API server: %w", err)
+	}
 	clusters := &operator.Reconciler{
 		Client:    mgr.GetClient(),
 		APIReader: mgr.GetAPIReader(),
 		Recorder:  mgr.GetEventRecorder("kiln-operator"),
 		Namespace: o.own.Namespace,
+		Pod:       o.own.Pod,
 		Image:     o.image,
 		Admin:     adminapi.NewClient,
 		Versions:  version.Get,
+		Server:    server,
 		Now:       time.Now,
 	}
 	if err := clusters.SetupWithManager(mgr); err != nil {

@@ -31,6 +31,8 @@ const (
 	reasonOrdered   = "WaitingForIssuer"
 	reasonJoining   = "ReplacingAuthorities"
 	reasonNodes     = "NodeAddresses"
+	// reasonNoDefinition is the reason of a halt, and of an event of the operator's pod.
+	reasonNoDefinition = "ResourceDefinitionMissing"
 )
 
 // summary is the input of the conditions.
@@ -41,6 +43,8 @@ type summary struct {
 	issuer     certs.Progress
 	protection protection
 	nodes      []nodeTrouble
+	// oldKubernetes is not empty if the API server is too old.
+	oldKubernetes string
 	// halt and err are the results of the pass. Both are set if the databases have different results.
 	halt *halt
 	err  error
@@ -143,6 +147,10 @@ func (s summary) degraded() metav1.Condition {
 			reason = reasonUnissued
 		}
 		troubles = append(troubles, issuerTrouble(&s.issuer))
+	}
+	if s.oldKubernetes != "" { // the likely cause of the others
+		reason = reasonOldKubernetes
+		troubles = append([]string{s.oldKubernetes}, troubles...)
 	}
 	if len(troubles) > 0 {
 		return newCondition(v1alpha1.ConditionDegraded, true, reason, strings.Join(troubles, "; "))

@@ -57,6 +57,12 @@ func TestConditionsFollowFromThePass(t *testing.T) {
 		{"the API server failed", summary{components: []component{whole}, err: errors.New("refused"), wasAvailable: true}, [3]string{
 			"True ComponentsServe", "True ReconcileFailed", "True ReconcileFailed",
 		}},
+		{"the API server is too old", summary{components: []component{whole}, oldKubernetes: "too old", wasAvailable: true}, [3]string{
+			"True ComponentsServe", "False AsSpecified", "True KubernetesTooOld",
+		}},
+		{"the API server is too old and failed", summary{
+			components: []component{whole}, err: errors.New("refused"), oldKubernetes: "too old", wasAvailable: true,
+		}, [3]string{"True ComponentsServe", "True ReconcileFailed", "True KubernetesTooOld"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got [3]string

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
@@ -44,9 +45,13 @@ func (w *world) startOperator() error {
 	if err != nil {
 		return err
 	}
+	server, err := discovery.NewDiscoveryClientForConfigAndClient(operator, mgr.GetHTTPClient())
+	if err != nil {
+		return err
+	}
 	r := &Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kiln-operator"),
-		Namespace: testNamespace, Image: imageNow, Admin: w.members.client, Versions: w.programs.get, Now: w.now,
+		Namespace: testNamespace, Pod: "operator-0", Image: imageNow, Admin: w.members.client, Versions: w.programs.get, Now: w.now, Server: server,
 	}
 	if err := r.SetupWithManager(mgr); err != nil {
 		return err

@@ -51,6 +51,8 @@ type pass struct {
 	// unfit nodes get no database member. nodeTroubles need a person.
 	unfit        []string
 	nodeTroubles []nodeTrouble
+	// oldKubernetes is the problem with the version of the API server, if it is too old.
+	oldKubernetes string
 	// protection is the state of the admission policies.
 	protection protection
 	// notes are further reasons to wait, by component.

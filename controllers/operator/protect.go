@@ -61,11 +61,11 @@ func (r *Reconciler) protect(ctx context.Context, p *pass) error {
 		return nil
 	case meta.IsNoMatchError(err):
 		p.protection = protection{reason: reasonUnserved, message: "the API server does not serve ValidatingAdmissionPolicy of " +
-			"admissionregistration.k8s.io/v1: use Kubernetes 1.30 or newer" + unprotected}
+			"admissionregistration.k8s.io/v1: use Kubernetes 1.31 or newer" + unprotected}
 	case apierrors.IsForbidden(err):
 		p.protection = protection{reason: reasonForbidden, message: "apply the manifests in config/rbac: " + err.Error() + unprotected}
 	case apierrors.IsInvalid(err):
-		p.protection = protection{reason: reasonRefused, message: "use Kubernetes 1.30 or newer: " + err.Error() + unprotected}
+		p.protection = protection{reason: reasonRefused, message: "use Kubernetes 1.31 or newer: " + err.Error() + unprotected}
 	default:
 		return err
 	}

@@ -171,7 +171,7 @@ func TestMissingPoliciesStopNoInstallation(t *testing.T) {
 	}{
 		{"not served", &meta.NoKindMatchError{GroupKind: kind}, "PoliciesNotServed: the API server does not serve ValidatingAdmissionPolicy"},
 		{"forbidden", apierrors.NewForbidden(resource, "", errors.New("no right")), "PoliciesForbidden: apply the manifests in config/rbac"},
-		{"refused", apierrors.NewInvalid(kind, "kiln-pod-networks", nil), "PoliciesRefused: use Kubernetes 1.30 or newer"},
+		{"refused", apierrors.NewInvalid(kind, "kiln-pod-networks", nil), "PoliciesRefused: use Kubernetes 1.31 or newer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			without := interceptor.NewClient(admin, interceptor.Funcs{

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -36,14 +37,16 @@ type Reconciler struct {
 	// APIReader bypasses the cache.
 	APIReader client.Reader
 	Recorder  events.EventRecorder
-	// Namespace of the operator and every operand.
-	Namespace string
+	// Namespace of the operator and every operand. Pod is the name of the operator's pod.
+	Namespace, Pod string
 	// Image of components if the OVNCluster names none.
 	Image string
 	// Admin returns the client of a database member's admin endpoint: adminapi.NewClient.
 	Admin func(address netip.AddrPort, config *tls.Config) *adminapi.Client
 	// Versions returns the versions of the programs in a pod: version.Get.
 	Versions func(ctx context.Context, address netip.AddrPort) (version.Programs, error)
+	// Server returns the version of the API server.
+	Server discovery.ServerVersionInterfaceWithContext
 	// Now is the clock.
 	Now func() time.Time
 
@@ -68,6 +71,8 @@ type Reconciler struct {
 	// watching is set while Certificates trigger passes. ordersCancelled is set after all unused Certificates have been
 	// deleted.
 	watching, ordersCancelled bool
+	// newKubernetes is set once the API server is new enough.
+	newKubernetes bool
 	// policiesWatched is set when changes of admission policies trigger passes.
 	policiesWatched bool
 }
@@ -118,6 +123,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if p == nil || err != nil {
 		return ctrl.Result{}, err
 	}
+	r.checkKubernetes(ctx, p)
 	err = r.run(ctx, p)
 	if err == nil && p.removing() {
 		return ctrl.Result{}, nil // the OVNCluster is deleted: no status to report
@@ -174,7 +180,7 @@ func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
 		_, err := r.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: kind}, "v1")
 		if meta.IsNoMatchError(err) {
 			return &halt{
-				reason:   "ResourceDefinitionMissing",
+				reason:   reasonNoDefinition,
 				message:  fmt.Sprintf("the API does not serve %s of kubeovn.io/v1: apply the manifests in config/crd", kind),
 				degraded: true,
 			}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -69,9 +70,11 @@ func CacheOptions(namespace string) cache.Options {
 // SetupWithManager adds the reconciler and its watches to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.versions = newVersions(r.Versions)
+	options := k8s.Workers(1)
+	options.CacheSyncTimeout = untilServed
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("ovncluster").
-		WithOptions(k8s.Workers(1)).
+		WithOptions(options).
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
 		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // it has no owner
@@ -92,6 +95,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		return fmt.Errorf("set up the controller of OVNCluster: %w", err)
 	}
 	r.cache = mgr.GetCache()
+	if err := mgr.Add(manager.RunnableFunc(r.reportStart)); err != nil { // by the leader
+		return fmt.Errorf("add the report of a missing definition: %w", err)
+	}
 	return nil
 }
 
