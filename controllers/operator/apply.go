@@ -73,10 +73,8 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 		return err
 	}
 	if live == nil || r.applied[key] != (appliedState{hash, live.GetResourceVersion()}) {
-		if live != nil {
-			if err := r.releaseUnwanted(ctx, live, o); err != nil {
-				return err
-			}
+		if err := r.releaseUnwanted(ctx, live, o); err != nil {
+			return err
 		}
 		if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), fieldOwner, client.ForceOwnership); err != nil {
 			return fmt.Errorf("apply %s %s: %w", gvk.Kind, o.GetName(), err)

@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -20,8 +19,11 @@ import (
 // releaseUnwanted takes from other field managers the containers and volumes of a workload that the operator applied and no longer wants.
 // Server-side apply keeps the fields of an entry that another manager owns too (a server-side apply of its resources), and then the API server
 // refuses the rest of the container. With the operator as the only owner, the next apply removes the entry. The write changes only metadata, so it
-// replaces no pod. Entries that the operator did not apply stay.
+// replaces no pod. Entries that the operator did not apply stay. Without a live workload there is nothing to do.
 func (r *Reconciler) releaseUnwanted(ctx context.Context, live client.Object, want render.Object) error {
+	if live == nil {
+		return nil
+	}
 	unwanted := slices.DeleteFunc(entries(live), func(e fieldpath.Path) bool { return slices.ContainsFunc(entries(want), e.Equals) })
 	if len(unwanted) == 0 {
 		return nil
@@ -100,7 +102,7 @@ func release(managers []metav1.ManagedFieldsEntry, unwanted []fieldpath.Path) ([
 		if err != nil {
 			return nil, fmt.Errorf("encode the fields of manager %s: %w", m.Manager, err)
 		}
-		m.FieldsV1 = &metav1.FieldsV1{Raw: raw}
+		m.FieldsV1 = metav1.NewFieldsV1(string(raw))
 		kept = append(kept, m)
 	}
 	if !changed {
@@ -113,7 +115,7 @@ func decodeFields(m metav1.ManagedFieldsEntry, into *fieldpath.Set) error {
 	if m.FieldsV1 == nil {
 		return nil
 	}
-	if err := into.FromJSON(bytes.NewReader(m.FieldsV1.Raw)); err != nil {
+	if err := into.FromJSON(m.FieldsV1.GetRawReader()); err != nil {
 		return fmt.Errorf("decode the fields of manager %s: %w", m.Manager, err)
 	}
 	return nil

@@ -182,10 +182,10 @@ func isInstalled(t *testing.T, o Options, name string) error {
 	t.Helper()
 	argv := append(supervisortest.Program(t, "usr/bin/ovs-vsctl"), "--db=unix:"+o.socket(), "--timeout=120", "get", "Interface", name, "external_ids:ovn-installed")
 	out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "true") {
-		return fmt.Errorf("ovn-installed of %s: %s, %v", name, out, err)
+	if err == nil && !strings.Contains(string(out), "true") {
+		err = fmt.Errorf("ovn-installed of %s: %s", name, out)
 	}
-	return nil
+	return err
 }
 
 // northbound is the option with which tools connect to the northbound database.
