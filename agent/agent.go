@@ -66,6 +66,8 @@ type Options struct {
 	PluginSource string
 	CNIBinDir    string
 	CNIConfDir   string
+	// CNIConfPriority is two digits, the start of the conflist's name; host.DefaultPriority when empty.
+	CNIConfPriority string
 	// CNISocket is the socket on which the agent listens, OVSSocket the socket of the Open vSwitch database.
 	CNISocket string
 	OVSSocket string
@@ -132,7 +134,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		TunnelInterface: o.TunnelInterface,
 		MTUChanged:      mtuChanged,
 		NetworksChanged: probed.Wake,
-		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Socket: o.CNISocket},
+		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Priority: o.CNIConfPriority, Socket: o.CNISocket},
 	}
 	pods, err := cniserver.NewPods(ctx, mgr.GetCache(), mgr.GetAPIReader())
 	if err != nil {

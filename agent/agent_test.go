@@ -92,7 +92,7 @@ func TestAgentRestarts(t *testing.T) {
 		must(t, n.API.Delete(t.Context(), c.Pod, client.GracePeriodSeconds(0)))
 		c.Port() // the port still exists
 
-		must(t, os.Remove(filepath.Join(n.Options.CNIConfDir, host.ConfigName)))
+		must(t, os.Remove(filepath.Join(n.Options.CNIConfDir, host.ConfigName(""))))
 		n.StartAgent()
 		n.WaitReady()
 		n.Eventually("the port of the ended container is removed", func() bool {

@@ -89,6 +89,32 @@ func TestChangesOfAnInstalledCluster(t *testing.T) {
 		},
 		{name: "tunnelInterface", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Nodes.TunnelInterface = "eth1" }},
 		{
+			name: "openVSwitchDirectory", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Nodes.OpenVSwitchDirectory = "/var/lib/openvswitch" },
+			err: "spec.nodes.openVSwitchDirectory: Invalid value: cannot change from /etc/openvswitch to /var/lib/openvswitch on an installed cluster",
+		},
+		{
+			name: "podGateways are added", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Network.PodGateways = []string{"10.16.0.254"} },
+			err: "cannot change after the installation: change gateway of the Subnet ovn-default instead",
+		},
+		{
+			name:   "podGateways are left out while podCIDRs grow",
+			before: kubeovnv1alpha1.OVNClusterSpec{Network: kubeovnv1alpha1.Network{PodGateways: []string{"10.16.0.254"}}},
+			change: func(s *kubeovnv1alpha1.OVNClusterSpec) {
+				s.Network.PodGateways, s.Network.PodCIDRs = nil, []string{"10.0.0.0/10"}
+			},
+			err: "change gateway of the Subnet ovn-default instead",
+		},
+		{
+			name: "excludeIPs", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Network.ExcludeIPs = []string{"10.16.0.9"} },
+			err: "cannot change after the installation: change excludeIps of the Subnet ovn-default instead",
+		},
+		{
+			name:   "podCIDRs grow around gateways and exclusions",
+			before: kubeovnv1alpha1.OVNClusterSpec{Network: kubeovnv1alpha1.Network{PodGateways: []string{"10.16.0.254"}, ExcludeIPs: []string{"10.16.0.9"}}},
+			change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Network.PodCIDRs = []string{"10.0.0.0/10"} },
+		},
+		{name: "cniConfPriority", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Agent.CNIConfPriority = "10" }},
+		{
 			name: "dataDirectory", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Central.DataDirectory = "/var/lib/ovn" },
 		},
 	}

@@ -189,6 +189,17 @@ func TestRefusals(t *testing.T) {
 		{"pods around the addresses of nodes", "OVNCluster", `network: {podCIDRs: [100.0.0.0/8], joinCIDRs: [100.64.0.0/16]}`, "joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs: change 100.64.0.0/16, because the others are 100.0.0.0/8 and 10.96.0.0/12"},
 		{"userspace without interface", "OVNCluster", `nodes: {datapath: Userspace}`, "tunnelInterface is required with datapath Userspace"},
 		{"another datapath", "OVNCluster", `nodes: {datapath: Hardware}`, "spec.nodes.datapath"},
+		{"a gateway outside podCIDRs", "OVNCluster", `network: {podGateways: [10.17.0.1]}`, "podGateways must be addresses in podCIDRs"},
+		{"a gateway of another family", "OVNCluster", `network: {podGateways: ["fd00::1"]}`, "podGateways must be addresses in podCIDRs"},
+		{"two gateways of a CIDR", "OVNCluster", `network: {podGateways: [10.16.0.1, 10.16.0.2]}`, "at most one in each CIDR"},
+		{"text as gateway", "OVNCluster", `network: {podGateways: [first]}`, "must be addresses"},
+		{"exclusions outside podCIDRs", "OVNCluster", `network: {excludeIPs: [10.16.0.9, 10.17.0.9]}`, "excludeIPs must be in podCIDRs"},
+		{"a range that ends outside podCIDRs", "OVNCluster", `network: {excludeIPs: [10.16.0.9..10.17.0.9]}`, "excludeIPs must be in podCIDRs"},
+		{"a range with a hyphen as exclusion", "OVNCluster", `network: {excludeIPs: [10.16.0.9-10.16.0.10]}`, "must be addresses, or ranges like"},
+		{"another component for pods", "OVNCluster", `services: {podAccess: Cilium}`, `supported values: "OVN", "Node"`},
+		{"a switch as policies", "OVNCluster", `policies: {networkPolicies: "true"}`, `supported values: "Enforced", "Ignored"`},
+		{"a path as priority", "OVNCluster", `agent: {cniConfPriority: "../01"}`, "spec.agent.cniConfPriority"},
+		{"a number as priority", "OVNCluster", `agent: {cniConfPriority: 10}`, "spec.agent.cniConfPriority"},
 		{"an interface name too long", "OVNCluster", `nodes: {tunnelInterface: interface-of-tunnels}`, "spec.nodes.tunnelInterface"},
 	}
 	for _, tt := range tests {

@@ -268,7 +268,7 @@ func (n *Node) Metric(name string) *dto.MetricFamily {
 
 // Conflist returns the content that the runtime reads; nil if the agent has not installed it.
 func (n *Node) Conflist() []byte {
-	content, _ := os.ReadFile(filepath.Join(n.Options.CNIConfDir, host.ConfigName))
+	content, _ := os.ReadFile(filepath.Join(n.Options.CNIConfDir, host.ConfigName(n.Options.CNIConfPriority)))
 	return content
 }
 

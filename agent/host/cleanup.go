@@ -34,13 +34,14 @@ func CleanUp(ctx context.Context, p Plugin) error {
 	)
 }
 
-// Remove deletes the network configuration, then the plugin. The other programs that Install copies may be in use by other CNI plugins
+// Remove deletes the network configurations of all priorities, then the plugin. The other programs that Install copies may be in use by other CNI plugins
 // and stay.
 func (p *Plugin) Remove() error {
-	for _, path := range []string{filepath.Join(p.ConfDir, ConfigName), filepath.Join(p.BinDir, NetworkName)} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove the CNI plugin: %w", err)
-		}
+	if err := p.removeConfigs(""); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(p.BinDir, NetworkName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the CNI plugin: %w", err)
 	}
 	return errors.Join(removeUnfinished(p.ConfDir), removeUnfinished(p.BinDir))
 }

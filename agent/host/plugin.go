@@ -5,18 +5,37 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// ConfigName is the file of the network configuration. The runtime uses the first file in lexical order.
-const ConfigName = "01-kube-ovn.conflist"
+// DefaultPriority is the priority of the network configuration if none is set.
+const DefaultPriority = "01"
+
+// configSuffix ends the names of files of the network configuration. Two digits precede it.
+const configSuffix = "-kube-ovn.conflist"
+
+// priority is the form of a priority.
+var priority = regexp.MustCompile(`^[0-9]{2}$`)
+
+// CheckPriority returns an error unless a priority is two digits, so that it cannot name a file elsewhere.
+func CheckPriority(given string) error {
+	if !priority.MatchString(given) {
+		return fmt.Errorf("priority %q: write two digits", given)
+	}
+	return nil
+}
+
+// ConfigName returns the name of the file of the network configuration. The runtime uses the first file in lexical order.
+func ConfigName(priority string) string { return cmp.Or(priority, DefaultPriority) + configSuffix }
 
 // NetworkName is the name of the network in its configuration.
 const NetworkName = "kube-ovn"
@@ -29,6 +48,8 @@ type Plugin struct {
 	// BinDir and ConfDir are the directories of the container runtime.
 	BinDir  string
 	ConfDir string
+	// Priority is two digits, the start of the name of the network configuration. Empty means DefaultPriority.
+	Priority string
 	// Socket is the path of the agent's socket.
 	Socket string
 
@@ -36,7 +57,7 @@ type Plugin struct {
 }
 
 // Install copies the programs that differ. Then it writes the network configuration, if that differs: its existence makes the runtime
-// attach pods. A running program keeps its old file.
+// attach pods. Last, it removes configurations with other priorities. A running program keeps its old file.
 func (p *Plugin) Install() error {
 	if !p.installed {
 		if err := errors.Join(removeUnfinished(p.BinDir), removeUnfinished(p.ConfDir), p.installPrograms()); err != nil {
@@ -48,7 +69,28 @@ func (p *Plugin) Install() error {
 	if err != nil {
 		return err
 	}
-	return replace(filepath.Join(p.ConfDir, ConfigName), content, 0o644)
+	name := ConfigName(p.Priority)
+	if err := replace(filepath.Join(p.ConfDir, name), content, 0o644); err != nil {
+		return err
+	}
+	return p.removeConfigs(name)
+}
+
+// removeConfigs removes the network configurations of all priorities, except the file keep.
+func (p *Plugin) removeConfigs(keep string) error {
+	paths, err := filepath.Glob(filepath.Join(p.ConfDir, "[0-9][0-9]"+configSuffix))
+	for _, path := range paths {
+		if filepath.Base(path) == keep {
+			continue
+		}
+		if e := os.Remove(path); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove network configurations: %w", err)
+	}
+	return nil
 }
 
 func (p *Plugin) installPrograms() error {

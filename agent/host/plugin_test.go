@@ -6,6 +6,7 @@ package host
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -58,9 +59,9 @@ func TestInstall(t *testing.T) {
 	if !os.SameFile(loopback, stat(filepath.Join(bin, "loopback"))) {
 		t.Error("a plugin that is the same was replaced")
 	}
-	list := stat(filepath.Join(conf, ConfigName))
+	list := stat(filepath.Join(conf, ConfigName("")))
 	install()
-	if !os.SameFile(list, stat(filepath.Join(conf, ConfigName))) {
+	if !os.SameFile(list, stat(filepath.Join(conf, ConfigName("")))) {
 		t.Error("a conflist that is the same was replaced")
 	}
 	if entries, _ := os.ReadDir(bin); len(entries) != 3 {
@@ -70,13 +71,68 @@ func TestInstall(t *testing.T) {
 		t.Errorf("leftover files next to the conflist: %v", entries)
 	}
 	p := Plugin{Source: source, BinDir: filepath.Join(bin, "nowhere"), ConfDir: conf}
-	if err := os.Remove(filepath.Join(conf, ConfigName)); err != nil {
+	if err := os.Remove(filepath.Join(conf, ConfigName(""))); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Install(); err == nil {
 		t.Error("a missing directory is no error")
 	}
-	if _, err := os.Stat(filepath.Join(conf, ConfigName)); err == nil {
+	if _, err := os.Stat(filepath.Join(conf, ConfigName(""))); err == nil {
 		t.Error("the conflist is there without the plugins")
+	}
+}
+
+// TestThePriorityChanges installs with one priority after another. A killed agent leaves both files; the next one, and the clean-up, find them.
+func TestThePriorityChanges(t *testing.T) {
+	source, bin, conf := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, name := range []string{"05-cilium.conflist", "aa-kube-ovn.conflist", "001-kube-ovn.conflist", "02-kube-ovn.conflist"} {
+		if err := os.WriteFile(filepath.Join(conf, name), []byte("{}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	others := []string{"001-kube-ovn.conflist", "05-cilium.conflist", "aa-kube-ovn.conflist"}
+	expect := func(own ...string) {
+		t.Helper()
+		var got []string
+		entries, _ := os.ReadDir(conf)
+		for _, entry := range entries {
+			got = append(got, entry.Name())
+		}
+		want := slices.Sorted(slices.Values(slices.Concat(others, own)))
+		if !slices.Equal(got, want) {
+			t.Errorf("files %v, want %v", got, want)
+		}
+	}
+	install := func(priority string) {
+		t.Helper()
+		p := Plugin{Source: source, BinDir: bin, ConfDir: conf, Priority: priority, Socket: "/run/agent.sock"}
+		if err := p.Install(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install("")
+	expect("01-kube-ovn.conflist")
+	install("10")
+	expect("10-kube-ovn.conflist")
+	install("01")
+	expect("01-kube-ovn.conflist")
+	install("90")
+	if err := os.WriteFile(filepath.Join(conf, "10-kube-ovn.conflist"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := Plugin{BinDir: bin, ConfDir: conf}
+	for range 2 {
+		if err := p.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		expect()
+	}
+}
+
+func TestPriorities(t *testing.T) {
+	for given, want := range map[string]bool{"01": true, "99": true, "": false, "1": false, "001": false, "0a": false, "..": false, "../01": false, "01\n": false} {
+		if err := CheckPriority(given); (err == nil) != want {
+			t.Errorf("%q: %v", given, err)
+		}
 	}
 }

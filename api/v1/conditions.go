@@ -37,6 +37,8 @@ const (
 	ReasonFailed = "Failed"
 	// ReasonInvalid: the spec is invalid. There is no retry until it changes.
 	ReasonInvalid = "Invalid"
+	// ReasonIgnored: the OVNCluster says that another component applies the object.
+	ReasonIgnored = "Ignored"
 	// ReasonNotImplemented: this version has no controller for the kind.
 	ReasonNotImplemented = "NotImplemented"
 	// ReasonValid: the spec is valid.

@@ -56,6 +56,10 @@ type OVNClusterSpec struct {
 
 	// +optional
 	// +kubebuilder:default={}
+	Policies Policies `json:"policies,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
 	Central Central `json:"central,omitempty"`
 
 	// +optional
@@ -116,6 +120,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || self.joinCIDRs.size() == 0 || self.joinCIDRs.size() == self.podCIDRs.size() && self.joinCIDRs.all(j, self.podCIDRs.exists(p, cidr(j).ip().family() == cidr(p).ip().family()))",message="joinCIDRs must have the families of podCIDRs",messageExpression=`'joinCIDRs must have the families of podCIDRs: ' + self.joinCIDRs.join(',') + ' does not fit ' + self.podCIDRs.join(',')`
 // +kubebuilder:validation:XValidation:rule="!has(self.podCIDRs) || !has(self.serviceCIDRs) || !self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap",messageExpression=`'podCIDRs and serviceCIDRs must not overlap: change ' + self.podCIDRs.join(',') + ', or set serviceCIDRs to those of the API server, which are ' + self.serviceCIDRs.join(',') + ' here'`
 // +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || !self.joinCIDRs.exists(j, (self.podCIDRs + self.serviceCIDRs).exists(c, cidr(j).containsCIDR(c) || cidr(c).containsCIDR(j)))",message="joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs",messageExpression=`'joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs: change ' + self.joinCIDRs.join(',') + ', because the others are ' + self.podCIDRs.join(',') + ' and ' + self.serviceCIDRs.join(',')`
+// +kubebuilder:validation:XValidation:rule="!has(self.podGateways) || self.podGateways.all(g, self.podCIDRs.exists(p, !isIP(g) || cidr(p).containsIP(g))) && self.podCIDRs.all(p, self.podGateways.filter(g, isIP(g) && cidr(p).containsIP(g)).size() <= 1)",message="podGateways must be addresses in podCIDRs, at most one in each CIDR"
+// +kubebuilder:validation:XValidation:rule="!has(self.excludeIPs) || self.excludeIPs.all(e, self.podCIDRs.exists(p, isIP(e) ? cidr(p).containsIP(e) : !e.contains('..') || cidr(p).containsIP(e.substring(0, e.indexOf('..'))) && cidr(p).containsIP(e.substring(e.indexOf('..') + 2))))",message="excludeIPs must be in podCIDRs"
 type Network struct {
 	// podCIDRs of the subnet `ovn-default`. Once the subnet has them (status.podCIDRs), each can only change to a CIDR that contains it, and
 	// a CIDR of a second family can follow. The subnet then grows.
@@ -128,6 +134,22 @@ type Network struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length",messageExpression=`'must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are ' + self.join(', ')`
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family",messageExpression=`'must have at most one CIDR of each family: remove one of ' + self.join(' and ')`
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// podGateways are the gateways of the subnet `ovn-default`, at most one in each of podCIDRs. By default the first address of each CIDR. They
+	// apply when the subnet is created; afterwards its `gateway` decides.
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=39
+	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self.all(g, isIP(g))",message="must be addresses"
+	PodGateways []string `json:"podGateways,omitempty"`
+	// excludeIPs are addresses in podCIDRs, and ranges in the form `10.16.0.10..10.16.0.20`, that only pods get that request them. They apply
+	// when the subnet `ovn-default` is created; afterwards its `excludeIps` decides.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=80
+	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self.all(e, isIP(e) || e.contains('..') && isIP(e.substring(0, e.indexOf('..'))) && isIP(e.substring(e.indexOf('..') + 2)))",message="must be addresses, or ranges like 10.16.0.10..10.16.0.20"
+	ExcludeIPs []string `json:"excludeIPs,omitempty"`
 	// joinCIDRs of the subnet `join`, which connects the nodes. It must have the families of podCIDRs. By default 100.64.0.0/16 and
 	// fd00:100:64::/112, according to these families. They cannot change once the subnet has them (status.joinCIDRs).
 	// +optional
@@ -228,6 +250,14 @@ type Nodes struct {
 	// +kubebuilder:validation:Pattern=`^[^/\s]+$`
 	// +kubebuilder:validation:MaxLength=15
 	TunnelInterface string `json:"tunnelInterface,omitempty"`
+	// openVSwitchDirectory is the directory on nodes for the database of Open vSwitch and the node's key and certificate. It cannot change
+	// on an installed cluster.
+	// +optional
+	// +kubebuilder:default=/etc/openvswitch
+	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
+	OpenVSwitchDirectory string `json:"openVSwitchDirectory,omitempty"`
 }
 
 // AnnotationAllowRemoval with the value "true" allows the deletion of the OVNCluster. A ValidatingAdmissionPolicy in config/rbac denies it
@@ -241,25 +271,6 @@ const NodeConditionKubeProxy corev1.NodeConditionType = "KubeProxyRulesPresent"
 // PodConditionNorthbound is a condition on the pod of the leading kube-ovn-controller. It is False when the northbound database commits no
 // transactions or rejects the rows of some objects. The operator reports it in the condition Degraded.
 const PodConditionNorthbound corev1.PodConditionType = "kubeovn.io/NorthboundWritten"
-
-// NodeAccess defines which component serves Services to nodes and clients outside.
-// +kubebuilder:validation:Enum=Kiln;KubeProxy
-type NodeAccess string
-
-// Values of NodeAccess.
-const (
-	NodeAccessKiln      NodeAccess = "Kiln"
-	NodeAccessKubeProxy NodeAccess = "KubeProxy"
-)
-
-// Services defines how Services are served besides the load balancers of OVN, which serve pods.
-type Services struct {
-	// nodeAccess is KubeProxy (kube-proxy serves Services on nodes) or Kiln (the agents serve ClusterIPs, external addresses and node ports
-	// on nodes; kube-proxy must not run).
-	// +optional
-	// +kubebuilder:default=KubeProxy
-	NodeAccess NodeAccess `json:"nodeAccess,omitempty"`
-}
 
 // Placement defines where components run that are not on every node.
 type Placement struct {
@@ -359,6 +370,12 @@ type Agent struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	CNIConfDirectory string `json:"cniConfDirectory,omitempty"`
+	// cniConfPriority starts the name of the CNI configuration file: `01` makes it `01-kube-ovn.conflist`. The container runtime uses the file
+	// that is the first in lexical order. A change renames the file on each node.
+	// +optional
+	// +kubebuilder:default="01"
+	// +kubebuilder:validation:Pattern=`^[0-9]{2}$`
+	CNIConfPriority string `json:"cniConfPriority,omitempty"`
 	// logLevel is the verbosity of kube-ovn-cni and of the process that supervises Open vSwitch; 0 is info, 1 adds decisions. They apply a
 	// change while they run.
 	// +optional
@@ -385,6 +402,9 @@ type Agent struct {
 // +kubebuilder:validation:XValidation:fieldPath=".spec.network.joinCIDRs",rule="!has(oldSelf.status) || !has(oldSelf.status.joinCIDRs) || self.spec.network == oldSelf.spec.network || oldSelf.status.joinCIDRs.all(o, (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs : self.spec.network.podCIDRs.map(c, cidr(c).ip().family() == 4 ? '100.64.0.0/16' : 'fd00:100:64::/112')).exists(n, cidr(n) == cidr(o)))",messageExpression="'cannot change to ' + (has(self.spec.network.joinCIDRs) && self.spec.network.joinCIDRs.size() > 0 ? self.spec.network.joinCIDRs.join(', ') : 'the default') + ' while nodes have addresses of ' + oldSelf.status.joinCIDRs.join(', ') + ': keep these; a CIDR of a second family may follow'"
 // +kubebuilder:validation:XValidation:fieldPath=".spec.nodes.datapath",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.nodes.datapath == oldSelf.spec.nodes.datapath",messageExpression="'cannot change from ' + oldSelf.spec.nodes.datapath + ' to ' + self.spec.nodes.datapath + ' on an installed cluster: running pods would lose their network; remove the OVNCluster and create it again'"
 // +kubebuilder:validation:XValidation:fieldPath=".spec.central.dataDirectory",rule="!has(oldSelf.status) || !has(oldSelf.status.dataDirectories) || oldSelf.status.dataDirectories.size() < 2 || self.spec.central.dataDirectory in oldSelf.status.dataDirectories",messageExpression="'cannot change to ' + self.spec.central.dataDirectory + ' while members move their files between ' + oldSelf.status.dataDirectories.join(' and ') + ': set one of these, and wait until status.dataDirectories has only that one'"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.nodes.openVSwitchDirectory",rule="!has(oldSelf.status) || !has(oldSelf.status.northbound) || !has(oldSelf.status.northbound.clusterID) || self.spec.nodes.openVSwitchDirectory == oldSelf.spec.nodes.openVSwitchDirectory",messageExpression="'cannot change from ' + oldSelf.spec.nodes.openVSwitchDirectory + ' to ' + self.spec.nodes.openVSwitchDirectory + ' on an installed cluster: nodes would lose the database of Open vSwitch and their certificates; remove the OVNCluster and create it again'"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.network.podGateways",rule="!has(oldSelf.status) || !has(oldSelf.status.podCIDRs) || (has(self.spec.network.podGateways) ? self.spec.network.podGateways : []) == (has(oldSelf.spec.network.podGateways) ? oldSelf.spec.network.podGateways : [])",message="cannot change after the installation: change gateway of the Subnet ovn-default instead"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.network.excludeIPs",rule="!has(oldSelf.status) || !has(oldSelf.status.podCIDRs) || (has(self.spec.network.excludeIPs) ? self.spec.network.excludeIPs : []) == (has(oldSelf.spec.network.excludeIPs) ? oldSelf.spec.network.excludeIPs : [])",message="cannot change after the installation: change excludeIps of the Subnet ovn-default instead"
 type OVNCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

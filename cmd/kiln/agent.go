@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
 	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/cni/wire"
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -41,6 +42,9 @@ func newAgentCommand() *cobra.Command {
 				return fmt.Errorf("--service-cidrs: %w", err)
 			}
 			o.TunnelTypes = strings.Split(cmp.Or(os.Getenv(tunnelTypesVariable), tunnelType), ",")
+			if err := host.CheckPriority(o.CNIConfPriority); err != nil {
+				return fmt.Errorf("--cni-conf-priority: %w", err)
+			}
 			if o.Node == "" {
 				return errors.New("the environment variable NODE_NAME is empty: it comes from the downward API")
 			}
@@ -63,5 +67,7 @@ func newAgentCommand() *cobra.Command {
 	flags.StringVar(&o.Sysctls, "sysctl-dir", "", "where kernel parameters can be written; /proc/sys when empty")
 	flags.StringVar(&o.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "where the container runtime looks for CNI plugins")
 	flags.StringVar(&o.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
+	flags.StringVar(&o.CNIConfPriority, "cni-conf-priority", cmp.Or(os.Getenv("KILN_CNI_CONF_PRIORITY"), host.DefaultPriority),
+		"two digits, the start of the network configuration's file name; the container runtime uses the first file")
 	return command
 }

@@ -38,9 +38,12 @@ var controllerComponent = component{
 	profilingPort: controllerHealthPort + profilingOffset,
 }
 
+// addressFlags are the values of flags with addresses, before they are parsed.
+type addressFlags struct{ pods, joins, services, gateways, excluded string }
+
 func newControllerCommand() *cobra.Command {
 	var o manager.Options
-	var pods, joins, services string
+	var given addressFlags
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Turns network resources and Kubernetes objects into the OVN northbound database",
@@ -50,16 +53,18 @@ func newControllerCommand() *cobra.Command {
 			if o.Observe, err = controllerComponent.observer(cmd.Context()); err != nil {
 				return err
 			}
-			if err := parseController(&o, pods, joins, services); err != nil {
+			if err := parseController(&o, given); err != nil {
 				return err
 			}
 			return runController(cmd.Context(), o)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&pods, "pod-cidrs", "10.16.0.0/16", "addresses of the subnet ovn-default, one CIDR per family")
-	f.StringVar(&joins, "join-cidrs", "", "addresses of the subnet join, one CIDR per family of --pod-cidrs (default 100.64.0.0/16, fd00:100:64::/112)")
-	f.StringVar(&services, "service-cidrs", "10.96.0.0/12", "the API server's --service-cluster-ip-range")
+	f.StringVar(&given.pods, "pod-cidrs", "10.16.0.0/16", "addresses of the subnet ovn-default, one CIDR per family")
+	f.StringVar(&given.gateways, "pod-gateways", os.Getenv("KILN_POD_GATEWAYS"), "gateways with which the subnet ovn-default is created, at most one per family")
+	f.StringVar(&given.excluded, "exclude-ips", os.Getenv("KILN_EXCLUDE_IPS"), "addresses and ranges (from..to) that the subnet ovn-default excludes when it is created, with commas between them")
+	f.StringVar(&given.joins, "join-cidrs", "", "addresses of the subnet join, one CIDR per family of --pod-cidrs (default 100.64.0.0/16, fd00:100:64::/112)")
+	f.StringVar(&given.services, "service-cidrs", "10.96.0.0/12", "the API server's --service-cluster-ip-range")
 	f.StringVar(&o.TLSDirectory, "tls-dir", "/etc/kiln/tls", "directory of tls.crt, tls.key and ca.crt for the northbound database")
 	f.StringVar(&o.Address, "address", fmt.Sprintf(":%d", controllerHealthPort), "where metrics, /healthz and /readyz are served")
 	f.StringVar(&o.PprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
@@ -68,6 +73,8 @@ func newControllerCommand() *cobra.Command {
 		"which namespaces may name custom VPCs, private subnets and IPPools with namespaces: Granted (listed namespaces) or Open (every namespace)")
 	f.StringVar((*string)(&o.ClusterAccess), "cluster-access", cmp.Or(os.Getenv("KILN_CLUSTER_ACCESS"), string(kubeovnv1.ClusterAccessNone)), "clusterAccess of VPCs that do not set theirs: None or Services")
 	f.StringVar((*string)(&o.PortSecurity), "port-security", cmp.Or(os.Getenv("KILN_PORT_SECURITY"), string(kubeovnv1.PortSecurityEnforced)), "portSecurity of subnets that do not set theirs: Enforced or Requested")
+	f.StringVar((*string)(&o.PodAccess), "pod-access", cmp.Or(os.Getenv("KILN_POD_ACCESS"), string(v1alpha1.PodAccessOVN)), "where pods reach Services: OVN (load balancers) or Node (no load balancers)")
+	f.StringVar((*string)(&o.NetworkPolicies), "network-policies", cmp.Or(os.Getenv("KILN_NETWORK_POLICIES"), string(v1alpha1.NetworkPoliciesEnforced)), "policies of Kubernetes: Enforced or Ignored")
 	f.BoolVar(&o.Election.Enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
 	f.DurationVar(&o.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a Lease that is not renewed holds others off")
 	f.DurationVar(&o.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
@@ -84,13 +91,29 @@ func runController(ctx context.Context, o manager.Options) error {
 	return manager.Run(ctx, kubeconfig, o)
 }
 
-// parseController parses the CIDR flags of kiln controller, checks the enumerated flags, and reads the process's identity from the environment.
-func parseController(o *manager.Options, pods, joins, services string) error {
+// parseDefaultSubnet parses the gateways and the excluded addresses of the subnet ovn-default.
+func parseDefaultSubnet(o *manager.Options, given addressFlags) error {
+	var err error
+	if o.PodGateways, err = ipfamily.ParseAddrs(given.gateways); err != nil {
+		return fmt.Errorf("--pod-gateways: %w", err)
+	}
+	if given.excluded == "" {
+		return nil
+	}
+	o.ExcludeIPs = strings.Split(given.excluded, ",")
+	if _, err := ipfamily.ParseRanges(o.ExcludeIPs); err != nil {
+		return fmt.Errorf("--exclude-ips: %w", err)
+	}
+	return nil
+}
+
+// parseController parses the addresses in flags of kiln controller, checks the enumerated flags, and reads the process's identity from the environment.
+func parseController(o *manager.Options, given addressFlags) error {
 	for _, flag := range []struct {
 		name, value string
 		to          *[]netip.Prefix
 	}{
-		{"--pod-cidrs", pods, &o.PodCIDRs}, {"--join-cidrs", joins, &o.JoinCIDRs}, {"--service-cidrs", services, &o.ServiceCIDRs},
+		{"--pod-cidrs", given.pods, &o.PodCIDRs}, {"--join-cidrs", given.joins, &o.JoinCIDRs}, {"--service-cidrs", given.services, &o.ServiceCIDRs},
 	} {
 		cidrs, err := ipfamily.ParseCIDRs(flag.value)
 		if err != nil {
@@ -104,11 +127,16 @@ func parseController(o *manager.Options, pods, joins, services string) error {
 	}{
 		{"--membership", string(o.Membership), []string{string(v1alpha1.MembershipGranted), string(v1alpha1.MembershipOpen)}},
 		{"--cluster-access", string(o.ClusterAccess), []string{string(kubeovnv1.ClusterAccessNone), string(kubeovnv1.ClusterAccessServices)}},
+		{"--pod-access", string(o.PodAccess), []string{string(v1alpha1.PodAccessOVN), string(v1alpha1.PodAccessNode)}},
+		{"--network-policies", string(o.NetworkPolicies), []string{string(v1alpha1.NetworkPoliciesEnforced), string(v1alpha1.NetworkPoliciesIgnored)}},
 		{"--port-security", string(o.PortSecurity), []string{string(kubeovnv1.PortSecurityEnforced), string(kubeovnv1.PortSecurityRequested)}},
 	} {
 		if !slices.Contains(flag.choices, flag.value) {
 			return fmt.Errorf("%s is %q: use one of %s", flag.name, flag.value, strings.Join(flag.choices, ", "))
 		}
+	}
+	if err := parseDefaultSubnet(o, given); err != nil {
+		return err
 	}
 	if len(o.PodCIDRs) == 0 {
 		return errors.New("--pod-cidrs is empty: pods need addresses")

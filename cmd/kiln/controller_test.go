@@ -97,19 +97,28 @@ func TestControllerRefusesWrongFlags(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "default")
 	t.Setenv("POD_NAME", "controller")
 	for _, tt := range []struct {
-		name, pods, joins string
-		security          kubeovnv1.PortSecurity
-		want              string
+		name     string
+		given    addressFlags
+		security kubeovnv1.PortSecurity
+		policies v1alpha1.NetworkPolicies
+		want     string
 	}{
 		{name: "no pod addresses", want: "--pod-cidrs is empty"},
-		{name: "not a CIDR", pods: "ten", want: "--pod-cidrs"},
-		{name: "two of one family", pods: "10.16.0.0/16,10.17.0.0/16", want: "--pod-cidrs"},
-		{name: "join of another family", pods: "10.16.0.0/16", joins: "fd00::/64", want: "not of the same families"},
-		{name: "unknown choice", pods: "10.16.0.0/16", security: "Maybe", want: `--port-security is "Maybe": use one of Enforced, Requested`},
+		{name: "not a CIDR", given: addressFlags{pods: "ten"}, want: "--pod-cidrs"},
+		{name: "two of one family", given: addressFlags{pods: "10.16.0.0/16,10.17.0.0/16"}, want: "--pod-cidrs"},
+		{name: "join of another family", given: addressFlags{pods: "10.16.0.0/16", joins: "fd00::/64"}, want: "not of the same families"},
+		{name: "unknown choice", security: "Maybe", want: `--port-security is "Maybe": use one of Enforced, Requested`},
+		{name: "unknown choice of policies", policies: "Maybe", want: `--network-policies is "Maybe": use one of Enforced, Ignored`},
+		{name: "two gateways of one family", given: addressFlags{pods: "10.16.0.0/16", gateways: "10.16.0.1,10.16.0.2"}, want: "--pod-gateways"},
+		{name: "not a range", given: addressFlags{pods: "10.16.0.0/16", excluded: "10.16.0.1,10.16.0.9..10.16.0.2"}, want: "--exclude-ips"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := manager.Options{Membership: "Granted", ClusterAccess: "None", PortSecurity: cmp.Or(tt.security, kubeovnv1.PortSecurityEnforced)}
-			if err := parseController(&o, tt.pods, tt.joins, "10.96.0.0/12"); err == nil || !strings.Contains(err.Error(), tt.want) {
+			o := manager.Options{
+				Membership: "Granted", ClusterAccess: "None", PortSecurity: cmp.Or(tt.security, kubeovnv1.PortSecurityEnforced),
+				PodAccess: v1alpha1.PodAccessOVN, NetworkPolicies: cmp.Or(tt.policies, v1alpha1.NetworkPoliciesEnforced),
+			}
+			tt.given.services = "10.96.0.0/12"
+			if err := parseController(&o, tt.given); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})

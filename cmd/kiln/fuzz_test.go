@@ -95,8 +95,9 @@ func newFuzzCluster(f *testing.F) *fuzzCluster {
 	options := manager.Options{
 		TLSDirectory: certificates.Dir, Address: "0",
 		Membership: v1alpha1.MembershipGranted, ClusterAccess: kubeovnv1.ClusterAccessNone, PortSecurity: kubeovnv1.PortSecurityEnforced,
+		PodAccess: v1alpha1.PodAccessOVN, NetworkPolicies: v1alpha1.NetworkPoliciesEnforced,
 	}
-	must(f, parseController(&options, "10.16.0.0/16,fd00:10:16::/64", "", "10.0.0.0/24"))
+	must(f, parseController(&options, addressFlags{pods: "10.16.0.0/16,fd00:10:16::/64", services: "10.0.0.0/24"}))
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error)
 	go func() { stopped <- runController(ctx, options) }()

@@ -66,8 +66,11 @@ func (p *process) restored() []controller {
 	p.eips = &ovneip.Reconciler{Client: s.Client, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate}
 	p.services = &service.Reconciler{
 		Client: s.Client, Live: s.Live, Services: s.Services, Grants: s.Grants, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Workers: serviceWorkers,
+		ByNodes: p.options.PodAccess == v1alpha1.PodAccessNode,
 	}
-	p.policies = &policy.Reconciler{Client: s.Client, Northbound: s.Engine, Sets: s.Sets, Recorder: s.Recorder, Gate: s.Gate}
+	p.policies = &policy.Reconciler{
+		Client: s.Client, Northbound: s.Engine, Sets: s.Sets, Recorder: s.Recorder, Gate: s.Gate, Ignore: p.options.NetworkPolicies == v1alpha1.NetworkPoliciesIgnored,
+	}
 	return []controller{p.pods, p.vips, p.eips, p.services, p.policies}
 }
 

@@ -67,6 +67,9 @@ type Options struct {
 	// PodCIDRs and JoinCIDRs are the prefixes of the subnets ovn-default and join, ServiceCIDRs those of the API server's flag; at most one per
 	// family each.
 	PodCIDRs, JoinCIDRs, ServiceCIDRs []netip.Prefix
+	// PodGateways and ExcludeIPs are settings of the subnet ovn-default when it is created.
+	PodGateways []netip.Addr
+	ExcludeIPs  []string
 	// TLSDirectory contains the certificate for the northbound database.
 	TLSDirectory string
 	// Address is the listen address of metrics, /healthz and /readyz.
@@ -82,6 +85,9 @@ type Options struct {
 	Membership    v1alpha1.Membership
 	ClusterAccess kubeovnv1.ClusterAccess
 	PortSecurity  kubeovnv1.PortSecurity
+	// PodAccess and NetworkPolicies are OVNCluster.spec.services.podAccess and .policies.networkPolicies.
+	PodAccess       v1alpha1.PodAccess
+	NetworkPolicies v1alpha1.NetworkPolicies
 	// Observe is called with every state of the OVNCluster. It must not block.
 	Observe func(*v1alpha1.OVNCluster)
 }
@@ -285,7 +291,8 @@ func (p *process) lead(ctx context.Context, session *ovsdbclient.Session, engine
 
 // defaults returns the CIDRs of the subnets that always exist.
 func (p *process) defaults() subnet.Defaults {
-	return subnet.Defaults{PodCIDRs: p.options.PodCIDRs, JoinCIDRs: p.options.JoinCIDRs}
+	o := p.options
+	return subnet.Defaults{PodCIDRs: o.PodCIDRs, JoinCIDRs: o.JoinCIDRs, PodGateways: o.PodGateways, ExcludeIPs: o.ExcludeIPs}
 }
 
 // errDeposed ends the process, which releases the Lease: only a restarted process takes a new term and reads the current content of the

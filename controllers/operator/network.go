@@ -4,8 +4,10 @@
 package operator
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -43,6 +45,9 @@ func resolveNetwork(n v1alpha1.Network) (v1alpha1.Network, []cidrList, error) {
 		return n, nil, err
 	}
 	if err := checkFamilies(pods, join, services); err != nil {
+		return n, nil, err
+	}
+	if err := errors.Join(checkGateways(n.PodGateways, pods.cidrs), checkRanges(n.ExcludeIPs)); err != nil {
 		return n, nil, err
 	}
 	lists := []cidrList{pods, join, services}
@@ -103,6 +108,37 @@ func checkFamilies(pods, join, services cidrList) error {
 	}
 	return fmt.Errorf("%s and %s have no family in common, so that no pod would reach a Service: "+
 		"set %s to the API server's --service-cluster-ip-range", services.field, pods.field, services.field)
+}
+
+// checkGateways finds gateways that are the address of their network, or the broadcast address. The API compares no addresses, because an
+// estimate of the cost of that has no bound.
+func checkGateways(gateways []string, pods []netip.Prefix) error {
+	for _, s := range gateways {
+		gateway, err := netip.ParseAddr(s)
+		if err != nil {
+			return fmt.Errorf("network.podGateways: %q is not an address", s)
+		}
+		for _, cidr := range pods {
+			last := gateway.Is4() && !cidr.Contains(gateway.Next())
+			if cidr.Contains(gateway) && (gateway == cidr.Addr() || last) {
+				return fmt.Errorf("network.podGateways: %s is the first or the last address of %s, which no port can have: choose another one", s, cidr)
+			}
+		}
+	}
+	return nil
+}
+
+// checkRanges finds what CEL cannot check: a range whose first address is after its last one.
+func checkRanges(excluded []string) error {
+	for _, e := range excluded {
+		from, to, isRange := strings.Cut(e, "..")
+		first, firstErr := netip.ParseAddr(from)
+		last, lastErr := netip.ParseAddr(to)
+		if isRange && (firstErr != nil || lastErr != nil || last.Less(first)) {
+			return fmt.Errorf("network.excludeIPs: %q is not a range: write the lower address first, like 10.16.0.10..10.16.0.20", e)
+		}
+	}
+	return nil
 }
 
 func checkOverlaps(lists []cidrList) error {

@@ -55,6 +55,21 @@ func TestNetworksAreResolvedOrRefusedWithAdvice(t *testing.T) {
 			problem: "leaves no room",
 		},
 		{
+			name:    "the address of the network is no gateway",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0/16"}, ServiceCIDRs: services, PodGateways: []string{"10.16.0.0"}},
+			problem: "network.podGateways: 10.16.0.0 is the first or the last address of 10.16.0.0/16",
+		},
+		{
+			name:    "the broadcast address is no gateway",
+			network: v1alpha1.Network{PodCIDRs: []string{"fd00::/64", "10.16.0.0/16"}, ServiceCIDRs: services, PodGateways: []string{"fd00::ffff:ffff:ffff:ffff", "10.16.255.255"}},
+			problem: "network.podGateways: 10.16.255.255 is the first or the last address of 10.16.0.0/16",
+		},
+		{
+			name:    "a range from the higher to the lower address is refused",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0/16"}, ServiceCIDRs: services, ExcludeIPs: []string{"10.16.0.9", "10.16.0.20..10.16.0.10"}},
+			problem: `network.excludeIPs: "10.16.0.20..10.16.0.10" is not a range: write the lower address first`,
+		},
+		{
 			name:    "an IPv4 address in IPv6 form is refused",
 			network: v1alpha1.Network{PodCIDRs: []string{"::ffff:10.16.0.0/112"}, ServiceCIDRs: services},
 			problem: "write it as IPv4",

@@ -98,6 +98,9 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
 	}
 	compile := func() compiled { return clusterNetworkPolicy(r.kind.read(policy), r.Sets.Numbers, r.nodes(ctx)) }
+	if r.Ignore {
+		compile = func() compiled { return compiled{} }
+	}
 	result, err := r.apply(ctx, owner, compile)
 	return result, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, policy, compile(), err, result.RequeueAfter > 0))
 }
@@ -106,7 +109,11 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 func (r *clusterReconciler) patchStatus(ctx context.Context, policy client.Object, c compiled, err error, waits bool) error {
 	base := policy.DeepCopyObject().(client.Object)
 	conditions := r.kind.conditions(policy)
-	k8s.SetConditions(conditions, policy.GetGeneration(), conditionsOf(c, err, waits)...)
+	current := conditionsOf(c, err, waits)
+	if r.Ignore && err == nil {
+		current = []metav1.Condition{k8s.Validated(nil), k8s.NotReady(kubeovnv1.ReasonIgnored, ignored)}
+	}
+	k8s.SetConditions(conditions, policy.GetGeneration(), current...)
 	if len(c.problems) > 0 && !k8s.SameMessage(*r.kind.conditions(base), *conditions, kubeovnv1.ConditionValidated) {
 		k8s.Warn(r.Recorder, policy, ReasonNotExpressed, strings.Join(c.problems, "; "))
 	}

@@ -33,6 +33,12 @@ import (
 // ReasonNotExpressed is the event of a policy with a part that cannot be expressed in OVN. That part allows nothing.
 const ReasonNotExpressed = "PolicyNotExpressed"
 
+// ReasonIgnored is the event of a NetworkPolicy that Kiln does not apply.
+const ReasonIgnored = "PolicyIgnored"
+
+// ignored is the message of policies that Kiln does not apply.
+const ignored = "policies.networkPolicies of the OVNCluster is Ignored: another component has to enforce this policy"
+
 // workers is the number of policies, and of sets, that are reconciled in parallel. A worker mostly waits for a reply of the database;
 // parallel changes share a transaction.
 const workers = 16
@@ -48,6 +54,8 @@ type Reconciler struct {
 	Sets       *podset.Index
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
+	// Ignore: NetworkPolicies and cluster-wide policies get no rows (v1alpha1.NetworkPoliciesIgnored).
+	Ignore bool
 
 	policies, groups, sets k8s.RequestSource
 
@@ -113,6 +121,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.spend(req.NamespacedName, time.Time{}, 0)
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
 	}
+	if r.Ignore {
+		r.spend(req.NamespacedName, time.Time{}, 0)
+		if r.reported.New(owner, ignored) {
+			k8s.Note(r.Recorder, np, ReasonIgnored, ignored)
+		}
+		return r.apply(ctx, owner, func() compiled { return compiled{} })
+	}
 	var last compiled
 	result, err := r.apply(ctx, owner, func() compiled {
 		last = r.compile(np)
@@ -166,19 +181,28 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 // Restore fills the index of pods and sets. It must run before anything is applied: a pod that is applied while the index lacks its
 // policies would leave their sets.
 func (r *Reconciler) Restore(ctx context.Context) error {
+	uses := map[desired.Owner][]podset.Selector{}
+	err := r.restoreGroups(ctx, uses)
+	if !r.Ignore {
+		err = errors.Join(err, r.restorePolicies(ctx, uses), r.restoreOptional(ctx, uses))
+	}
+	if err != nil {
+		return err
+	}
+	return r.Sets.Load(func() (podset.World, error) { return r.world(ctx, uses) })
+}
+
+// restorePolicies adds the sets that NetworkPolicies use.
+func (r *Reconciler) restorePolicies(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
 	var policies networkingv1.NetworkPolicyList
 	if err := r.Client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list NetworkPolicies: %w", err)
 	}
-	uses := map[desired.Owner][]podset.Selector{}
 	for i := range policies.Items {
 		c := r.compile(&policies.Items[i])
 		uses[c.Owner] = c.uses
 	}
-	if err := errors.Join(r.restoreGroups(ctx, uses), r.restoreOptional(ctx, uses)); err != nil {
-		return err
-	}
-	return r.Sets.Load(func() (podset.World, error) { return r.world(ctx, uses) })
+	return nil
 }
 
 // world reads the namespaces and pods that policies can select.

@@ -39,13 +39,16 @@ func newWorld(t *testing.T) world {
 	return w
 }
 
-func (w world) start() *controllertest.Process {
+func (w world) start() *controllertest.Process { return w.startWith(false) }
+
+// startWith starts the controllers. With ignore they ignore the policies of Kubernetes.
+func (w world) startWith(ignore bool) *controllertest.Process {
 	var pods *pod.Reconciler
 	var policies *policy.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			pods = networktest.Pods(p)
-			policies = &policy.Reconciler{Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate}
+			policies = &policy.Reconciler{Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate, Ignore: ignore}
 			return p.Run(ctx, pods, policies)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {

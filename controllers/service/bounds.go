@@ -21,6 +21,9 @@ import (
 // would be served until the older ones are recorded. It also records the refusals: the first reconciliation of a Service that has become
 // smaller requeues the Services at its addresses.
 func (r *Reconciler) Restore(ctx context.Context) error {
+	if r.ByNodes {
+		return nil
+	}
 	var services corev1.ServiceList
 	var all discoveryv1.EndpointSliceList
 	for _, list := range []client.ObjectList{&services, &all} {

@@ -52,6 +52,8 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
+	// ByNodes: OVN gets no load balancers (v1alpha1.PodAccessNode).
+	ByNodes bool
 	// Workers is how many Services are reconciled at a time.
 	Workers int
 
@@ -135,6 +137,10 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if in.Vpc, err = r.vpcOf(ctx, service, in.Slices); err != nil {
 		return nil, err
 	}
+	if r.ByNodes {
+		r.warn(ctx, service, warnings{byNodes: in.Vpc != kubeovnv1.DefaultVpc})
+		return nil, nil
+	}
 	refusal := r.refusal(service, in.Vpc, in.Slices)
 	if refusal.verdict != budget.Within {
 		r.warn(ctx, service, warnings{refusal: refusal})
@@ -199,6 +205,8 @@ const (
 	ReasonAddressInUse = "AddressInUse"
 	// ReasonTooLarge: the Service is not served, because it exceeds a bound of the cost of Services.
 	ReasonTooLarge = "ServiceTooLarge"
+	// ReasonNotServed: the Service of a custom VPC is not served, because OVN has no load balancers.
+	ReasonNotServed = "ServiceNotServed"
 )
 
 // warn sends an event for each warning that the previous reconciliation did not have. If the refusal has changed, it enqueues the Services at
@@ -223,6 +231,9 @@ func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) 
 	if denied != before.denied && denied != "" && missingVpc == "" {
 		k8s.Warn(r.Recorder, s, ReasonVpcNotAllowed, "the Service is not served: "+denied)
 	}
+	if now.byNodes && !before.byNodes {
+		k8s.Warn(r.Recorder, s, ReasonNotServed, "the Service is not served: its endpoints are in a custom VPC, which needs services.podAccess OVN of the OVNCluster")
+	}
 	if taken != before.taken && taken != "" {
 		k8s.Warn(r.Recorder, s, ReasonAddressInUse, taken)
 	}
@@ -234,6 +245,8 @@ type warnings struct {
 	denied     string
 	taken      string
 	refusal    refusal
+	// byNodes is set for a Service of a custom VPC that OVN would serve.
+	byNodes bool
 	// restored is set if no event has reported the refusal since the start of the process.
 	restored bool
 }

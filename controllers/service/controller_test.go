@@ -25,6 +25,11 @@ var steps = stepsThen(func() {})
 
 // stepsThen are steps that call a function between Restore and the first reconciliation.
 func stepsThen(then func()) controllertest.Steps {
+	return stepsWith(func(*service.Reconciler) {}, then)
+}
+
+// stepsWith are steps of a reconciler that a function changes.
+func stepsWith(change func(*service.Reconciler), then func()) controllertest.Steps {
 	var r *service.Reconciler
 	return controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
@@ -32,6 +37,7 @@ func stepsThen(then func()) controllertest.Steps {
 				Client: p.Client, Live: p.Manager.GetAPIReader(), Services: p.Services, Grants: p.Grants, Northbound: p.Engine,
 				Recorder: p.Recorder, Gate: p.Gate, Workers: 4,
 			}
+			change(r)
 			return p.Run(ctx, r)
 		},
 		Restore: func(ctx context.Context, _ *controllertest.Process) error {

@@ -62,10 +62,14 @@ func setVpcLabel(subnet *kubeovnv1.Subnet) {
 	subnet.Labels[kubeovnv1.LabelVpc] = vpc
 }
 
-// Defaults holds the CIDRs of the subnets that always exist.
+// Defaults holds the settings of the subnets that always exist.
 type Defaults struct {
 	// PodCIDRs of `ovn-default`, one per family.
 	PodCIDRs []netip.Prefix
+	// PodGateways of `ovn-default`, at most one per family. A family without one gets the first address of its CIDR.
+	PodGateways []netip.Addr
+	// ExcludeIPs of `ovn-default` are addresses and ranges.
+	ExcludeIPs []string
 	// JoinCIDRs of `join`, one per family.
 	JoinCIDRs []netip.Prefix
 }
@@ -91,7 +95,9 @@ func CreateDefaults(ctx context.Context, c client.Client, d Defaults) error {
 		},
 		{
 			ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultSubnet},
-			Spec:       kubeovnv1.SubnetSpec{CIDRBlock: ipfamily.Join(d.PodCIDRs), Default: true, NATOutgoing: true},
+			Spec: kubeovnv1.SubnetSpec{
+				CIDRBlock: ipfamily.Join(d.PodCIDRs), Gateway: ipfamily.Join(d.PodGateways), ExcludeIPs: d.ExcludeIPs, Default: true, NATOutgoing: true,
+			},
 		},
 	} {
 		setDefaults(subnet.Name, &subnet.Spec)

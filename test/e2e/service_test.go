@@ -223,4 +223,6 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			removePods(ctx, serviceNamespace, "stays")
 		}
 	}, SpecTimeout(5*time.Minute))
+
+	switchSpecs(&near, &far)
 })

@@ -39,6 +39,11 @@ func AgentObjects(c Config) []Object {
 		},
 	})
 	c.offerTunnels(&template.Spec.Containers[0])
+	// An environment variable, because earlier versions, to which spec.image can roll back, exit on unknown flags.
+	if p := c.Spec.Agent.CNIConfPriority; p != "" && p != defaultPriority {
+		container := &template.Spec.Containers[0]
+		container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_CNI_CONF_PRIORITY", Value: p})
+	}
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{&appsv1.DaemonSet{
@@ -50,6 +55,9 @@ func AgentObjects(c Config) []Object {
 		},
 	}}
 }
+
+// defaultPriority is the priority of the CNI configuration that needs no setting.
+const defaultPriority = "01"
 
 // sysctlDirectory is the mount point of the node's /proc/sys/net in the agent's container. Container runtimes reject
 // mounts below /proc.

@@ -25,7 +25,7 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 	mounts := []mount{
 		hostDirectory("run-openvswitch", "/run/openvswitch"),
 		hostDirectory("run-ovn", "/run/ovn"),
-		hostDirectory("etc-openvswitch", "/etc/openvswitch"),
+		c.openVSwitchDirectory(),
 		temporary(),
 		hostDirectory("cni-bin", c.Spec.Agent.CNIBinDirectory),
 		hostDirectory("cni-conf", c.Spec.Agent.CNIConfDirectory),

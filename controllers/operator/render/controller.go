@@ -8,6 +8,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // ControllerObjects returns the Deployment of kube-ovn-controller: one leader, the other replicas on standby.
@@ -37,6 +39,16 @@ func ControllerObjects(c Config) []Object {
 		corev1.EnvVar{Name: "KILN_MEMBERSHIP", Value: string(c.Spec.Tenancy.Membership)},
 		corev1.EnvVar{Name: "KILN_CLUSTER_ACCESS", Value: string(c.Spec.Tenancy.ClusterAccess)},
 		corev1.EnvVar{Name: "KILN_PORT_SECURITY", Value: string(c.Spec.Tenancy.PortSecurity)})
+	for _, v := range []struct{ name, value, usual string }{
+		{"KILN_POD_ACCESS", string(c.Spec.Services.PodAccess), string(v1alpha1.PodAccessOVN)},
+		{"KILN_POD_GATEWAYS", strings.Join(c.Spec.Network.PodGateways, ","), ""},
+		{"KILN_EXCLUDE_IPS", strings.Join(c.Spec.Network.ExcludeIPs, ","), ""},
+		{"KILN_NETWORK_POLICIES", string(c.Spec.Policies.NetworkPolicies), string(v1alpha1.NetworkPoliciesEnforced)},
+	} {
+		if v.value != "" && v.value != v.usual { // clusters without the field keep their template
+			container.Env = append(container.Env, corev1.EnvVar{Name: v.name, Value: v.value})
+		}
+	}
 	template.Spec.SecurityContext = nobody()
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: onDifferentNodes(ControllerName, ControllerName)}
 	placed(&template, c.Spec.Controller.Placement)

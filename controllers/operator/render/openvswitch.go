@@ -4,6 +4,7 @@
 package render
 
 import (
+	"cmp"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,7 +20,7 @@ const openVSwitchApp = "ovs"
 const trustDirectory = "/etc/kiln/trust"
 
 // OpenVSwitchObjects returns the DaemonSet of Open vSwitch and ovn-controller. A node's key, certificate and
-// configuration are in /etc/openvswitch and survive the pod.
+// configuration are in nodes.openVSwitchDirectory and survive the pod.
 func OpenVSwitchObjects(c Config) []Object {
 	args := []string{
 		"ovs",
@@ -48,7 +49,7 @@ func OpenVSwitchObjects(c Config) []Object {
 		mounts: []mount{
 			hostDirectory("run-openvswitch", "/run/openvswitch"),
 			hostDirectory("run-ovn", "/run/ovn"),
-			hostDirectory("etc-openvswitch", "/etc/openvswitch"),
+			c.openVSwitchDirectory(),
 			temporary(),
 			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
 		},
@@ -87,6 +88,14 @@ func TunnelType(openVSwitch *appsv1.DaemonSet) v1alpha1.TunnelType {
 		}
 	}
 	return ""
+}
+
+// openVSwitchDirectory mounts the directory of Open vSwitch's database and of the node's certificate where the programs expect it.
+func (c Config) openVSwitchDirectory() mount {
+	const inside = "/etc/openvswitch"
+	m := hostDirectory("etc-openvswitch", cmp.Or(c.Spec.Nodes.OpenVSwitchDirectory, inside))
+	m.path = inside
+	return m
 }
 
 // apartFromHeld returns an affinity that excludes HeldNodes by name. Set it after the stamp, so that pods on other nodes

@@ -35,11 +35,12 @@ func defaults() Config {
 				ServiceCIDRs: []string{"10.96.0.0/12"},
 				TunnelType:   v1alpha1.TunnelGeneve,
 			},
-			Nodes:      v1alpha1.Nodes{Datapath: v1alpha1.DatapathKernel},
-			Services:   v1alpha1.Services{NodeAccess: v1alpha1.NodeAccessKubeProxy},
+			Nodes:      v1alpha1.Nodes{Datapath: v1alpha1.DatapathKernel, OpenVSwitchDirectory: "/etc/openvswitch"},
+			Services:   v1alpha1.Services{NodeAccess: v1alpha1.NodeAccessKubeProxy, PodAccess: v1alpha1.PodAccessOVN},
+			Policies:   v1alpha1.Policies{NetworkPolicies: v1alpha1.NetworkPoliciesEnforced},
 			Central:    v1alpha1.Central{Replicas: 1, NorthdReplicas: 1, DataDirectory: "/etc/origin/ovn"},
 			Controller: v1alpha1.Controller{Replicas: 1},
-			Agent:      v1alpha1.Agent{CNIBinDirectory: "/opt/cni/bin", CNIConfDirectory: "/etc/cni/net.d"},
+			Agent:      v1alpha1.Agent{CNIBinDirectory: "/opt/cni/bin", CNIConfDirectory: "/etc/cni/net.d", CNIConfPriority: "01"},
 		},
 	}
 }
@@ -59,11 +60,14 @@ func everything() Config {
 		PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
 		JoinCIDRs:    []string{"100.64.0.0/16", "fd00:100:64::/112"},
 		ServiceCIDRs: []string{"10.96.0.0/12", "fd00:10:96::/112"},
+		PodGateways:  []string{"10.16.0.254", "fd00:10:16::fe"},
+		ExcludeIPs:   []string{"10.16.0.10..10.16.0.20", "fd00:10:16::9"},
 		TunnelType:   v1alpha1.TunnelVXLAN,
 		MTU:          1400,
 	}
-	c.Spec.Nodes = v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1"}
-	c.Spec.Services.NodeAccess = v1alpha1.NodeAccessKiln
+	c.Spec.Nodes = v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", OpenVSwitchDirectory: "/var/lib/openvswitch"}
+	c.Spec.Services = v1alpha1.Services{NodeAccess: v1alpha1.NodeAccessKiln, PodAccess: v1alpha1.PodAccessNode}
+	c.Spec.Policies.NetworkPolicies = v1alpha1.NetworkPoliciesIgnored
 	c.Spec.Central.Placement = v1alpha1.Placement{
 		NodeSelector: map[string]string{"kube-ovn/role": "master"},
 		Resources: corev1.ResourceRequirements{
@@ -76,7 +80,7 @@ func everything() Config {
 	c.Spec.Controller = v1alpha1.Controller{
 		Placement: v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}, Replicas: 2, LogLevel: 3,
 	}
-	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", LogLevel: 4}
+	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", CNIConfPriority: "10", LogLevel: 4}
 	return c
 }
 
