@@ -111,6 +111,20 @@ type DatabaseStatus struct {
 	Members []DatabaseMember `json:"members,omitempty"`
 }
 
+// EffectiveReplicas are the numbers of pods that the operator maintains. The operator derives numbers that the spec does not set from the
+// nodes that match the component's nodeSelector.
+type EffectiveReplicas struct {
+	// central is the number of members of each database.
+	// +optional
+	Central int32 `json:"central,omitempty"`
+	// northd is the number of ovn-northd pods.
+	// +optional
+	Northd int32 `json:"northd,omitempty"`
+	// controller is the number of kube-ovn-controller pods.
+	// +optional
+	Controller int32 `json:"controller,omitempty"`
+}
+
 // OVNClusterStatus is the observed state of the deployment.
 type OVNClusterStatus struct {
 	// message is copied from one condition: Degraded if it is True, then Available if it is False, Protected if it is False, Progressing if it
@@ -160,6 +174,9 @@ type OVNClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=1024
 	DataDirectories []string `json:"dataDirectories,omitempty"`
+	// replicas are the effective numbers of members and pods: those of the spec, or those that the operator derives from the nodes.
+	// +optional
+	Replicas EffectiveReplicas `json:"replicas,omitempty"`
 	// clients are the addresses of the nodes where northd and kube-ovn-controller may run, and of the databases. With portAccess Limited,
 	// only these addresses may use the ports of the databases that are not for all nodes.
 	// +optional

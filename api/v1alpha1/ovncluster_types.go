@@ -286,14 +286,15 @@ type Placement struct {
 type Central struct {
 	Placement `json:",inline"`
 	// replicas of each database: members of its Raft cluster, each on its own node. 3 tolerate the loss of one member, 5 of two. It can
-	// change at any time; members join and leave one at a time.
+	// change at any time; members join and leave one at a time. When it is not set: 3 if three or more nodes can run a member, otherwise 1.
+	// Members then join when nodes are added, and none leaves when nodes are lost: only a lower number removes members.
+	// status.replicas.central has the effective number.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Enum=1;3;5
 	Replicas int32 `json:"replicas,omitempty"`
-	// northdReplicas is the number of ovn-northd pods. One is active, the others stand by.
+	// northdReplicas is the number of ovn-northd pods. One is active, the others stand by. When it is not set: 2 if two or more nodes can run
+	// ovn-northd, otherwise 1. status.replicas.northd has the effective number.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	NorthdReplicas int32 `json:"northdReplicas,omitempty"`
@@ -339,9 +340,9 @@ const (
 // Controller defines kube-ovn-controller.
 type Controller struct {
 	Placement `json:",inline"`
-	// replicas of kube-ovn-controller. One is the leader, the others stand by with warm caches.
+	// replicas of kube-ovn-controller. One is the leader, the others stand by with warm caches. When it is not set: 2 if two or more nodes
+	// can run kube-ovn-controller, otherwise 1. status.replicas.controller has the effective number.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	Replicas int32 `json:"replicas,omitempty"`

@@ -45,6 +45,7 @@ type summary struct {
 	nodes      []nodeTrouble
 	// oldKubernetes is not empty if the API server is too old.
 	oldKubernetes string
+	advice     string
 	// halt and err are the results of the pass. Both are set if the databases have different results.
 	halt *halt
 	err  error
@@ -80,7 +81,7 @@ func (s summary) available() metav1.Condition {
 	if len(missing) > 0 {
 		return newCondition(v1alpha1.ConditionAvailable, false, reasonWaiting, "not serving yet: "+strings.Join(missing, ", "))
 	}
-	return newCondition(v1alpha1.ConditionAvailable, true, reasonAllServe, "every component serves")
+	return newCondition(v1alpha1.ConditionAvailable, true, reasonAllServe, strings.TrimSuffix("every component serves; "+s.advice, "; "))
 }
 
 func (s summary) progressing() metav1.Condition {

@@ -68,6 +68,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	}
 	r.finishRecovery(p, db)
 	p.archive.Follow(status)
+	p.keepMembers(db, reports)
 	m := p.membership(db, reports)
 	step := m.Next()
 	if err := r.take(ctx, p, db, step); err != nil {

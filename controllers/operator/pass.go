@@ -53,6 +53,8 @@ type pass struct {
 	nodeTroubles []nodeTrouble
 	// oldKubernetes is the problem with the version of the API server, if it is too old.
 	oldKubernetes string
+	// advice is a recommendation that the condition Available reports while the cluster has no problem.
+	advice string
 	// protection is the state of the admission policies.
 	protection protection
 	// notes are further reasons to wait, by component.

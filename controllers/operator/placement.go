@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -32,7 +33,8 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 		node := p.chooseNode(nil)
 		if node == nil {
 			return &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
-				"no node that answers, is not cordoned and has an InternalIP matches %q: label a node, or change spec.central.nodeSelector",
+				"no usable node matches %q: label a node, or change spec.central.nodeSelector; a usable node answers, is not cordoned, has an "+
+					"InternalIP, and has only taints that the databases tolerate",
 				render.NodeSelector(placement))}
 		}
 		status.BootstrapNode = node.Name
@@ -69,15 +71,12 @@ func memberNodes(db v1alpha1.DatabaseStatus) []string {
 // chooseNode returns the oldest node of the placement on which a member can start now, or nil. Nodes that hold a member
 // or have the address of one are excluded. The choice is stable, so that a re-created installation finds its data.
 func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
-	selector := render.NodeSelector(p.cluster.Spec.Central.Placement)
 	var candidates []*corev1.Node
-	for i := range p.nodes {
-		n := &p.nodes[i]
-		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(k8s.InternalIPs(n)) > 0 && !slices.Contains(p.unfit, n.Name)
+	for _, n := range p.matching(p.cluster.Spec.Central.Placement) {
 		taken := slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool {
 			return d.Node == n.Name || p.node(d.Node) != nil && slices.Contains(k8s.InternalIPs(n), raft.AddressOf(d))
 		})
-		if usable && !taken && selector.Matches(labels.Set(n.Labels)) {
+		if p.usable(n, render.MemberTolerations()) && !taken {
 			candidates = append(candidates, n)
 		}
 	}
@@ -87,6 +86,29 @@ func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
 	return slices.MinFunc(candidates, func(a, b *corev1.Node) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// matching returns the nodes of a placement, in any state.
+func (p *pass) matching(placement v1alpha1.Placement) (nodes []*corev1.Node) {
+	selector := render.NodeSelector(placement)
+	for i := range p.nodes {
+		if selector.Matches(labels.Set(p.nodes[i].Labels)) {
+			nodes = append(nodes, &p.nodes[i])
+		}
+	}
+	return nodes
+}
+
+// usable reports whether a new pod with these tolerations can start on a node now.
+func (p *pass) usable(n *corev1.Node, tolerations []corev1.Toleration) bool {
+	return answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(k8s.InternalIPs(n)) > 0 && !slices.Contains(p.unfit, n.Name) &&
+		!slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return excludes(taint, tolerations) })
+}
+
+// excludes reports whether a taint keeps a pod with these tolerations from a node.
+func excludes(taint corev1.Taint, tolerations []corev1.Toleration) bool {
+	return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
+		!slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) })
 }
 
 // silent reports whether a node exists and its kubelet does not answer.

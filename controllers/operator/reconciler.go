@@ -84,6 +84,7 @@ var phases = []struct {
 }{
 	{"hold the OVNCluster", (*Reconciler).hold},
 	{"validate", (*Reconciler).validate},
+	{"derive replicas", (*Reconciler).deriveReplicas},
 	{"look for the resource definitions", (*Reconciler).requireResources},
 	{"check the default subnets", (*Reconciler).checkSubnets},
 	{"keep what objects allow", (*Reconciler).keepTenancy},

@@ -137,6 +137,7 @@ func nodeChanged() predicate.Predicate {
 			before.Spec.Unschedulable != after.Spec.Unschedulable ||
 			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 			!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+			!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
 			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
 	}}
 }

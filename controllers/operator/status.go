@@ -62,6 +62,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	status.Versions = summarize(status.Components)
 	summary.upgrade, summary.issuer, summary.nodes, summary.protection = p.upgrade, p.issuer, p.nodeTroubles, p.protection
 	summary.oldKubernetes = p.oldKubernetes
+	summary.advice = p.advice
 	p.upgradeStatus(summary.complete())
 	if p.planned {
 		measure(p.upgrade, status.Components)

@@ -115,11 +115,13 @@ func install(ctx context.Context, c *cluster.Cluster) {
 	Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
 }
 
-// asInstalled returns the spec that the suite begins and ends with.
+// asInstalled returns the spec that the suite begins and ends with. It sets the numbers of replicas, because derived numbers of members never
+// become lower.
 func asInstalled() v1alpha1.OVNClusterSpec {
 	GinkgoHelper()
 	spec, err := cluster.LabSpec(suite.Lab, cluster.Dual)
 	Expect(err).NotTo(HaveOccurred())
+	spec.Central.Replicas, spec.Central.NorthdReplicas, spec.Controller.Replicas = 1, 1, 1
 	return spec
 }
 

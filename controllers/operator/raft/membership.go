@@ -184,7 +184,7 @@ func (m Membership) replaceLost(leader adminapi.Status) Step {
 			continue // another member is removed first
 		case gone && m.Free == nil:
 			return Step{Stuck: true, Message: fmt.Sprintf("node %s, which held a member, %s, and there is no other node "+
-				"for its place: label a node, or lower spec.central.replicas", member.Node, m.whyMoved(member.Node))}
+				"for its place: label a node, or set a lower spec.central.replicas", member.Node, m.whyMoved(member.Node))}
 		case gone:
 			members := slices.Clone(m.Status.Members)
 			members[i] = m.joiner(m.Free.Name, m.Free.Address.String())
@@ -235,7 +235,7 @@ func (m Membership) elsewhere(leader adminapi.Status, i int) Step {
 	}
 	if m.Free == nil {
 		return Step{Stuck: true, Message: fmt.Sprintf("node %s, whose member has yet to join, does not answer, and there is no other node for its place: "+
-			"start it, label another, or lower spec.central.replicas", member.Node)}
+			"start it, label another, or set a lower spec.central.replicas", member.Node)}
 	}
 	members := slices.Clone(m.Status.Members)
 	members[i] = m.joiner(m.Free.Name, m.Free.Address.String())
@@ -279,7 +279,7 @@ func (m Membership) grow(leader adminapi.Status) Step {
 		}
 	}
 	if m.Free == nil {
-		return Step{Stuck: true, Message: fmt.Sprintf("there are nodes for %d members of %d: label a node, or lower spec.central.replicas",
+		return Step{Stuck: true, Message: fmt.Sprintf("there are nodes for %d members of %d: label a node, or set a lower spec.central.replicas",
 			len(m.Status.Members), m.Want)}
 	}
 	return Step{

@@ -34,7 +34,7 @@ func BackupsObjects(c Config) []Object {
 		resources:     resourcesOr(corev1.ResourceRequirements{}, "10m", "64Mi"),
 		security:      confined(),
 		grace:         30,
-		tolerations:   tolerateStart(),
+		tolerations:   Tolerations(),
 		mounts: []mount{
 			{name: "backups", path: backupsDirectory, source: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.ClaimName},

@@ -30,7 +30,7 @@ func ControllerObjects(c Config) []Object {
 		resources:   resourcesOr(c.Spec.Controller.Resources, "200m", "256Mi"),
 		security:    confined(),
 		grace:       30,
-		tolerations: tolerateStart(),
+		tolerations: Tolerations(),
 		mounts:      []mount{tlsMount(ControllerSecret)},
 	})
 	// These are environment variables because earlier versions, to which spec.image can roll back, exit on unknown flags.

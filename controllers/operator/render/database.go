@@ -72,7 +72,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 		resources:     resourcesOr(c.Spec.Central.Resources, "200m", "256Mi"),
 		security:      onHost(),
 		grace:         60,
-		tolerations:   tolerateWithData(),
+		tolerations:   MemberTolerations(),
 		mounts: []mount{
 			{name: dataVolume, path: "/etc/ovn", source: hostPath(c.Spec.Central.DataDirectory, corev1.HostPathDirectoryOrCreate)},
 			hostDirectory("run-ovn", "/run/ovn"),

@@ -30,7 +30,7 @@ func NorthdObjects(c Config) []Object {
 		resources:     resourcesOr(c.Spec.Central.Resources, "200m", "256Mi"),
 		security:      confined(),
 		grace:         30,
-		tolerations:   tolerateStart(),
+		tolerations:   Tolerations(),
 		mounts: []mount{
 			{name: "run-ovn", path: "/run/ovn", source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 			tlsMount(NorthdSecret),

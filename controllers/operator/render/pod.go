@@ -144,10 +144,10 @@ func tolerateAll() []corev1.Toleration {
 	return []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 }
 
-// tolerateStart returns tolerations of the taints of control-plane nodes and of nodes without a network. Pods are evicted
-// from an unreachable node after 30 seconds, so that another pod takes over. A cordoned node gets no new pods, so that a
-// drain completes.
-func tolerateStart() []corev1.Toleration {
+// Tolerations returns the tolerations of northd, kube-ovn-controller and the backups: of taints of control-plane nodes and of nodes without a
+// network. Pods are evicted from an unreachable node after 30 seconds, so that another pod takes over. A cordoned node gets no new pods, so
+// that a drain completes.
+func Tolerations() []corev1.Toleration {
 	exists := corev1.TolerationOpExists
 	return []corev1.Toleration{
 		{Key: ControlPlaneLabel, Operator: exists},
@@ -159,9 +159,9 @@ func tolerateStart() []corev1.Toleration {
 	}
 }
 
-// tolerateWithData is tolerateStart for a pod whose data is on its node: it is never evicted.
-func tolerateWithData() []corev1.Toleration {
-	t := tolerateStart()
+// MemberTolerations is Tolerations for members of databases, whose data is on their node: they are never evicted.
+func MemberTolerations() []corev1.Toleration {
+	t := Tolerations()
 	t[len(t)-1] = corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	return t
 }

@@ -27,7 +27,7 @@ type Config struct {
 	Namespace string
 	// Image of every component.
 	Image string
-	// Spec is the OVNCluster's spec with the API's defaults and JoinCIDRs filled in.
+	// Spec is the OVNCluster's spec with the API's defaults, JoinCIDRs and numbers of replicas filled in.
 	Spec v1alpha1.OVNClusterSpec
 	// NorthboundNodes and SouthboundNodes are the nodes of the database members. A member's data is on its node, so the
 	// pods are bound to these nodes.
