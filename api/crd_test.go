@@ -200,6 +200,13 @@ func TestRefusals(t *testing.T) {
 		{"a switch as policies", "OVNCluster", `policies: {networkPolicies: "true"}`, `supported values: "Enforced", "Ignored"`},
 		{"a path as priority", "OVNCluster", `agent: {cniConfPriority: "../01"}`, "spec.agent.cniConfPriority"},
 		{"a number as priority", "OVNCluster", `agent: {cniConfPriority: 10}`, "spec.agent.cniConfPriority"},
+		{"two members", "OVNCluster", `central: {replicas: 2}`, "spec.central.replicas"},
+		{"a toleration of any key with a value", "OVNCluster", `central: {tolerations: [{value: x}]}`, "one with another operator has a key"},
+		{"a toleration of existence with a value", "OVNCluster", `controller: {tolerations: [{key: a, operator: Exists, value: x}]}`, "operator Exists has no value"},
+		{"a toleration for a time of another effect", "OVNCluster", `central: {tolerations: [{key: a, effect: NoSchedule, tolerationSeconds: 1}]}`, "needs the effect NoExecute"},
+		{"another pull policy", "OVNCluster", `imagePullPolicy: Sometimes`, `supported values: "Always", "IfNotPresent", "Never"`},
+		{"a pull secret without name", "OVNCluster", `imagePullSecrets: [{}]`, "has a name"},
+		{"a pull secret twice", "OVNCluster", `imagePullSecrets: [{name: a}, {name: a}]`, "Duplicate value"},
 		{"an interface name too long", "OVNCluster", `nodes: {tunnelInterface: interface-of-tunnels}`, "spec.nodes.tunnelInterface"},
 	}
 	for _, tt := range tests {

@@ -21,6 +21,20 @@ type OVNClusterSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 
+	// imagePullPolicy of all pods. When it is not set, IfNotPresent. With Always, no pod restarts while the registry is unreachable.
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+
+	// imagePullSecrets are names of Secrets in the namespace of the operator (kube-system) with which nodes pull the image of every component.
+	// The operator's own Deployment is not included.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(s, has(s.name) && s.name != '')",message="each imagePullSecret has a name"
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+
 	// apiServer is the address at which components on the host network reach the API server. When it is empty they use the address that the
 	// kubelet provides: the ClusterIP of the Service `kubernetes`, which requires kube-proxy.
 	// +optional
@@ -272,16 +286,6 @@ const NodeConditionKubeProxy corev1.NodeConditionType = "KubeProxyRulesPresent"
 // transactions or rejects the rows of some objects. The operator reports it in the condition Degraded.
 const PodConditionNorthbound corev1.PodConditionType = "kubeovn.io/NorthboundWritten"
 
-// Placement defines where components run that are not on every node.
-type Placement struct {
-	// nodeSelector of the component's pods. By default control-plane nodes: those with the label `node-role.kubernetes.io/control-plane`,
-	// whatever its value.
-	// +optional
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// +optional
-	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
-}
-
 // Central defines the northbound and southbound databases and ovn-northd.
 type Central struct {
 	Placement `json:",inline"`
@@ -298,6 +302,15 @@ type Central struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	NorthdReplicas int32 `json:"northdReplicas,omitempty"`
+	// northbound defines the members of the northbound database.
+	// +optional
+	Northbound Workload `json:"northbound,omitempty"`
+	// southbound defines the members of the southbound database. It is the larger database: every node reads it.
+	// +optional
+	Southbound Workload `json:"southbound,omitempty"`
+	// northd defines the ovn-northd pods.
+	// +optional
+	Northd Workload `json:"northd,omitempty"`
 	// dataDirectory is the directory of the database files on nodes. When it changes, members restart one at a time and move their files
 	// (status.dataDirectories).
 	// +optional
@@ -355,8 +368,15 @@ type Controller struct {
 
 // Agent defines kube-ovn-cni and the daemons next to it on every node.
 type Agent struct {
+	// resources of each container for which no other field sets resources.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// cni defines the pods kube-ovn-cni.
+	// +optional
+	CNI Workload `json:"cni,omitempty"`
+	// openVSwitch defines the pods ovs-ovn, which run Open vSwitch and ovn-controller.
+	// +optional
+	OpenVSwitch Workload `json:"openVSwitch,omitempty"`
 	// cniBinDirectory is the directory of CNI plugins that the container runtime on nodes uses.
 	// +optional
 	// +kubebuilder:default=/opt/cni/bin

@@ -3,7 +3,10 @@
 
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Backup defines when members write backups of the northbound database and how many they retain. Backups are files in the directory
 // `backups` next to the database file. Optionally one more pod writes backups to a PersistentVolumeClaim.
@@ -29,6 +32,9 @@ type Backup struct {
 	// it: they still write their own backups on their nodes.
 	// +optional
 	PersistentVolumeClaim *BackupClaim `json:"persistentVolumeClaim,omitempty"`
+	// resources of the pod that writes backups to persistentVolumeClaim.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 }
 
 // BackupClaim is a PersistentVolumeClaim for backups.

@@ -19,7 +19,7 @@ import (
 )
 
 // FuzzOVNCluster edits an OVNCluster. When a real API server and resolveNetwork accept it, the API server accepts all objects that the
-// operator renders from it. Nothing is stored. Package fuzzedit defines the form of the edits. Resources, node selectors and claims are not
+// operator renders from it. Nothing is stored. Package fuzzedit defines the form of the edits. Resources, node selectors, tolerations and claims are not
 // edited: the operator copies them into the objects unchanged, and a condition reports errors of the API server about them.
 func FuzzOVNCluster(f *testing.F) {
 	cluster := map[string]any{
@@ -32,6 +32,7 @@ func FuzzOVNCluster(f *testing.F) {
 	f.Add("/spec/nodes/tunnelInterface=\"e\\u0000\"\n/spec/nodes/datapath=Userspace\n/spec/controller/logLevel=10")
 	f.Add("/spec/apiServer/host=a b,c\n/spec/apiServer/port=6443\n/spec/services/nodeAccess=Kiln")
 	f.Add("/spec/central/replicas=5\n/spec/central/northdReplicas=5\n/spec/controller/replicas=5\n/spec/central/portAccess=Open")
+	f.Add("/spec/imagePullPolicy=Always\n/spec/imagePullSecrets/0/name=a b")
 	f.Add("/spec/central/backup/interval=1h\n/spec/central/backup/keep=1")
 	theWorld.discard(f)
 	f.Fuzz(func(t *testing.T, edits string) {
@@ -54,7 +55,12 @@ func FuzzOVNCluster(f *testing.F) {
 		spec := accepted.Spec
 		spec.Network = network
 		spec.Central.Placement, spec.Controller.Placement = v1alpha1.Placement{}, v1alpha1.Placement{}
-		spec.Agent.Resources, spec.Central.Backup.PersistentVolumeClaim = corev1.ResourceRequirements{}, nil
+		spec.Agent.Resources, spec.Central.Backup.Resources, spec.Central.Backup.PersistentVolumeClaim = corev1.ResourceRequirements{}, corev1.ResourceRequirements{}, nil
+		for _, w := range []*v1alpha1.Workload{
+			&spec.Central.Northbound, &spec.Central.Southbound, &spec.Central.Northd, &spec.Agent.CNI, &spec.Agent.OpenVSwitch,
+		} {
+			*w = v1alpha1.Workload{}
+		}
 		config := render.Config{Namespace: "default", Image: "kiln:dev", Spec: spec, NorthboundNodes: []string{"n1"}, SouthboundNodes: []string{"n1"}}
 		for _, rendered := range operands(config) {
 			err := theWorld.admin.Create(t.Context(), rendered, client.DryRunAll)

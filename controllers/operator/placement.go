@@ -34,7 +34,7 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 		if node == nil {
 			return &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
 				"no usable node matches %q: label a node, or change spec.central.nodeSelector; a usable node answers, is not cordoned, has an "+
-					"InternalIP, and has only taints that the databases tolerate",
+					"InternalIP, and has only taints that the databases tolerate (spec.central.tolerations adds some)",
 				render.NodeSelector(placement))}
 		}
 		status.BootstrapNode = node.Name
@@ -72,11 +72,12 @@ func memberNodes(db v1alpha1.DatabaseStatus) []string {
 // or have the address of one are excluded. The choice is stable, so that a re-created installation finds its data.
 func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
 	var candidates []*corev1.Node
-	for _, n := range p.matching(p.cluster.Spec.Central.Placement) {
+	placement := p.cluster.Spec.Central.Placement
+	for _, n := range p.matching(placement) {
 		taken := slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool {
 			return d.Node == n.Name || p.node(d.Node) != nil && slices.Contains(k8s.InternalIPs(n), raft.AddressOf(d))
 		})
-		if p.usable(n, render.MemberTolerations()) && !taken {
+		if p.usable(n, render.MemberTolerations(placement)) && !taken {
 			candidates = append(candidates, n)
 		}
 	}

@@ -28,7 +28,7 @@ const (
 func (r *Reconciler) deriveReplicas(_ context.Context, p *pass) error {
 	spec, before := &p.config.Spec, p.before.Status.Replicas
 	status := p.cluster.Status
-	members := p.places(spec.Central.Placement, render.MemberTolerations())
+	members := p.places(spec.Central.Placement, render.MemberTolerations)
 	switch {
 	case spec.Central.Replicas == 0:
 		spec.Central.Replicas = members.members(max(len(status.Northbound.Members), len(status.Southbound.Members)))
@@ -37,10 +37,10 @@ func (r *Reconciler) deriveReplicas(_ context.Context, p *pass) error {
 			members.usable, redundantMembers)
 	}
 	if spec.Central.NorthdReplicas == 0 {
-		spec.Central.NorthdReplicas = p.places(spec.Central.Placement, render.Tolerations()).pods(before.Northd)
+		spec.Central.NorthdReplicas = p.places(spec.Central.Placement, render.Tolerations).pods(before.Northd)
 	}
 	if spec.Controller.Replicas == 0 {
-		spec.Controller.Replicas = p.places(spec.Controller.Placement, render.Tolerations()).pods(before.Controller)
+		spec.Controller.Replicas = p.places(spec.Controller.Placement, render.Tolerations).pods(before.Controller)
 	}
 	p.cluster.Status.Replicas = v1alpha1.EffectiveReplicas{
 		Central: spec.Central.Replicas, Northd: spec.Central.NorthdReplicas, Controller: spec.Controller.Replicas,
@@ -73,7 +73,7 @@ type places struct {
 	matching, usable int
 }
 
-func (p *pass) places(placement v1alpha1.Placement, tolerations []corev1.Toleration) places {
+func (p *pass) places(placement v1alpha1.Placement, tolerations func(v1alpha1.Placement) []corev1.Toleration) places {
 	matching, usable := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, n := range p.matching(placement) {
 		addresses := k8s.InternalIPs(n)
@@ -81,7 +81,7 @@ func (p *pass) places(placement v1alpha1.Placement, tolerations []corev1.Tolerat
 			continue
 		}
 		matching[addresses[0]] = true
-		if p.usable(n, tolerations) {
+		if p.usable(n, tolerations(placement)) {
 			usable[addresses[0]] = true
 		}
 	}

@@ -26,7 +26,7 @@ func AgentObjects(c Config) []Object {
 		priorityClass: nodeCritical,
 		args:          agentArgs(c),
 		health:        agentHealthPort,
-		resources:     resourcesOr(c.Spec.Agent.Resources, "100m", "128Mi"),
+		resources:     firstSet(c.Spec.Agent.CNI.Resources, c.Spec.Agent.Resources, requests("100m", "128Mi")),
 		security:      security,
 		grace:         30,
 		tolerations:   tolerateAll(),

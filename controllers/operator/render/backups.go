@@ -31,10 +31,10 @@ func BackupsObjects(c Config) []Object {
 		args:          []string{"backups", "--dir=" + backupsDirectory, "--tls-dir=" + tlsDirectory},
 		health:        backupsPort + probePortOffset,
 		ports:         []corev1.ContainerPort{port("admin", backupsPort)},
-		resources:     resourcesOr(corev1.ResourceRequirements{}, "10m", "64Mi"),
+		resources:     firstSet(c.Spec.Central.Backup.Resources, requests("10m", "64Mi")),
 		security:      confined(),
 		grace:         30,
-		tolerations:   Tolerations(),
+		tolerations:   Tolerations(c.Spec.Central.Placement),
 		mounts: []mount{
 			{name: "backups", path: backupsDirectory, source: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.ClaimName},

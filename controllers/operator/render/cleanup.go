@@ -44,7 +44,7 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 		priorityClass: nodeCritical,
 		args:          args,
 		health:        cleanUpHealthPort,
-		resources:     resourcesOr(c.Spec.Agent.Resources, "100m", "128Mi"),
+		resources:     firstSet(c.Spec.Agent.Resources, requests("100m", "128Mi")),
 		security:      c.datapath(),
 		grace:         45,
 		tolerations:   tolerateAll(),

@@ -27,10 +27,10 @@ func ControllerObjects(c Config) []Object {
 			"--tls-dir=" + tlsDirectory,
 		},
 		health:      controllerHealthPort,
-		resources:   resourcesOr(c.Spec.Controller.Resources, "200m", "256Mi"),
+		resources:   firstSet(c.Spec.Controller.Resources, requests("200m", "256Mi")),
 		security:    confined(),
 		grace:       30,
-		tolerations: Tolerations(),
+		tolerations: Tolerations(c.Spec.Controller.Placement),
 		mounts:      []mount{tlsMount(ControllerSecret)},
 	})
 	// These are environment variables because earlier versions, to which spec.image can roll back, exit on unknown flags.

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 const centralApp = "ovn-central"
@@ -69,10 +71,10 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 		args:          []string{"ovsdb", "--db=" + db.Flag, "--data-dir=/etc/ovn", "--tls-dir=" + tlsDirectory},
 		health:        db.AdminPort + probePortOffset,
 		ports:         db.ports,
-		resources:     resourcesOr(c.Spec.Central.Resources, "200m", "256Mi"),
+		resources:     firstSet(c.workload(db).Resources, c.Spec.Central.Resources, requests("200m", "256Mi")),
 		security:      onHost(),
 		grace:         60,
-		tolerations:   MemberTolerations(),
+		tolerations:   MemberTolerations(c.Spec.Central.Placement),
 		mounts: []mount{
 			{name: dataVolume, path: "/etc/ovn", source: hostPath(c.Spec.Central.DataDirectory, corev1.HostPathDirectoryOrCreate)},
 			hostDirectory("run-ovn", "/run/ovn"),
@@ -127,6 +129,13 @@ func (c Config) members(db Database) []string {
 		return c.SouthboundNodes
 	}
 	return c.NorthboundNodes
+}
+
+func (c Config) workload(db Database) v1alpha1.Workload {
+	if db.Flag == Southbound.Flag {
+		return c.Spec.Central.Southbound
+	}
+	return c.Spec.Central.Northbound
 }
 
 // onNodes binds a pod to these nodes by name, because a node's hostname label may differ from its name.

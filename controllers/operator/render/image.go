@@ -5,7 +5,6 @@ package render
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -15,9 +14,9 @@ func ImageObjects(c Config) []Object {
 	template := c.template(program{
 		app:         ImageName,
 		component:   ImageName,
-		account:     AgentName, // for its imagePullSecrets
+		account:     AgentName, // for the imagePullSecrets that users add to it
 		args:        []string{"hold-image"},
-		resources:   resourcesOr(corev1.ResourceRequirements{}, "1m", "16Mi"),
+		resources:   requests("1m", "16Mi"),
 		security:    confined(),
 		grace:       1,
 		tolerations: tolerateAll(),

@@ -27,10 +27,10 @@ func NorthdObjects(c Config) []Object {
 		priorityClass: clusterCritical,
 		args:          []string{"northd", "--tls-dir=" + tlsDirectory},
 		health:        northdHealthPort,
-		resources:     resourcesOr(c.Spec.Central.Resources, "200m", "256Mi"),
+		resources:     firstSet(c.Spec.Central.Northd.Resources, c.Spec.Central.Resources, requests("200m", "256Mi")),
 		security:      confined(),
 		grace:         30,
-		tolerations:   Tolerations(),
+		tolerations:   Tolerations(c.Spec.Central.Placement),
 		mounts: []mount{
 			{name: "run-ovn", path: "/run/ovn", source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 			tlsMount(NorthdSecret),

@@ -42,7 +42,7 @@ func OpenVSwitchObjects(c Config) []Object {
 		priorityClass: nodeCritical,
 		args:          args,
 		health:        openVSwitchHealthPort,
-		resources:     resourcesOr(c.Spec.Agent.Resources, "200m", "256Mi"),
+		resources:     firstSet(c.Spec.Agent.OpenVSwitch.Resources, c.Spec.Agent.Resources, requests("200m", "256Mi")),
 		security:      c.datapath(),
 		grace:         75, // time to stop three daemons
 		tolerations:   tolerateAll(),

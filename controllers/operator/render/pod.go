@@ -56,7 +56,7 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 	container := corev1.Container{
 		Name:            cmp.Or(p.container, p.component),
 		Image:           c.Image,
-		ImagePullPolicy: corev1.PullIfNotPresent,
+		ImagePullPolicy: cmp.Or(c.Spec.ImagePullPolicy, corev1.PullIfNotPresent),
 		Command:         []string{"/usr/bin/kiln"},
 		Args:            p.args,
 		Env:             c.environment(),
@@ -73,6 +73,7 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 		ServiceAccountName:            p.account,
 		HostNetwork:                   true,
 		DNSPolicy:                     corev1.DNSDefault,
+		ImagePullSecrets:              c.Spec.ImagePullSecrets,
 		NodeSelector:                  map[string]string{corev1.LabelOSStable: Linux},
 		PriorityClassName:             p.priorityClass,
 		Tolerations:                   p.tolerations,
@@ -128,15 +129,23 @@ func probe(path string, number, period, failures int32) *corev1.Probe {
 	}
 }
 
-// resourcesOr returns the user's resources, or these requests if the user set none.
-func resourcesOr(given corev1.ResourceRequirements, cpu, memory string) corev1.ResourceRequirements {
-	if len(given.Requests) > 0 || len(given.Limits) > 0 || len(given.Claims) > 0 {
-		return given
-	}
+// requests are the resources of a container for which the user set none.
+func requests(cpu, memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse(cpu),
 		corev1.ResourceMemory: resource.MustParse(memory),
 	}}
+}
+
+// firstSet returns the first of these resources that has a value. Resources are not merged: a limit of one component and a request of several
+// could contradict each other.
+func firstSet(all ...corev1.ResourceRequirements) corev1.ResourceRequirements {
+	for _, r := range all {
+		if len(r.Requests) > 0 || len(r.Limits) > 0 || len(r.Claims) > 0 {
+			return r
+		}
+	}
+	return corev1.ResourceRequirements{}
 }
 
 // tolerateAll returns the toleration of all taints, for components that every node needs.
@@ -145,25 +154,25 @@ func tolerateAll() []corev1.Toleration {
 }
 
 // Tolerations returns the tolerations of northd, kube-ovn-controller and the backups: of taints of control-plane nodes and of nodes without a
-// network. Pods are evicted from an unreachable node after 30 seconds, so that another pod takes over. A cordoned node gets no new pods, so
-// that a drain completes.
-func Tolerations() []corev1.Toleration {
+// network, and those of the placement. Pods are evicted from an unreachable node after 30 seconds, so that another pod takes over. A cordoned
+// node gets no new pods, so that a drain completes.
+func Tolerations(p v1alpha1.Placement) []corev1.Toleration {
 	exists := corev1.TolerationOpExists
-	return []corev1.Toleration{
+	return append([]corev1.Toleration{
 		{Key: ControlPlaneLabel, Operator: exists},
 		{Key: "CriticalAddonsOnly", Operator: exists},
 		{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: exists},
 		{Key: corev1.TaintNodeNetworkUnavailable, Operator: exists},
 		{Key: corev1.TaintNodeNotReady, Operator: exists},
 		{Key: corev1.TaintNodeUnreachable, Operator: exists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(30))},
-	}
+	}, p.Tolerations...)
 }
 
 // MemberTolerations is Tolerations for members of databases, whose data is on their node: they are never evicted.
-func MemberTolerations() []corev1.Toleration {
-	t := Tolerations()
+func MemberTolerations(p v1alpha1.Placement) []corev1.Toleration {
+	t := Tolerations(v1alpha1.Placement{})
 	t[len(t)-1] = corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
-	return t
+	return append(t, p.Tolerations...)
 }
 
 // onDifferentNodes keeps pods of one component on different nodes.

@@ -4,10 +4,12 @@
 package render
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -80,6 +82,92 @@ func TestNoContainerHasMoreThanItNeeds(t *testing.T) {
 					t.Error("no readiness, requests or priority")
 				}
 			})
+		}
+	}
+}
+
+// TestResourcesOfAComponentComeFirst checks which field of the spec sets the resources of each container.
+func TestResourcesOfAComponentComeFirst(t *testing.T) {
+	cpu := func(n string) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}}
+	}
+	shared := func(c *Config) {
+		c.Spec.Central.Resources, c.Spec.Agent.Resources, c.Spec.Controller.Resources = cpu("1"), cpu("2"), cpu("3")
+	}
+	own := func(c *Config) {
+		shared(c)
+		c.Spec.Central.Northbound.Resources, c.Spec.Central.Southbound.Resources, c.Spec.Central.Northd.Resources = cpu("11"), cpu("12"), cpu("13")
+		c.Spec.Agent.CNI.Resources, c.Spec.Agent.OpenVSwitch.Resources, c.Spec.Central.Backup.Resources = cpu("21"), cpu("22"), cpu("14")
+	}
+	for _, tt := range []struct {
+		component          string
+		unset, shared, own string
+	}{
+		{NorthboundName, "", "1", "11"},
+		{SouthboundName, "", "1", "12"},
+		{NorthdName, "", "1", "13"},
+		{BackupsName, "", "", "14"},
+		{AgentName, "", "2", "21"},
+		{OpenVSwitch, "", "2", "22"},
+		{ControllerName, "", "3", "3"},
+		{CleanUpName, "", "2", "2"},
+		{ImageName, "", "", ""},
+	} {
+		for set, want := range map[string]string{"unset": tt.unset, "shared": tt.shared, "own": tt.own} {
+			c := defaults()
+			c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}
+			map[string]func(*Config){"unset": func(*Config) {}, "shared": shared, "own": own}[set](&c)
+			for _, o := range OperandOf(tt.component).Objects(c) {
+				template := Template(o)
+				if template == nil {
+					continue
+				}
+				limit, limited := template.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
+				if got := limit.String(); limited && got != want || !limited && want != "" {
+					t.Errorf("%s with %s resources has the limit %s, want %q", tt.component, set, got, want)
+				}
+				if !limited && template.Spec.Containers[0].Resources.Requests.Cpu().IsZero() {
+					t.Errorf("%s with %s resources requests nothing", tt.component, set)
+				}
+			}
+		}
+	}
+}
+
+// TestEveryPodPullsWithTheSecrets checks all operands, also those that run only during upgrades and removals.
+func TestEveryPodPullsWithTheSecrets(t *testing.T) {
+	for name, build := range operands {
+		for _, c := range []Config{defaults(), everything()} {
+			want, policy := c.Spec.ImagePullSecrets, cmp.Or(c.Spec.ImagePullPolicy, corev1.PullIfNotPresent)
+			for _, o := range build(c) {
+				template := Template(o)
+				if template != nil && (!slices.Equal(template.Spec.ImagePullSecrets, want) || template.Spec.Containers[0].ImagePullPolicy != policy) {
+					t.Errorf("%s: %v, %s; want %v, %s", name, template.Spec.ImagePullSecrets, template.Spec.Containers[0].ImagePullPolicy, want, policy)
+				}
+			}
+		}
+	}
+}
+
+// TestTolerationsAreAdded checks that the tolerations of a placement are added to Kiln's own, for its components only.
+func TestTolerationsAreAdded(t *testing.T) {
+	c := defaults()
+	c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}
+	c.Spec.Central.Tolerations = []corev1.Toleration{{Key: "central", Operator: corev1.TolerationOpExists}}
+	c.Spec.Controller.Tolerations = []corev1.Toleration{{Key: "controller", Operator: corev1.TolerationOpExists}}
+	for component, key := range map[string]string{
+		NorthboundName: "central", SouthboundName: "central", NorthdName: "central", BackupsName: "central", ControllerName: "controller",
+	} {
+		for _, o := range OperandOf(component).Objects(c) {
+			template := Template(o)
+			if template == nil {
+				continue
+			}
+			for _, taint := range []string{ControlPlaneLabel, "central", "controller"} {
+				if got, want := tolerates(template.Spec.Tolerations, taint), taint == ControlPlaneLabel || taint == key; got != want {
+					t.Errorf("%s tolerates %s: %v", component, taint, got)
+				}
+			}
 		}
 	}
 }

@@ -68,17 +68,23 @@ func everything() Config {
 	c.Spec.Nodes = v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", OpenVSwitchDirectory: "/var/lib/openvswitch"}
 	c.Spec.Services = v1alpha1.Services{NodeAccess: v1alpha1.NodeAccessKiln, PodAccess: v1alpha1.PodAccessNode}
 	c.Spec.Policies.NetworkPolicies = v1alpha1.NetworkPoliciesIgnored
+	c.Spec.ImagePullPolicy = corev1.PullAlways
+	c.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}, {Name: "mirror"}}
 	c.Spec.Central.Placement = v1alpha1.Placement{
 		NodeSelector: map[string]string{"kube-ovn/role": "master"},
+		Tolerations:  []corev1.Toleration{{Key: "dedicated", Value: "network", Effect: corev1.TaintEffectNoSchedule}},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
 			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("4Gi")},
 		},
 	}
+	c.Spec.Central.Southbound.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("8Gi")}
 	c.Spec.Central.NorthdReplicas = 3
 	c.Spec.Central.DataDirectory = "/var/lib/ovn"
 	c.Spec.Controller = v1alpha1.Controller{
-		Placement: v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}, Replicas: 2, LogLevel: 3,
+		Placement: v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}, Tolerations: []corev1.Toleration{
+			{Key: "infra", Operator: corev1.TolerationOpExists},
+		}}, Replicas: 2, LogLevel: 3,
 	}
 	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", CNIConfPriority: "10", LogLevel: 4}
 	return c

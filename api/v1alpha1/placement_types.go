@@ -1,0 +1,31 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// Placement defines where components run that are not on every node.
+type Placement struct {
+	// nodeSelector of the component's pods. By default control-plane nodes: those with the label `node-role.kubernetes.io/control-plane`,
+	// whatever its value.
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// tolerations of the component's pods, in addition to those of the taints of control-plane nodes and of nodes without a network.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(t, has(t.operator) && t.operator == 'Exists' ? !has(t.value) || t.value == '' : has(t.key) && t.key != '')",message="a toleration with operator Exists has no value, and one with another operator has a key"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.tolerationSeconds) || has(t.effect) && t.effect == 'NoExecute')",message="tolerationSeconds needs the effect NoExecute"
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// resources of each container for which no other field sets resources.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// Workload holds the settings of one component's pods.
+type Workload struct {
+	// resources of the container, instead of those that several components share.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
