@@ -6,8 +6,6 @@ package v1alpha1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // OVNClusterName is the only name an OVNCluster may have: a cluster has one network.
@@ -195,49 +193,6 @@ type Network struct {
 	// +kubebuilder:validation:Maximum=65535
 	MTU int32 `json:"mtu,omitempty"`
 }
-
-// Membership defines which namespaces may use custom VPCs, private subnets and IPPools with namespaces.
-// +kubebuilder:validation:Enum=Granted;Open
-type Membership string
-
-// Values of Membership.
-const (
-	MembershipGranted Membership = "Granted"
-	MembershipOpen    Membership = "Open"
-)
-
-// Tenancy defines how the users of a namespace may use network resources. The defaults are strict. At an upgrade the operator writes the
-// previous permissions into each object that an older version of Kiln has served.
-type Tenancy struct {
-	// membership is Granted or Open. Granted: pods and Services may name only those custom VPCs, private subnets and IPPools with
-	// namespaces that list their namespace. Open: they may name any of them, as with Kube-OVN.
-	// +optional
-	// +kubebuilder:default=Granted
-	Membership Membership `json:"membership,omitempty"`
-	// clusterAccess of custom VPCs whose clusterAccess is empty.
-	// +optional
-	// +kubebuilder:default=None
-	ClusterAccess kubeovnv1.ClusterAccess `json:"clusterAccess,omitempty"`
-	// portSecurity of subnets whose portSecurity is empty.
-	// +optional
-	// +kubebuilder:default=Enforced
-	PortSecurity kubeovnv1.PortSecurity `json:"portSecurity,omitempty"`
-	// externalIPs is Granted or Open. Granted: adding externalIPs to a Service requires the verb use on externalips.kubeovn.io in its
-	// namespace, which cluster administrators have. Open: every user with write access to Services may add them.
-	// +optional
-	// +kubebuilder:default=Granted
-	ExternalIPs ExternalIPs `json:"externalIPs,omitempty"`
-}
-
-// ExternalIPs defines which users may add externalIPs to Services.
-// +kubebuilder:validation:Enum=Granted;Open
-type ExternalIPs string
-
-// Values of ExternalIPs.
-const (
-	ExternalIPsGranted ExternalIPs = "Granted"
-	ExternalIPsOpen    ExternalIPs = "Open"
-)
 
 // Datapath defines the component that forwards packets on a node.
 // +kubebuilder:validation:Enum=Kernel;Userspace

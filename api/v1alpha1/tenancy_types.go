@@ -1,0 +1,49 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+
+// Membership defines which namespaces may use custom VPCs, private subnets and IPPools with namespaces.
+// +kubebuilder:validation:Enum=Granted;Open
+type Membership string
+
+// Values of Membership.
+const (
+	MembershipGranted Membership = "Granted"
+	MembershipOpen    Membership = "Open"
+)
+
+// Tenancy defines how the users of a namespace may use network resources. The defaults are strict. At an upgrade the operator writes the
+// previous permissions into each object that an older version of Kiln has served.
+type Tenancy struct {
+	// membership is Granted or Open. Granted: pods and Services may name only those custom VPCs, private subnets and IPPools with
+	// namespaces that list their namespace. Open: they may name any of them, as with Kube-OVN.
+	// +optional
+	// +kubebuilder:default=Granted
+	Membership Membership `json:"membership,omitempty"`
+	// clusterAccess of custom VPCs whose clusterAccess is empty.
+	// +optional
+	// +kubebuilder:default=None
+	ClusterAccess kubeovnv1.ClusterAccess `json:"clusterAccess,omitempty"`
+	// portSecurity of subnets whose portSecurity is empty.
+	// +optional
+	// +kubebuilder:default=Enforced
+	PortSecurity kubeovnv1.PortSecurity `json:"portSecurity,omitempty"`
+	// externalIPs is Granted or Open. Granted: adding externalIPs to a Service requires the verb use on externalips.kubeovn.io in its
+	// namespace, which cluster administrators have. Open: every user with write access to Services may add them.
+	// +optional
+	// +kubebuilder:default=Granted
+	ExternalIPs ExternalIPs `json:"externalIPs,omitempty"`
+}
+
+// ExternalIPs defines which users may add externalIPs to Services.
+// +kubebuilder:validation:Enum=Granted;Open
+type ExternalIPs string
+
+// Values of ExternalIPs.
+const (
+	ExternalIPsGranted ExternalIPs = "Granted"
+	ExternalIPsOpen    ExternalIPs = "Open"
+)
