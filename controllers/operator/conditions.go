@@ -45,7 +45,7 @@ type summary struct {
 	nodes      []nodeTrouble
 	// oldKubernetes is not empty if the API server is too old.
 	oldKubernetes string
-	advice     string
+	advice        string
 	// halt and err are the results of the pass. Both are set if the databases have different results.
 	halt *halt
 	err  error
