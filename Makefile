@@ -31,7 +31,7 @@ DATAPATH ?= userspace
 KERNEL ?= uml
 
 # The labels of `make test`'s specs.
-E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate
 
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
@@ -163,6 +163,14 @@ test-changes: images ## Change podCIDRs, dataDirectory and tunnelType of an inst
 	$(E2E) -test.timeout 40m -ginkgo.label-filter=changes || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+.PHONY: migrate
+migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and follow docs/operations/migrate.md (needs `make prepare`)
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	$(E2E) -test.timeout 40m -ginkgo.label-filter=migrate || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
 WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/vpcgateway controllers/vip controllers/vpc agent/host
@@ -213,7 +221,7 @@ faults: images ## Every fault of docs/operations/reliability.md, one after anoth
 # Groups of the e2e suite for test-kernel, by files of test/e2e. Each takes about ten minutes in a lab with one CPU. removal must be the first:
 # it compares nodes with their state before Kiln was installed.
 KERNEL_GROUPS := removal main services rules policies policykinds vpcs transit subnets gateways tenants restarts members
-files-main := main churn kubectlko badinput sctp levels
+files-main := main churn kubectlko badinput sctp levels samples
 files-services := service vip
 files-rules := lbrule routerlbrule
 files-policies := policy
@@ -228,7 +236,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 .PHONY: test-kernel
 test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)

@@ -6,6 +6,7 @@ package v1
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -143,6 +144,38 @@ var ignoredAnnotations = map[string]string{
 	"mirror":                     "false",
 	"snat":                       "",
 	string(AnnotationPodNICType): PodNICTypeVeth,
+}
+
+// foreignResults are annotations of Kube-OVN's components that are not in annotationTable, and foreignRequests are annotations on objects other
+// than pods that request features that this version does not have.
+var (
+	foreignResults = []string{
+		"vlan_id", "provider_network", "vf", "vf_representor", "switch_lb_vip", "router_lb_vip", "vpc_nat_gw", "vpc_nat_gw_init",
+		"service_external_ip_from_subnet", "err_mesg",
+	}
+	foreignRequests = []string{"tunnel_interface", "node_networks", "vpc_lb", "attachmentprovider", "lb_svc_img"}
+)
+
+// IneffectiveKeys returns the keys of requests of Kube-OVN that this version ignores, with the value of each that requests nothing.
+func IneffectiveKeys() map[string]string {
+	keys := map[string]string{}
+	for name, usual := range ignoredAnnotations {
+		keys[Annotation(name).Key()] = usual
+	}
+	for _, name := range foreignRequests {
+		keys[Annotation(name).Key()] = ""
+	}
+	return keys
+}
+
+// KnownKeys returns the keys of all annotations of Kiln and Kube-OVN on any object, sorted.
+func KnownKeys() []string {
+	keys := append(AllAnnotationKeys(), slices.Collect(maps.Keys(IneffectiveKeys()))...)
+	for _, name := range foreignResults {
+		keys = append(keys, Annotation(name).Key())
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // AllAnnotationKeys returns the keys of all annotations on objects of any kind, sorted.

@@ -30,3 +30,30 @@ var UnimplementedKinds = []UnimplementedKind{
 	{"VpcEgressGateway", "vpc-egress-gateways", true},
 	{"VpcNatGateway", "vpc-nat-gateways", true},
 }
+
+// UnimplementedField is a field of a spec that has no effect in this version, whatever the other fields are. internal/validation lists fields
+// that have no effect together with others.
+// +kubebuilder:object:generate=false
+type UnimplementedField struct {
+	Kind, Field string
+	// None is the value that requests nothing, as a literal of CEL.
+	None string
+}
+
+// UnimplementedFields are all such fields of kinds with a controller.
+var UnimplementedFields = []UnimplementedField{
+	{"Subnet", "vlan", "''"},
+	{"Subnet", "nodeNetwork", "''"},
+	{"Subnet", "logicalGateway", "false"},
+	{"Subnet", "u2oInterconnection", "false"},
+	{"Subnet", "u2oInterconnectionIP", "''"},
+	{"Subnet", "enableExternalLBAddress", "false"},
+	{"Vpc", "enableExternal", "false"},
+	{"Vpc", "extraExternalSubnets", "[]"},
+	{"Vpc", "enableBfd", "false"},
+	{"Vip", "attachSubnets", "[]"},
+	{"IP", "attachSubnets", "[]"},
+	{"IP", "attachIps", "[]"},
+	{"IP", "attachMacs", "[]"},
+	{"IP", "containerID", "''"},
+}

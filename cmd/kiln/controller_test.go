@@ -129,6 +129,12 @@ func startAPIServer(t testing.TB) client.Client {
 	t.Helper()
 	env, err := apiserver.New()
 	must(t, err)
+	return startThis(t, env)
+}
+
+// startThis starts an API server. It returns a client, and sets KUBECONFIG.
+func startThis(t testing.TB, env *apiserver.Server) client.Client {
+	t.Helper()
 	config, err := env.Start()
 	must(t, err)
 	config.QPS = -1

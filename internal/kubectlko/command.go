@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubectlko is `kubectl ko`. It runs OVN's and Open vSwitch's own programs in pods, and shows and controls the
-// databases' state, backups and recovery through the OVNCluster. It acts with the permissions of its user.
+// databases' state, backups and recovery through the OVNCluster. It checks the cluster before the installation or a migration. It acts with the
+// permissions of its user.
 package kubectlko
 
 import (
@@ -13,13 +14,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/envcheck"
 )
 
 // plugin is the state that the commands share.
@@ -36,6 +37,9 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 	p := &plugin{out: out, errOut: errOut}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	overrides := &clientcmd.ConfigOverrides{}
+	source := func() clientcmd.ClientConfig {
+		return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	}
 	root := &cobra.Command{
 		Use:              "kubectl-ko",
 		Annotations:      map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ko"},
@@ -51,7 +55,7 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 			if cmd.HasSubCommands() || cmd.Name() == "help" || cmd.Parent().Name() == "completion" {
 				return nil // these print help or a script, and need no API server
 			}
-			return p.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides))
+			return p.connect(source())
 		},
 	}
 	root.SetOut(out)
@@ -61,6 +65,7 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 	f.StringVar(&overrides.CurrentContext, "context", "", "context of it to use")
 	f.StringVarP(&p.namespace, "namespace", "n", "kube-system", "where Kiln's pods are")
 	root.AddCommand(p.programs()...)
+	root.AddCommand(p.envCheck(source))
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}
@@ -69,7 +74,7 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 
 // notImplemented are commands of Kube-OVN's plugin that this version does not have. Scripts call them, so the error says that the command is missing
 // here and not misspelt.
-var notImplemented = []string{"diagnose", "env-check", "log", "ovn-trace", "perf", "reload", "tcpdump", "trace"}
+var notImplemented = []string{"diagnose", "log", "ovn-trace", "perf", "reload", "tcpdump", "trace"}
 
 // known returns an error if the first argument, which names no command, is there. Without it cobra prints help and reports success, which
 // scripts take for the answer of the command.
@@ -92,15 +97,16 @@ func (p *plugin) connect(source clientcmd.ClientConfig) error {
 	if p.config, err = source.ClientConfig(); err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
+	p.config.QPS, p.config.Burst = 50, 300 // as kubectl
 	if p.pods, err = kubernetes.NewForConfig(p.config); err != nil {
 		return fmt.Errorf("make a client of pods: %w", err)
 	}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("register kinds: %w", err)
+	scheme, err := envcheck.Scheme()
+	if err != nil {
+		return err
 	}
 	if p.objects, err = client.New(p.config, client.Options{Scheme: scheme}); err != nil {
-		return fmt.Errorf("make a client of the OVNCluster: %w", err)
+		return fmt.Errorf("make a client of objects: %w", err)
 	}
 	return nil
 }

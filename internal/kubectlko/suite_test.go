@@ -13,10 +13,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/envcheck"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -29,9 +29,19 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	env, err := apiserver.New()
-	w.must(err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := startWorld(t, env)
+	w.must(w.objects.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}))
+	return w
+}
+
+// startWorld returns a world on this API server, without an OVNCluster.
+func startWorld(t *testing.T, env *apiserver.Server) *world {
+	t.Helper()
+	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	config, err := env.Start()
 	w.must(err)
 	t.Cleanup(func() {
@@ -40,11 +50,11 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	w.must(os.WriteFile(w.kubeconfig, env.KubeConfig, 0o600))
-	scheme := runtime.NewScheme()
-	w.must(v1alpha1.AddToScheme(scheme))
+	config.QPS = -1
+	scheme, err := envcheck.Scheme()
+	w.must(err)
 	w.objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
 	w.must(err)
-	w.must(w.objects.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}))
 	return w
 }
 

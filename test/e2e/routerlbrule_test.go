@@ -22,7 +22,7 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 	var near *corev1.Pod // a client in a subnet of the rule's VPC
 	backends := []string{"routed-one", "routed-two"}
 	var fronts []netip.AddrPort
-	for _, a := range []string{"10.99.0.10", "fd00:10:99::10"} {
+	for _, a := range []string{"10.120.0.10", "fd00:10:120::10"} {
 		fronts = append(fronts, netip.AddrPortFrom(netip.MustParseAddr(a), 80))
 	}
 
@@ -39,7 +39,7 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 			mortal(ctx, webNamespace, name, i)
 		}
 		near = serve(ctx, webNamespace, "near", 0)
-		wayBack(ctx, &kubeovnv1.Subnet{Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.99.0.10/32,fd00:10:99::10/128"}}, suite.Workers[0], "eth0")
+		wayBack(ctx, &kubeovnv1.Subnet{Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.120.0.10/32,fd00:10:120::10/128"}}, suite.Workers[0], "eth0")
 	}, NodeTimeout(4*time.Minute))
 
 	It("lead to pods from a pod, from nodes and from outside", func(ctx SpecContext) {

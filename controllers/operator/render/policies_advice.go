@@ -14,16 +14,6 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// foreignAnnotations are annotations of Kube-OVN that are not in the table of annotations: results of its components, and requests on objects
-// other than pods. The requests have no effect in this version.
-var (
-	foreignResults = []string{
-		"vlan_id", "provider_network", "vf", "vf_representor", "switch_lb_vip", "router_lb_vip", "vpc_nat_gw", "vpc_nat_gw_init",
-		"service_external_ip_from_subnet", "err_mesg",
-	}
-	foreignRequests = []string{"tunnel_interface", "node_networks", "vpc_lb", "attachmentprovider", "lb_svc_img"}
-)
-
 // advice warns at once about annotations that have no effect: with names that Kiln does not know, for features that this version does not have,
 // with values that cannot be read and are ignored, and on workloads instead of their pods. Pods with such annotations have events as well.
 func (c Config) advice() policy {
@@ -38,9 +28,9 @@ func (c Config) advice() policy {
 			annotationsOfWorkload("object") + " != " + annotationsOfWorkload("oldObject") + ")",
 		variables: []admissionv1.Variable{
 			{Name: "all", Expression: annotationsOfPods("object")},
-			{Name: "unknown", Expression: "variables.all.filter(k, k.startsWith('" + annotationPrefix + "') && !(k in " + celList(knownKeys()) + "))"},
-			{Name: "ineffective", Expression: "variables.all.filter(k, variables.all[k] != '' && (k in " + celMap(ineffectiveKeys()) +
-				" ? variables.all[k] != " + celMap(ineffectiveKeys()) + "[k] : " + isOfAttachment + "))"},
+			{Name: "unknown", Expression: "variables.all.filter(k, k.startsWith('" + annotationPrefix + "') && !(k in " + celList(kubeovnv1.KnownKeys()) + "))"},
+			{Name: "ineffective", Expression: "variables.all.filter(k, variables.all[k] != '' && (k in " + celMap(kubeovnv1.IneffectiveKeys()) +
+				" ? variables.all[k] != " + celMap(kubeovnv1.IneffectiveKeys()) + "[k] : " + isOfAttachment + "))"},
 			{Name: "misplaced", Expression: annotationsOfWorkload("object") + ".filter(k, " + isOurs + ")"},
 		},
 		validations: append([]admissionv1.Validation{
@@ -60,13 +50,8 @@ func (c Config) adviceOnFields() policy {
 		kinds = append(kinds, k.Kind)
 	}
 	var fields []string
-	for _, f := range []struct{ kind, field, none string }{
-		{"Subnet", "vlan", "''"}, {"Subnet", "nodeNetwork", "''"}, {"Subnet", "logicalGateway", "false"}, {"Subnet", "u2oInterconnection", "false"},
-		{"Subnet", "u2oInterconnectionIP", "''"}, {"Subnet", "enableExternalLBAddress", "false"},
-		{"Vpc", "enableExternal", "false"}, {"Vpc", "extraExternalSubnets", "[]"}, {"Vpc", "enableBfd", "false"},
-		{"Vip", "attachSubnets", "[]"}, {"IP", "attachSubnets", "[]"}, {"IP", "attachIps", "[]"}, {"IP", "attachMacs", "[]"}, {"IP", "containerID", "''"},
-	} {
-		fields = append(fields, fmt.Sprintf("(dyn(object).kind == '%s' && dyn(object).?spec.?%[2]s.orValue(%[3]s) != %[3]s ? ['%[2]s'] : [])", f.kind, f.field, f.none))
+	for _, f := range kubeovnv1.UnimplementedFields {
+		fields = append(fields, fmt.Sprintf("(dyn(object).kind == '%s' && dyn(object).?spec.?%[2]s.orValue(%[3]s) != %[3]s ? ['%[2]s'] : [])", f.Kind, f.Field, f.None))
 	}
 	return policy{
 		name: advicePrefix + "-fields", app: ControllerName, informs: true, warns: true,
@@ -153,29 +138,6 @@ func Informs(o Object) bool {
 
 // advicePrefix is the prefix of the names of policies that only warn.
 const advicePrefix = "kiln-advice"
-
-// knownKeys returns the keys of all annotations of Kiln and Kube-OVN on any object, sorted.
-func knownKeys() []string {
-	keys := slices.Collect(maps.Keys(ineffectiveKeys()))
-	for _, name := range foreignResults {
-		keys = append(keys, annotationPrefix+name)
-	}
-	keys = append(keys, kubeovnv1.AllAnnotationKeys()...)
-	slices.Sort(keys)
-	return slices.Compact(keys)
-}
-
-// ineffectiveKeys returns the keys of requests that this version ignores, with the value of each that requests nothing.
-func ineffectiveKeys() map[string]string {
-	keys := map[string]string{}
-	for name, usual := range kubeovnv1.IgnoredAnnotations() {
-		keys[annotationPrefix+name] = usual
-	}
-	for _, name := range foreignRequests {
-		keys[annotationPrefix+name] = ""
-	}
-	return keys
-}
 
 func celMap(m map[string]string) string {
 	var items []string

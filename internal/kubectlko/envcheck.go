@@ -1,0 +1,122 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectlko
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	utilexec "k8s.io/client-go/util/exec"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/envcheck"
+)
+
+// Exit codes of `kubectl ko env-check`, besides 0.
+const (
+	exitFailed = 1 // a check failed, or something is not carried over
+	exitUnread = 2 // the arguments are wrong, or the cluster cannot be read
+)
+
+// envCheck returns the command `kubectl ko env-check`.
+func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
+	var migrate bool
+	var format, file string
+	cmd := &cobra.Command{
+		Use:   "env-check",
+		Short: "Checks whether the cluster fits Kiln, or with --migrate what of Kube-OVN would be lost",
+		Long: "Checks through the API whether the cluster fits Kiln. It changes nothing.\n\n" +
+			"With --migrate, it lists the kinds, fields, annotations and settings of an installed Kube-OVN that Kiln would not carry over, and\n" +
+			"proposes an OVNCluster.\n\n" +
+			"Exit codes: 0 if nothing failed and nothing is lost, 1 otherwise, 2 if the cluster cannot be read.",
+		Args: func(cmd *cobra.Command, args []string) error { return p.unread(cobra.NoArgs(cmd, args)) },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return p.unread(p.connect(source()))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			report, err := p.checkEnvironment(cmd.Context(), migrate, format, file)
+			if err == nil {
+				err = report.Write(p.out, format)
+			}
+			switch {
+			case err != nil:
+				return p.unread(err)
+			case report.Failed():
+				return utilexec.CodeExitError{Err: errors.New("the report has findings that are failed or lost"), Code: exitFailed}
+			}
+			return nil
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return p.unread(err) })
+	f := cmd.Flags()
+	f.BoolVar(&migrate, "migrate", false, "list what of the installed Kube-OVN Kiln would not carry over, and propose an OVNCluster")
+	f.StringVarP(&format, "output", "o", envcheck.Text, "text or json; with --migrate also ovncluster, the proposed manifest alone")
+	f.StringVarP(&file, "filename", "f", "", "manifest of the OVNCluster to check for; the default is the OVNCluster in the API, or `spec: {}` without one")
+	return cmd
+}
+
+// unread prints an error and returns it with its exit code. main prints no error that has an exit code.
+func (p *plugin) unread(err error) error {
+	if err == nil {
+		return nil
+	}
+	fmt.Fprintln(p.errOut, "error:", err)
+	return utilexec.CodeExitError{Err: err, Code: exitUnread}
+}
+
+func (p *plugin) checkEnvironment(ctx context.Context, migrate bool, format, file string) (*envcheck.Report, error) {
+	formats := []string{envcheck.Text, envcheck.JSON}
+	if migrate {
+		formats = append(formats, envcheck.Manifest)
+	}
+	if !slices.Contains(formats, format) {
+		return nil, fmt.Errorf("--output %q: use one of %v", format, formats)
+	}
+	if migrate && file != "" {
+		return nil, errors.New("--filename has no effect with --migrate, which proposes an OVNCluster: leave it out")
+	}
+	spec, err := specOf(file)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := envcheck.Read(ctx, p.objects, p.pods.Discovery())
+	if err != nil {
+		return nil, err
+	}
+	if migrate {
+		return envcheck.Migration(cluster)
+	}
+	if spec == nil && cluster.OVNCluster != nil {
+		spec = &cluster.OVNCluster.Spec
+	}
+	if spec == nil {
+		spec = &v1alpha1.OVNClusterSpec{}
+	}
+	return envcheck.Environment(cluster, spec), nil
+}
+
+// specOf reads the manifest of an OVNCluster; nil without a file.
+func specOf(file string) (*v1alpha1.OVNClusterSpec, error) {
+	if file == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the manifest: %w", err)
+	}
+	var cluster v1alpha1.OVNCluster
+	if err := yaml.UnmarshalStrict(content, &cluster); err != nil {
+		return nil, fmt.Errorf("read the manifest %s: %w", file, err)
+	}
+	if cluster.Kind != "OVNCluster" {
+		return nil, fmt.Errorf("the manifest %s has the kind %q, not OVNCluster", file, cluster.Kind)
+	}
+	return &cluster.Spec, nil
+}
