@@ -32,7 +32,7 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 	GinkgoHelper()
 	running := startFlows(ctx, p)
 	running.resets = true
-	nodes, stop := startPods(ctx, membersNamespace)
+	nodes, stop := startPods(ctx, p.from.Namespace)
 	begun := time.Now()
 	return func(ctx context.Context, what string, gaps int) {
 		GinkgoHelper()
