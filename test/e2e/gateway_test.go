@@ -122,12 +122,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 
 	It("leaves through a router outside", func(ctx SpecContext) {
 		node := suite.Workers[0]
-		for i, family := range []string{"-4", "-6"} {
-			address := []string{"172.28.0.101/24", "fd00:172:28::65/64"}[i]
-			exec(ctx, node, "ip", family, "address", "replace", address, "dev", "eth2", "nodad")
-			DeferCleanup(func(ctx SpecContext) { exec(ctx, node, "ip", family, "address", "del", address, "dev", "eth2") }, NodeTimeout(time.Minute))
-		}
-		exec(ctx, node, "ip", "link", "set", "eth2", "up")
+		withExternalNetwork(ctx, node)
 		subnet := sampleSubnet(ctx, "subnet_external_gateway.yaml", nil)
 		wayBack(ctx, subnet, node, "eth2")
 		pod := podOf(ctx, subnet, "client", suite.Workers[1])
@@ -163,6 +158,17 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(time.Minute))
 })
+
+// withExternalNetwork gives a node addresses in the network of the sample with an external gateway, until the spec ends.
+func withExternalNetwork(ctx context.Context, node string) {
+	GinkgoHelper()
+	for i, family := range []string{"-4", "-6"} {
+		address := []string{"172.28.0.101/24", "fd00:172:28::65/64"}[i]
+		exec(ctx, node, "ip", family, "address", "replace", address, "dev", "eth2", "nodad")
+		DeferCleanup(func(ctx SpecContext) { exec(ctx, node, "ip", family, "address", "del", address, "dev", "eth2") }, NodeTimeout(time.Minute))
+	}
+	exec(ctx, node, "ip", "link", "set", "eth2", "up")
+}
 
 // sampleSubnet applies a sample, optionally changed by f, and waits until the subnet is Ready. It is deleted when the spec ends.
 func sampleSubnet(ctx context.Context, file string, f func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {

@@ -57,6 +57,7 @@ func samplesWithoutOVNCluster() string {
 
 var _ = Describe("the samples", Ordered, func() {
 	It("become Ready, all at once", func(ctx SpecContext) {
+		withExternalNetwork(ctx, suite.Workers[0])
 		dir := samplesWithoutOVNCluster()
 		DeferCleanup(func(ctx SpecContext) {
 			_, err := kubectl(ctx, "delete", "-k", dir, "--ignore-not-found", "--grace-period=1", "--timeout=2m")
