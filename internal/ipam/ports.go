@@ -69,8 +69,8 @@ func (s *subnet) portUsage() PortUsage {
 // admit returns an error if the switch has no room for the ports of a new holder. A request that the subnet can never satisfy gets
 // the error of check.
 func (s *subnet) admit(holder string, r Request) error {
-	u := s.portUsage()
-	if u.Limit == 0 || u.Used+s.needs(holder, r) <= u.Limit {
+	u, needed := s.portUsage(), s.needs(holder, r)
+	if u.Limit == 0 || needed == 0 || u.Used+needed <= u.Limit {
 		return nil
 	}
 	if err := s.check(r); err != nil {
@@ -81,32 +81,37 @@ func (s *subnet) admit(holder string, r Request) error {
 
 // needs returns the number of ports that a request adds: see portsOf.
 func (s *subnet) needs(holder string, r Request) int {
-	if !hasVirtualPorts(holder) {
-		return 1
-	}
 	n := 0
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
 		if s.wants(r, family) {
 			n++
 		}
 	}
-	return n
+	return portsFor(holder, n)
 }
 
-// portsOf returns the number of ports that a holder has at most. A holder that is not a port can have a virtual port for each of its
-// addresses (translate.Vip).
+// portsOf returns the number of ports that a holder has at most.
 func portsOf(holder string, h holding) int {
-	if !hasVirtualPorts(holder) {
-		return 1
-	}
 	n := 0
 	for _, slot := range h.slots {
 		if slot != none {
 			n++
 		}
 	}
-	return n
+	return portsFor(holder, n)
 }
 
-// hasVirtualPorts reports whether a holder is not itself a port: names of ports have no slash.
-func hasVirtualPorts(holder string) bool { return strings.Contains(holder, "/") }
+// virtualPortsPrefix begins the names of holders that can have a virtual port for each of their addresses: Vips (translate.VipHolder).
+const virtualPortsPrefix = "vip/"
+
+// portsFor returns the largest number of ports that a holder of so many addresses can have. Names of ports have no slash. Other holders than
+// Vips, such as OvnEips and the queriers of multicast groups, have no port.
+func portsFor(holder string, addresses int) int {
+	switch {
+	case strings.HasPrefix(holder, virtualPortsPrefix):
+		return addresses
+	case strings.Contains(holder, "/"):
+		return 0
+	}
+	return 1
+}

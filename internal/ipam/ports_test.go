@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
@@ -63,13 +64,30 @@ func TestLeasesOfPortsThatExistAreRestoredBeyondTheLimit(t *testing.T) {
 
 func TestVirtualPortsCountForEachAddress(t *testing.T) {
 	a := limited(t, 3)
-	allocate(t, a, "vip/x") // dual stack: two virtual ports
-	if _, err := a.Allocate("vip/y", Request{Subnet: "s", Families: []ipfamily.Family{ipfamily.IPv4}}); !errors.Is(err, ErrExhausted) {
+	allocate(t, a, translate.VipHolder("x")) // dual stack: two virtual ports
+	if _, err := a.Allocate(translate.VipHolder("y"), Request{Subnet: "s", Families: []ipfamily.Family{ipfamily.IPv4}}); !errors.Is(err, ErrExhausted) {
 		t.Errorf("a holder on a full switch: %v", err)
 	}
-	a.Release("vip/x")
+	a.Release(translate.VipHolder("x"))
 	if u := a.Ports("s"); u.Used != 1 {
 		t.Errorf("%d ports are left, want the subnet's own", u.Used)
+	}
+}
+
+func TestHoldersWithoutAPortDoNotCount(t *testing.T) {
+	for _, holder := range []string{translate.OvnEipHolder("x"), translate.QuerierHolder("s")} {
+		a := limited(t, 2)
+		allocate(t, a, holder)
+		if u := a.Ports("s"); u.Used != 1 {
+			t.Errorf("%s counts %d ports", holder, u.Used-1)
+		}
+		allocate(t, a, "a")
+		a.Release(holder)
+		a.LimitPorts(1) // fewer than there are
+		allocate(t, a, holder)
+		if u := a.Ports("s"); u.Used != 2 {
+			t.Errorf("the switch has %d ports, 2 are left", u.Used)
+		}
 	}
 }
 
@@ -94,7 +112,7 @@ func TestPortsAreCountedThroughAllChanges(t *testing.T) {
 	if err := a.SetSubnet("other", spec(t, "10.9.0.0/24", "10.9.0.1")); err != nil {
 		t.Fatal(err)
 	}
-	holders := []string{"a", "b", "c", "d", "e", "f", "vip/a", "vip/b", "vip/c"}
+	holders := []string{"a", "b", "c", "d", "e", "f", "vip/a", "vip/b", "vip/c", "eip/a", "eip/b"}
 	families := [][]ipfamily.Family{nil, {ipfamily.IPv4}, {ipfamily.IPv6}}
 	for range 2000 {
 		holder := holders[random.IntN(len(holders))]
@@ -109,7 +127,7 @@ func TestPortsAreCountedThroughAllChanges(t *testing.T) {
 		want := 1
 		for _, h := range holders {
 			if lease, ok := a.Lookup(h); ok && lease.Subnet == "s" {
-				want += map[bool]int{true: len(lease.Addresses), false: 1}[hasVirtualPorts(h)]
+				want += portsFor(h, len(lease.Addresses))
 			}
 		}
 		if u := a.Ports("s"); u.Used != want {
