@@ -292,6 +292,38 @@ build: ## Build kiln and the CNI plugin into bin/
 images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, and our binaries
 	go run ./hack/image --output $(IMAGE_ARCHIVE) --tag $(IMAGE)
 
+.PHONY: build-installer
+build-installer: ## Write dist/install.yaml: definitions, roles, admission policies and the operator (IMAGE=… sets its image)
+	$(PACKAGING) render --image $(IMAGE) --output dist/install.yaml config/default
+
+##@ A cluster of yours
+
+# KUSTOMIZATION: what deploy and undeploy apply and delete, such as config/overlays/ha. An overlay includes the OVNCluster.
+KUSTOMIZATION ?= config/default
+KUBECTL ?= kubectl
+PACKAGING := go run ./hack/packaging
+
+.PHONY: install
+install: ## Apply the resource definitions to the cluster of your kubeconfig
+	$(PACKAGING) render config/crd | $(KUBECTL) apply --server-side -f -
+
+.PHONY: deploy
+deploy: ## Apply the operator, its roles and the definitions (IMAGE=… sets its image, KUSTOMIZATION=config/overlays/ha adds the OVNCluster)
+	$(PACKAGING) render --image $(IMAGE) $(KUSTOMIZATION) | $(KUBECTL) apply --server-side -f -
+
+.PHONY: undeploy
+undeploy: no-ovncluster ## Delete what deploy applied, with all network resources
+	$(PACKAGING) render $(KUSTOMIZATION) | $(KUBECTL) delete --ignore-not-found -f -
+
+.PHONY: uninstall
+uninstall: no-ovncluster ## Delete the resource definitions, with all network resources
+	$(PACKAGING) render config/crd | $(KUBECTL) delete --ignore-not-found -f -
+
+# Without the operator nothing cleans the nodes, and the OVNCluster could not be deleted.
+.PHONY: no-ovncluster
+no-ovncluster:
+	@! $(KUBECTL) get ovncluster default >/dev/null 2>&1 || { echo "the OVNCluster exists: delete it first, so that the operator cleans the nodes (docs/operations/install.md, Remove)"; exit 1; }
+
 ##@ Generated code
 
 .PHONY: generate

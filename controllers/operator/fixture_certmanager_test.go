@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
@@ -84,7 +86,7 @@ func (s *scenario) order(t *testing.T) {
 	t.Helper()
 	s.installCertManager(t)
 	g := newG(t)
-	g.Expect(s.applySample(t, "ovncluster_cert_manager.yaml")).To(Succeed())
+	g.Expect(s.applyIssuer(t)).To(Succeed())
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForIssuer"))
 }
 
@@ -209,13 +211,22 @@ func (s *scenario) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) 
 	return s.admin.Patch(t.Context(), cluster, client.MergeFrom(before))
 }
 
-func (s *scenario) applySample(t *testing.T, name string) error {
+// applyIssuer applies the OVNCluster of config/components/cert-manager.
+func (s *scenario) applyIssuer(t *testing.T) error {
 	t.Helper()
-	sample, err := s.read(filepath.Join("..", "..", "config", "samples", name))
+	text, err := os.ReadFile(filepath.Join("..", "..", "config", "components", "cert-manager", "kustomization.yaml"))
 	if err != nil {
 		return err
 	}
-	return s.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(sample), client.FieldOwner("kubectl"))
+	var component struct{ Patches []struct{ Patch string } }
+	if err := yaml.Unmarshal(text, &component); err != nil {
+		return err
+	}
+	oc := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(component.Patches[0].Patch), &oc.Object); err != nil {
+		return err
+	}
+	return s.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(oc), client.FieldOwner("kubectl"))
 }
 
 // orders returns the resource versions of the Certificates, by name.

@@ -41,7 +41,7 @@ func TestAnIssuerNeedsCertManager(t *testing.T) {
 	s := installed(t)
 	g := newG(t)
 	before := s.signers(t)
-	g.Expect(s.applySample(t, "ovncluster_cert_manager.yaml")).To(Succeed())
+	g.Expect(s.applyIssuer(t)).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True AuthoritiesNotIssued"),
 		ContainSubstring("install cert-manager"), ContainSubstring("spec.certificates.issuerRef")))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
+	manifests "github.com/kiln-net/kiln/hack/packaging/render"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/panics"
@@ -134,16 +135,15 @@ func (w *world) prepare(ctx context.Context, config *rest.Config) error {
 	if w.mounts, err = os.MkdirTemp("", "kiln-operator-test-"); err != nil {
 		return err
 	}
-	manifests, err := filepath.Glob(filepath.Join("..", "..", "config", "rbac", "*.yaml"))
-	if err != nil {
-		return err
-	}
-	for _, path := range manifests {
-		if filepath.Base(path) == "kustomization.yaml" {
-			continue
+	for _, dir := range []string{"rbac", "admission"} {
+		objects, err := manifests.Objects(filepath.Join("..", "..", "config", dir), "")
+		if err != nil {
+			return err
 		}
-		if err := w.createFile(ctx, path); err != nil {
-			return fmt.Errorf("create %s: %w", path, err)
+		for _, o := range objects {
+			if err := w.admin.Create(ctx, o); err != nil {
+				return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
+			}
 		}
 	}
 	return nil
@@ -168,14 +168,4 @@ func (w *world) createFile(ctx context.Context, path string) error {
 			return err
 		}
 	}
-}
-
-// read returns the only object in a file.
-func (w *world) read(path string) (*unstructured.Unstructured, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	u := &unstructured.Unstructured{}
-	return u, utilyaml.Unmarshal(content, &u.Object)
 }
