@@ -116,7 +116,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 			c.troubles = append(c.troubles, why)
 		}
 	}
-	if claim := p.cluster.Spec.Central.Backup.PersistentVolumeClaim; c.aside && claim != nil && len(c.troubles) > 0 {
+	if claim := p.cluster.Spec.Central.Backup.PersistentVolumeClaim; name == render.BackupsName && claim != nil && len(c.troubles) > 0 {
 		c.troubles = append(c.troubles, fmt.Sprintf("repair the claim %s/%s, or set another one in spec.central.backup.persistentVolumeClaim; members "+
 			"go on with backups on their nodes", r.Namespace, claim.ClaimName))
 	}

@@ -17,11 +17,13 @@ import (
 // Names and labels match the metrics of Kube-OVN. As there, a dual-stack subnet has one series, with the lower number of available and the
 // higher number of used addresses of its families.
 var addressCounts = reconciler.NewSeries(
-	prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "subnet_available_ip_count", Help: "Addresses of the subnet that a port can get."}, usageLabels),
-	prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "subnet_used_ip_count", Help: "Addresses of the subnet that are held."}, usageLabels),
+	prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "subnet_available_ip_count", Help: "Addresses of the subnet that a port can get.",
+	}, []string{"subnet_name", "protocol", "subnet_cidr"}),
+	prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "subnet_used_ip_count", Help: "Addresses of the subnet that are held.",
+	}, []string{"subnet_name", "protocol", "subnet_cidr"}),
 )
-
-var usageLabels = []string{"subnet_name", "protocol", "subnet_cidr"}
 
 // portCounts has the ports of a subnet's switch, and their largest number.
 var portCounts = reconciler.NewSeries(

@@ -16,6 +16,7 @@ const changesPage = "docs/operations/changes.md"
 
 // schema is the part of a resource definition's schema that the test reads.
 type schema struct {
+	Description string            `json:"description"`
 	Properties  map[string]schema `json:"properties"`
 	Validations []struct {
 		Rule      string `json:"rule"`

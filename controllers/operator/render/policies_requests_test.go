@@ -155,13 +155,22 @@ func (a adviser) deniesChangesOnly(t *testing.T) {
 	}
 }
 
-// deniesOnlyWhatTheParsersRefuse compares denials with the parsers of kube-ovn-controller: a pod that is denied would get no network.
+// deniesOnlyWhatTheParsersRefuse compares denials with the parsers of kube-ovn-controller: a pod that is denied would get no network. Each
+// request that such a parser refuses has a row in podRequestsChecked.
 func (a adviser) deniesOnlyWhatTheParsersRefuse(t *testing.T) {
 	const edits = 4
 	random := seed.Rand(seed.New(t), 1)
 	denied := 0
 	for name, values := range requesttest.OfPods() {
 		key := kubeovnv1.Annotation(name).Key()
+		checked := slices.ContainsFunc(podRequestsChecked(), func(r podRequest) bool { return r.annotation.Key() == key })
+		refused := slices.ContainsFunc(values.Invalid, func(text string) bool {
+			_, err := kubeovnv1.ParsePodRequest(one(key, text))
+			return err != nil
+		})
+		if refused && !checked {
+			t.Errorf("podRequestsChecked has no row for %s", name)
+		}
 		texts := append(slices.Concat(values.Valid, values.Invalid), requesttest.TooMuch(1000)...)
 		for _, text := range slices.Clone(texts) {
 			for range edits {
