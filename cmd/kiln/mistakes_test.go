@@ -39,6 +39,14 @@ func TestTypicalMistakes(t *testing.T) {
 	network := func(kind, name, spec string) string {
 		return fmt.Sprintf("{apiVersion: kubeovn.io/v1, kind: %s, metadata: {name: %s}, spec: %s}", kind, name, spec)
 	}
+	for _, subnet := range []string{
+		network("Subnet", "tiny", "{cidrBlock: 10.81.0.0/30, gateway: 10.81.0.1, excludeIps: [10.81.0.2]}"),
+		network("Subnet", "vault", "{cidrBlock: 10.82.0.0/24, private: true}"),
+	} {
+		o := &unstructured.Unstructured{}
+		must(t, yaml.Unmarshal([]byte(subnet), &o.Object))
+		must(t, u.Create(t.Context(), o))
+	}
 	for _, tt := range []struct {
 		row    int // of docs/user/mistakes.md
 		object string
@@ -65,6 +73,9 @@ func TestTypicalMistakes(t *testing.T) {
 		{row: 25, object: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: misplaced, namespace: default, annotations: {ovn.kubernetes.io/ip_pool: p}}, spec: " +
 			"{selector: {matchLabels: {app: a}}, template: {metadata: {labels: {app: a}}, spec: {containers: [{name: c, image: i}]}}}}"},
 		{row: 26, object: pod("limited", "ovn.kubernetes.io/ingress_rate", "10")},
+		{row: 27, object: pod("crowded", "ovn.kubernetes.io/logical_switch", "tiny")},
+		{row: 29, object: pod("uninvited", "ovn.kubernetes.io/logical_switch", "vault")},
+		{row: 30, object: pod("lost", "ovn.kubernetes.io/logical_switch", "nowhere")},
 	} {
 		t.Run(fmt.Sprint("row ", tt.row), func(t *testing.T) {
 			o := &unstructured.Unstructured{}

@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/mistakes"
 )
 
 func key(name string) types.NamespacedName {
@@ -101,4 +102,6 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
+	full, _ := explain("s1", &ipam.PortsError{Limit: 2047})
+	mistakes.Sees(t, 28, full)
 }

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 
@@ -128,4 +129,5 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	mistakes.Sees(t, 31, svc.Refusal(s, "v", budget.ObjectExceeded, 131073))
 }
