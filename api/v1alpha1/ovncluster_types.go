@@ -92,6 +92,10 @@ type OVNClusterSpec struct {
 
 	// +optional
 	// +kubebuilder:default={}
+	Monitoring Monitoring `json:"monitoring,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
 	Debug Debug `json:"debug,omitempty"`
 }
 

@@ -61,7 +61,7 @@ func runCleanUp(ctx context.Context, o cleanUpOptions) error {
 		return fmt.Errorf("the node is not clean yet: %w", err)
 	}
 	ctrl.Log.Info("the node is clean")
-	return supervisor.ServeHealth(ctx, o.health, func(context.Context) error { return nil }, version.Own)
+	return supervisor.ServeHealth(ctx, o.health, func(context.Context) error { return nil }, version.Own, nil)
 }
 
 // cleanUp removes pods' network first and the node's own network afterwards. A failed step does not prevent the later ones.

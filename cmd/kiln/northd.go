@@ -13,6 +13,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/northd"
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
@@ -42,6 +43,7 @@ func runNorthd(ctx context.Context, o northd.Options) error {
 	if err != nil {
 		return err
 	}
+	o.Node, o.MetricsAddress = s.node, fmt.Sprintf(":%d", adminapi.PortNorthd)
 	leads, label := s.leads(podlabel.NorthdLeader)
 	writes, runs := make(chan string), make(chan string)
 	o.Clusters, o.Leads, o.Writes, o.Runs, o.Log = s.clusters, leads, writes, runs, ctrl.Log

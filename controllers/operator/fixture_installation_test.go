@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -147,7 +148,7 @@ func (s *scenario) complete(t *testing.T) bool {
 func (s *scenario) serveMember(db render.Database, id string) {
 	member := &fakeMember{status: leading(db, id)}
 	s.members[db.Flag] = member
-	s.world.members.serve(db.AdminPort, s.mount(db.Secret), adminapi.Handler(member))
+	s.world.members.serve(db.AdminPort, s.mount(db.Secret), adminapi.Handler(member, http.NotFoundHandler()))
 }
 
 // leading returns the report of a database's only member.

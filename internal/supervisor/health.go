@@ -13,18 +13,23 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
 // readyTimeout bounds one readiness check. The kubelet's own limit is one second by default.
 const readyTimeout = 5 * time.Second
 
-// ServeHealth serves three paths on address until ctx ends: /healthz returns 200 while the supervisor runs; /readyz returns 200
-// while ready returns nil, otherwise 503 with the error; version.Path returns the versions of the running programs.
+// ServeHealth serves paths on address until ctx ends: /healthz returns 200 while the supervisor runs; /readyz returns 200
+// while ready returns nil, otherwise 503 with the error; version.Path returns the versions of the running programs; adminapi.MetricsPath is served by
+// metrics unless it is nil.
 func ServeHealth(
-	ctx context.Context, address string, ready func(context.Context) error, versions func(context.Context) (version.Programs, error),
+	ctx context.Context, address string, ready func(context.Context) error, versions func(context.Context) (version.Programs, error), metrics http.Handler,
 ) error {
 	mux := http.NewServeMux()
+	if metrics != nil {
+		mux.Handle("GET "+adminapi.MetricsPath, metrics)
+	}
 	mux.Handle("GET "+version.Path, version.Handler(versions))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {

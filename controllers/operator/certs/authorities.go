@@ -65,8 +65,11 @@ var Credentials = []Credential{
 	},
 	{
 		Secret: render.NorthdSecret, Component: render.NorthdName, Authority: Northd,
-		Profile: pki.Profile{CommonName: "ovn-northd"},
-		Trust:   map[string][]string{pki.TrustKey: {Northbound, Southbound}},
+		Profile: pki.Profile{CommonName: adminapi.NorthdName, DNSNames: []string{adminapi.NorthdName}, Server: true}, // a server of metrics
+		Trust: map[string][]string{
+			pki.TrustKey:   {Northbound, Southbound},
+			AdminTrustFile: {Admin},
+		},
 	},
 	{
 		Secret: render.ControllerSecret, Component: render.ControllerName, Authority: NorthboundClient,

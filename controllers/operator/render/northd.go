@@ -16,6 +16,9 @@ const (
 	northdMembersLabel = "kubeovn.io/northd-members"
 )
 
+// northdMetricsPort is the port at which ovn-northd's supervisor serves metrics to kube-ovn-monitor.
+const northdMetricsPort = 6655
+
 // NorthdObjects returns the Deployment of ovn-northd, one active and the others on standby, and the Service of the active
 // instance.
 func NorthdObjects(c Config) []Object {
@@ -27,6 +30,7 @@ func NorthdObjects(c Config) []Object {
 		priorityClass: clusterCritical,
 		args:          []string{"northd", "--tls-dir=" + tlsDirectory},
 		health:        northdHealthPort,
+		ports:         []corev1.ContainerPort{port("metrics", northdMetricsPort)},
 		resources:     firstSet(c.Spec.Central.Northd.Resources, c.Spec.Central.Resources, requests("200m", "256Mi")),
 		security:      confined(),
 		grace:         30,

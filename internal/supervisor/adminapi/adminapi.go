@@ -18,9 +18,24 @@ const (
 	PortNorthbound = 6651
 	PortSouthbound = 6652
 	// PortArchive is the port of the archive process, which keeps backups on a PersistentVolumeClaim (Archive).
-	PortArchive  = 6654
+	PortArchive = 6654
+	// PortNorthd is the port at which `kiln northd` serves metrics to kube-ovn-monitor.
+	PortNorthd   = 6655
 	HealthOffset = 10
 )
+
+// MonitorName is the common name in kube-ovn-monitor's certificate. Its CA is the operator's, and this name gives access to metrics only.
+const MonitorName = "kube-ovn-monitor"
+
+// Names of the servers in the certificates of members and of ovn-northd.
+const (
+	NorthboundName = "ovn-nb"
+	SouthboundName = "ovn-sb"
+	NorthdName     = "ovn-northd"
+)
+
+// MetricsPath is the HTTP path of metrics.
+const MetricsPath = "/metrics"
 
 // Roles of a member (ovsdb(7), clustered database service model).
 const (

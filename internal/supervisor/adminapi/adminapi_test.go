@@ -8,6 +8,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -52,6 +54,9 @@ func (m *member) Compact(context.Context) error {
 	return errors.New("cannot store a snapshot while leaving cluster")
 }
 
+// figures serves metrics.
+var figures = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "figure 1") })
+
 // endpoints counts the endpoints so far: each one listens on a different address.
 var endpoints byte
 
@@ -65,7 +70,7 @@ func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, co
 	address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 8, endpoints}), 6651) // outside the ephemeral port range
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, address.String(), dir, Handler(db)) }()
+	go func() { done <- Serve(ctx, address.String(), dir, Handler(db, figures)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -75,14 +80,20 @@ func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, co
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(servers.PEM)
 	config = func(a supervisortest.Authority, serverName string) *tls.Config {
-		certificate, key := a.Issue(t, "operator")
-		pair, err := tls.X509KeyPair(certificate, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: serverName}
+		return configOf(t, a, "operator", roots, serverName)
 	}
 	return address, dir, config, callers
+}
+
+// configOf returns the configuration of a client whose certificate has a name.
+func configOf(t *testing.T, a supervisortest.Authority, name string, roots *x509.CertPool, serverName string) *tls.Config {
+	t.Helper()
+	certificate, key := a.Issue(t, name)
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: serverName}
 }
 
 // untilUp retries until the listener accepts connections.
@@ -158,5 +169,40 @@ func TestEndpointTrustsItsCallersOnly(t *testing.T) {
 	}
 	if _, err := untilUp(t, NewClient(address, config(callers, "ovn-nb"))); err == nil {
 		t.Error("a caller of the old authority is still taken")
+	}
+}
+
+func TestTheMonitorReadsMetricsOnly(t *testing.T) {
+	m := &member{}
+	address, _, config, callers := endpoint(t, m)
+	operator := config(callers, "ovn-nb")
+	c := NewClient(address, operator)
+	if _, err := untilUp(t, c); err != nil {
+		t.Fatal(err)
+	}
+	monitor := NewClient(address, configOf(t, callers, MonitorName, operator.RootCAs, "ovn-nb"))
+	defer monitor.Close()
+	for name, client := range map[string]*Client{"monitor": monitor, "operator": c} {
+		response, err := client.Metrics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(response); string(text) != "figure 1\n" || err != nil {
+			t.Errorf("metrics for the %s: %q, %v", name, text, err)
+		}
+		if err := response.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	_, statusErr := monitor.Status(t.Context())
+	for what, err := range map[string]error{
+		"status": statusErr, "kick": monitor.Kick(t.Context(), "x"), "leave": monitor.Leave(t.Context()), "convert": monitor.Convert(t.Context()),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "may read metrics only") {
+			t.Errorf("%s by the monitor: %v", what, err)
+		}
+	}
+	if len(m.asked) > 0 {
+		t.Errorf("the monitor has done %q", m.asked)
 	}
 }

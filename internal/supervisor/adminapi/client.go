@@ -121,6 +121,19 @@ func (c *Client) Compact(ctx context.Context) error {
 	return err
 }
 
+// Metrics requests the metrics of a member or of ovn-northd, in Prometheus' text format. The caller closes them.
+func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
+	response, err := c.send(ctx, http.MethodGet, MetricsPath)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return nil, errors.Join(fmt.Errorf("get metrics of %s: %s: %s", c.base, response.Status, said), response.Body.Close())
+	}
+	return response.Body, nil
+}
+
 // Backup downloads a backup from an Archive into a writer.
 func (c *Client) Backup(ctx context.Context, name string, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, backupTimeout)

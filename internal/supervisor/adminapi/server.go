@@ -14,9 +14,10 @@ import (
 	"github.com/kiln-net/kiln/internal/tlsdir"
 )
 
-// Handler serves a member. Errors of the member are returned as status 500 with their text.
-func Handler(db Database) http.Handler {
+// Handler serves a member and its metrics. Errors of the member are returned as status 500 with their text.
+func Handler(db Database, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET "+MetricsPath, metrics)
 	mux.HandleFunc("GET /status", telling(db.Status))
 	mux.HandleFunc("GET /schemas", telling(db.Schemas))
 	mux.HandleFunc("GET /beyond-vxlan", telling(db.BeyondVXLAN))
@@ -78,6 +79,17 @@ func answer(w http.ResponseWriter, err error) {
 // callersFile has the CA of callers, in the directory of tls.crt and tls.key.
 const callersFile = "admin-ca.crt"
 
+// limited refuses requests of kube-ovn-monitor for anything but metrics.
+func limited(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && r.TLS.PeerCertificates[0].Subject.CommonName == MonitorName && (r.Method != http.MethodGet || r.URL.Path != MetricsPath) {
+			http.Error(w, MonitorName+" may read metrics only", http.StatusForbidden)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
 // Serve serves on address (`[::]:6651`) until ctx ends.
 func Serve(ctx context.Context, address, tlsDir string, handler http.Handler) error {
 	listener, err := tls.Listen("tcp", address, tlsdir.Server(tlsDir, callersFile))
@@ -85,7 +97,7 @@ func Serve(ctx context.Context, address, tlsDir string, handler http.Handler) er
 		return fmt.Errorf("listen for the operator on %s: %w", address, err)
 	}
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           limited(handler),
 		ReadHeaderTimeout: requestTimeout,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

@@ -42,10 +42,12 @@ const statusInterval = 2 * time.Second
 type Options struct {
 	// RunDir holds the control socket: /run/ovn.
 	RunDir string
-	// TLSDir holds tls.crt, tls.key and ca.crt.
+	// TLSDir holds tls.crt, tls.key, ca.crt and admin-ca.crt.
 	TLSDir string
-	// HealthAddress of the probes.
-	HealthAddress string
+	// HealthAddress of the probes. MetricsAddress is the address at which metrics are served to kube-ovn-monitor; none when empty.
+	HealthAddress, MetricsAddress string
+	// Node is the node's name.
+	Node string
 	// Program is ovn-northd, with leading arguments if it needs any to run.
 	Program []string
 	// Clusters delivers the newest OVNCluster (ovncluster.Watch).
@@ -144,9 +146,10 @@ func Run(ctx context.Context, o Options) error {
 	s.leaders.Store(new(string))
 	s.with.Store(&databases{})
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready, s.versions) })
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready, s.versions, nil) })
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { s.watchStatus(ctx); return nil })
+	group.Go(func() error { s.serveMetrics(ctx); return nil })
 	return group.Wait()
 }
 

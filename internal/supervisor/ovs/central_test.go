@@ -95,11 +95,17 @@ func TestANodeWithTheAddressOfADeletedNode(t *testing.T) {
 // admin returns a client of the southbound member's administrative endpoint.
 func (c central) admin(t *testing.T) *adminapi.Client {
 	t.Helper()
-	certificate, key := c.servers.Issue(t, "operator")
+	return c.clientOf(t, "operator", adminapi.PortSouthbound)
+}
+
+// clientOf returns a client of an endpoint whose certificate has the caller's name.
+func (c central) clientOf(t *testing.T, caller string, port uint16) *adminapi.Client {
+	t.Helper()
+	certificate, key := c.servers.Issue(t, caller)
 	pair := must(tls.X509KeyPair(certificate, key))
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.servers.PEM)
-	client := adminapi.NewClient(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), adminapi.PortSouthbound), &tls.Config{
+	client := adminapi.NewClient(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "server",
 	})
 	t.Cleanup(client.Close)

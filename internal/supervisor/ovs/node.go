@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -49,6 +50,10 @@ type node struct {
 	endBringUp func()
 	// waiting is set while ovs-vswitchd waits for flows and has none to save.
 	waiting atomic.Bool
+	// failed counts failed requests of figures for metrics. everyPort is set if every interface has series of its own.
+	failed    atomic.Int64
+	everyPort atomic.Bool
+	sums      sums // of the collector alone
 }
 
 // Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
@@ -83,7 +88,8 @@ func Run(ctx context.Context, o Options) error {
 		return n.beforeSwitchStarts(own, ctx)
 	}
 	n.vswitch.BeforeStop = n.beforeSwitchStops
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions) })
+	metrics := supervisor.MetricsHandler(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), supervisor.NewCollector(n.collect))
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions, metrics) })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
 	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
 	group.Go(func() error {
@@ -145,6 +151,7 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 		case cluster := <-n.options.Clusters:
 			n.follow(cluster.Status.Southbound)
 			n.guard.follow(cluster, n.options.Node)
+			n.everyPort.Store(cluster.Spec.Monitoring.PortSeries == v1alpha1.PortSeriesAll)
 		case <-changes:
 		case <-retry:
 		}

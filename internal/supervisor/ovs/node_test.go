@@ -135,7 +135,8 @@ func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
 	leads := make(chan bool, 100)
 	o := northd.Options{
 		RunDir: run, HealthAddress: "127.0.0.1:10671", Program: supervisortest.Program(t, "usr/bin/ovn-northd"),
-		TLSDir:   c.servers.TLSDir(t, "northd", map[string][]byte{"ca.crt": c.servers.PEM}),
+		Node: "node-1", MetricsAddress: "127.0.0.1:6655",
+		TLSDir:   c.servers.TLSDir(t, "server", map[string][]byte{"ca.crt": c.servers.PEM, "admin-ca.crt": c.servers.PEM}),
 		Clusters: clusters(c.cluster), Leads: leads, LogLevel: level("ovn-northd.ctl"), Log: supervisortest.Log(t),
 	}
 	background(t, func(ctx context.Context) error { return northd.Run(ctx, o) })

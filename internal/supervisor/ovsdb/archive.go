@@ -65,7 +65,7 @@ func RunArchive(ctx context.Context, o ArchiveOptions) error {
 	}
 	a := &archive{options: o, files: files{tool: o.Tool, database: o.Database, backupDir: o.Directory}}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, a.ready, version.Own) })
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, a.ready, version.Own, nil) })
 	group.Go(func() error {
 		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(adminapi.PortArchive))
 		return adminapi.Serve(ctx, address, o.TLSDir, adminapi.ArchiveHandler(a))

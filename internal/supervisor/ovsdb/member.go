@@ -48,10 +48,11 @@ func Run(ctx context.Context, o Options) error {
 	m := &member{options: o}
 	m.wait("starting")
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, m.ready, m.versions) })
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, m.ready, m.versions, nil) })
 	group.Go(func() error {
 		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(o.Database.AdminPort))
-		return adminapi.Serve(ctx, address, o.TLSDir, adminapi.Handler(m))
+		metrics := supervisor.MetricsHandler(supervisor.NewCollector(m.collect))
+		return adminapi.Serve(ctx, address, o.TLSDir, adminapi.Handler(m, metrics))
 	})
 	group.Go(func() error {
 		if o.PreviousDataDir != "" {
