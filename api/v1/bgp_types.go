@@ -19,7 +19,7 @@ type BgpConfSpec struct {
 	// neighbours are the addresses of the BGP neighbours.
 	// +optional
 	Neighbours []string `json:"neighbours,omitempty"`
-	// password of the TCP MD5 signature (RFC 2385). Everybody who can read the object can read it.
+	// password of the TCP MD5 signature (RFC 2385). All users with access to the object can read it.
 	// +optional
 	Password string `json:"password,omitempty"`
 	// holdTime is a duration such as `90s` (RFC 4271).

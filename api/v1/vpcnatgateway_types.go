@@ -117,7 +117,7 @@ type VpcNatGatewaySpeaker struct {
 	// routerId is the BGP identifier, written as an IPv4 address.
 	// +optional
 	RouterID string `json:"routerId,omitempty"`
-	// password of the TCP MD5 signature (RFC 2385). Everybody who can read the object can read it.
+	// password of the TCP MD5 signature (RFC 2385). All users with access to the object can read it.
 	// +optional
 	Password string `json:"password,omitempty"`
 	// +optional

@@ -60,7 +60,7 @@ func serveProfiles(ctx context.Context, address string) error {
 		return fmt.Errorf("listen for requests of profiles: %w", err)
 	}
 	ctrl.Log.Info("serving profiles", "address", address)
-	defer ctrl.Log.Info("profiles are not served any more", "address", address)
+	defer ctrl.Log.Info("profiles are no longer served", "address", address)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -38,7 +38,7 @@ func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (w
 		return false, err
 	}
 	if !held || leases.OfNode(lease) || isNodes {
-		return false, r.freeLease(ctx, key, "the pod needs no port any more")
+		return false, r.freeLease(ctx, key, "the pod no longer needs a port")
 	}
 	_, away := r.retained.PodType(key)
 	podType, err := r.wantedAgain(ctx, key, ip)

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unimplemented tells the users of kinds without a controller that their objects have no effect.
+// Package unimplemented reports in a condition that objects of kinds without a controller have no effect.
 package unimplemented
 
 import (

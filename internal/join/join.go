@@ -88,7 +88,7 @@ func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) 
 		request.Families = append(request.Families, ipfamily.Of(cidr.Addr()))
 	}
 	if len(request.Addresses) < len(held.Addresses) {
-		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "an address is not in the join subnet any more")
+		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "an address is no longer in the join subnet")
 	}
 	lease, err := l.Allocator.Allocate(port, request)
 	if errors.Is(err, ipam.ErrExhausted) {

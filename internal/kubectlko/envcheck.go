@@ -31,7 +31,7 @@ func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 	var format, file string
 	cmd := &cobra.Command{
 		Use:   "env-check",
-		Short: "Checks whether the cluster fits Kiln, or with --migrate what of Kube-OVN would be lost",
+		Short: "Checks whether the cluster fits Kiln, or with --migrate which settings of Kube-OVN would be lost",
 		Long: "Checks through the API whether the cluster fits Kiln. It changes nothing.\n\n" +
 			"With --migrate, it lists the kinds, fields, annotations and settings of an installed Kube-OVN that Kiln would not carry over, and\n" +
 			"proposes an OVNCluster.\n\n" +
@@ -56,7 +56,7 @@ func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return p.unread(err) })
 	f := cmd.Flags()
-	f.BoolVar(&migrate, "migrate", false, "list what of the installed Kube-OVN Kiln would not carry over, and propose an OVNCluster")
+	f.BoolVar(&migrate, "migrate", false, "list kinds, fields and flags of the installed Kube-OVN that Kiln would not carry over, and propose an OVNCluster")
 	f.StringVarP(&format, "output", "o", envcheck.Text, "text or json; with --migrate also ovncluster, the proposed manifest alone")
 	f.StringVarP(&file, "filename", "f", "", "manifest of the OVNCluster to check for; the default is the OVNCluster in the API, or `spec: {}` without one")
 	return cmd

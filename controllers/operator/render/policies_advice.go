@@ -131,7 +131,7 @@ func advise(expression, message string) admissionv1.Validation {
 	}
 }
 
-// Informs reports whether an object belongs to an admission policy that protects nothing: it tells users at apply what has no effect.
+// Informs reports whether an object belongs to an admission policy that only informs users, at apply, about parts without effect.
 func Informs(o Object) bool {
 	return strings.HasPrefix(o.GetName(), advicePrefix) || o.GetName() == podRequestsName
 }
