@@ -31,7 +31,7 @@ DATAPATH ?= userspace
 KERNEL ?= uml
 
 # The labels of `make test`'s specs.
-E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging
 
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
@@ -171,6 +171,23 @@ migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and fo
 	$(E2E) -test.timeout 40m -ginkgo.label-filter=migrate || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+# WAYS: the ways to install that packaging tests (test/e2e/packaging_test.go), each in a new lab. Two of them need kube-proxy.
+WAYS ?= installer dual-stack no-kube-proxy bundle
+flags-installer := --kube-proxy
+flags-dual-stack := --kube-proxy
+
+.PHONY: packaging
+packaging: images ## Install, check, upgrade under traffic and uninstall by install.yaml, two overlays and the bundle, each in a new lab (needs `make prepare`; WAYS=bundle for some)
+	failed=; for way in $(WAYS); do $(MAKE) --no-print-directory packaging-$$way || failed="$$failed $$way"; done; test -z "$$failed" || { echo "failed ways:$$failed"; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
+.PHONY: packaging-installer packaging-dual-stack packaging-no-kube-proxy packaging-bundle
+packaging-installer packaging-dual-stack packaging-no-kube-proxy packaging-bundle: packaging-%:
+	$(LAB) down
+	$(LAB_UP) $(flags-$*)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	export PACKAGING=$*; $(E2E) -test.timeout 40m -ginkgo.label-filter=packaging || { $(LAB) status; exit 1; }
+
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
 WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/vpcgateway controllers/vip controllers/vpc agent/host
@@ -236,7 +253,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 .PHONY: test-kernel
 test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)
@@ -296,6 +313,23 @@ images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, an
 build-installer: ## Write dist/install.yaml: definitions, roles, admission policies and the operator (IMAGE=… sets its image)
 	$(PACKAGING) render --image $(IMAGE) --output dist/install.yaml config/default
 
+# NEXT_VERSION is the version in bundle/. VERSION: the semantic version of a bundle. REPLACES: the earlier version that it is an upgrade of. BUNDLE: its directory.
+NEXT_VERSION := v0.1.0
+VERSION ?= $(NEXT_VERSION)
+REPLACES ?=
+BUNDLE ?= bundle
+
+.PHONY: bundle
+bundle: ## Write the bundle for the Operator Lifecycle Manager (VERSION=v0.2.0 REPLACES=v0.1.0 IMAGE=…@sha256:… BUNDLE=dist/bundle for a release)
+	$(PACKAGING) bundle --version $(VERSION) --image $(IMAGE) $(if $(REPLACES),--replaces $(REPLACES)) $(if $(CREATED),--created $(CREATED)) --output $(BUNDLE)
+
+# BUNDLES: directories of bundles and their images, in the order of the versions.
+BUNDLES ?=
+
+.PHONY: catalog
+catalog: ## Write dist/catalog, a file-based catalog of bundles (BUNDLES='DIRECTORY=IMAGE DIRECTORY=IMAGE')
+	$(PACKAGING) catalog $(BUNDLES)
+
 ##@ A cluster of yours
 
 # KUSTOMIZATION: what deploy and undeploy apply and delete, such as config/overlays/ha. An overlay includes the OVNCluster.
@@ -332,13 +366,14 @@ generate: $(CONTROLLER_GEN) ## Deep copies of the API types and the models of th
 	go generate ./internal/ovsdb
 
 .PHONY: manifests
-manifests: $(CONTROLLER_GEN) ## CRDs from the API types
+manifests: $(CONTROLLER_GEN) ## CRDs from the API types, and the bundle from them
 	$(CONTROLLER_GEN) crd:allowDangerousTypes=true paths=./api/... output:crd:dir=config/crd/bases
+	$(PACKAGING) bundle --version $(NEXT_VERSION) --image kiln.local/kiln:dev --output bundle
 
 .PHONY: verify
 verify: generate manifests ## Fail when generated files are not what is committed
-	@test -z "$$(git status --porcelain -- api config internal/ovsdb)" || \
-		{ echo "generated files differ from what is committed: run 'make generate manifests' and commit"; git --no-pager diff --stat -- api config internal/ovsdb; exit 1; }
+	@test -z "$$(git status --porcelain -- api bundle config internal/ovsdb)" || \
+		{ echo "generated files differ from what is committed: run 'make generate manifests' and commit"; git --no-pager diff --stat -- api bundle config internal/ovsdb; exit 1; }
 
 $(CONTROLLER_GEN):
 	GOFLAGS= GOBIN=$(@D) go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)

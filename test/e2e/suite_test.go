@@ -72,10 +72,14 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred(), "the suite runs in a lab with the image loaded: make test-e2e brings it up")
 	c, err := cluster.Connect(l.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
-	Expect(cluster.ApplyManifests(ctx, l.Kubeconfig(), manifests())).To(Succeed())
 	suite.Lab = l
 	suite.Objects, err = c.Objects()
 	Expect(err).NotTo(HaveOccurred())
+	if by, chosen := chosenWay(); chosen {
+		by.apply(ctx, headImage)
+	} else {
+		Expect(cluster.ApplyManifests(ctx, l.Kubeconfig(), manifests())).To(Succeed())
+	}
 	install(ctx, c)
 	suite.Env, err = checks.InLab(l, c, "e2e-checks")
 	Expect(err).NotTo(HaveOccurred())
@@ -95,10 +99,18 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 // report that, and correcting the field must be enough.
 func install(ctx context.Context, c *cluster.Cluster) {
 	GinkgoHelper()
+	by, chosen := chosenWay()
+	if chosen && by.withOVNCluster {
+		Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
+		return
+	}
 	var oc v1alpha1.OVNCluster
 	err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)
 	spec := asInstalled()
-	if apierrors.IsNotFound(err) && os.Getenv("UPGRADE_FROM") == "" {
+	if chosen && suite.Lab.KubeProxy() {
+		spec.APIServer = nil
+	}
+	if apierrors.IsNotFound(err) && os.Getenv("UPGRADE_FROM") == "" && !chosen {
 		bare = nodeStates(ctx)
 		wrong := spec
 		wrong.Nodes.TunnelInterface = "eth9"

@@ -1,0 +1,13 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package olm
+
+import (
+	"os"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/eventually"
+)
+
+func TestMain(m *testing.M) { os.Exit(eventually.Main(m)) }
