@@ -26,7 +26,7 @@ func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 	images := &p.cluster.Status.Upgrade.Images
 	if !slices.Contains(*images, p.config.Image) {
 		*images = rollout.RecordImage(*images, p.config.Image)
-		return &halt{reason: "RecordingImage", message: fmt.Sprintf("image %s was never wanted before", p.config.Image)}
+		return &halt{reason: "RecordingImage", message: fmt.Sprintf("recording the new image %s", p.config.Image)}
 	}
 	u, err := r.observeUpgrade(ctx, p)
 	if err != nil {

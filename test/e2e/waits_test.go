@@ -40,7 +40,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^(lbrule|routerlbrule)_test.go:`), "health checks need three answers, one every 5 s"},
 	{regexp.MustCompile(`^transit_test.go:`), "probes fail several times before the kubelet restarts a container, and a failover has a limit of its own"},
 	{regexp.MustCompile(`^latency_test.go:.*measureCNI`), "two kubelets end 100 pods"},
-	{regexp.MustCompile(`^switches_test.go:`), "the operator replaces pods node by node"},
+	{regexp.MustCompile(`^(switches|changes)_test.go:`), "the operator replaces pods node by node"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }
