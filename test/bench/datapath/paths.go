@@ -78,6 +78,7 @@ func (b *bench) paths(ctx context.Context) ([]path, error) {
 		add("pod → ClusterIP, 1 endpoint on another node", across, client, clusterIP(one, like), port)
 		add(fmt.Sprintf("pod → ClusterIP, %d endpoints", b.endpoints), across, client, clusterIP(many, like), port)
 		add("node → its node port → pod on another node", across, b.on(b.near), node, uint16(nodePort["one"]))
+		all[len(all)-1].loopback = true
 		add("pod → outside host, source NAT", across, client, outer, port)
 	}
 	return all, nil
