@@ -60,8 +60,8 @@ func cleanUp() string {
 var _ = Describe("a migration from Kube-OVN", Ordered, Label(migrate, disruptive, mayRestart), func() {
 	// kept are the addresses that Kube-OVN has given to pods.
 	kept := map[string]struct{ ip, mac string }{
-		"one": {"10.16.77.10,fd00:10:16::77:10", "3e:12:9a:00:77:10"},
-		"two": {"10.16.77.11,fd00:10:16::77:11", "3e:12:9a:00:77:11"},
+		"one": {"10.16.77.10,fd00:10:16::7710", "3e:12:9a:00:77:10"},
+		"two": {"10.16.77.11,fd00:10:16::7711", "3e:12:9a:00:77:11"},
 	}
 
 	BeforeAll(func(ctx SpecContext) {
