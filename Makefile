@@ -239,7 +239,7 @@ faults: images ## Every fault of docs/operations/reliability.md, one after anoth
 # it compares nodes with their state before Kiln was installed.
 KERNEL_GROUPS := removal main services rules policies policykinds vpcs transit subnets gateways tenants restarts members
 files-main := main churn kubectlko badinput sctp levels samples
-files-services := service vip
+files-services := service vip switches
 files-rules := lbrule routerlbrule
 files-policies := policy
 files-policykinds := policy_cluster securitygroup security
@@ -255,9 +255,11 @@ GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
 FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
+no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
+
 .PHONY: test-kernel
 test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)
-	@test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group, add them to one: $(FORGOTTEN)"; exit 1; }
+	$(call no_forgotten_specs)
 	test -n "$(KEEP)" || $(LAB) down
 	$(MAKE) --no-print-directory kernel-lab DATAPATH=kernel
 	failed=; for group in $(GROUP); do $(MAKE) --no-print-directory kernel-group-$$group || failed="$$failed $$group"; done; \
@@ -287,7 +289,8 @@ crashes: images ## Kill the daemons of a node's Open vSwitch in a new lab, and c
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; and the language of comments, messages and docs
+lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; the language of comments, messages and docs; specs without a group
+	$(call no_forgotten_specs)
 	$(GOLANGCI_LINT) run ./...
 	go run ./hack/language
 
