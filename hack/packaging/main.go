@@ -46,8 +46,8 @@ func renderCommand() *cobra.Command {
 
 // write writes a file and makes its directory.
 func write(path string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // users read these files
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make the directory of %s: %w", path, err)
 	}
-	return os.WriteFile(path, text, 0o644) //nolint:gosec // users read these files
+	return os.WriteFile(path, text, 0o644)
 }

@@ -32,10 +32,10 @@ func Write(o Options, dir string) error {
 	}
 	for path, text := range files {
 		path = filepath.Join(dir, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // users read these files
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return fmt.Errorf("make the directory of %s: %w", path, err)
 		}
-		if err := os.WriteFile(path, text, 0o644); err != nil { //nolint:gosec // users read these files
+		if err := os.WriteFile(path, text, 0o644); err != nil {
 			return fmt.Errorf("write the bundle: %w", err)
 		}
 	}
