@@ -15,15 +15,25 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
 IMAGE ?= kiln.local/kiln:dev
 IMAGE_ARCHIVE := _output/kiln.tar
+# Platforms of the image in a registry or an OCI layout.
+ALL_PLATFORMS := linux/amd64,linux/arm64
 CONTROL_PLANES ?= 1
 WORKERS ?= 2
 FAMILIES ?= dual
 
 # Pinned tools. Each is built from its module into a directory with the version in its name.
+# renovate: datasource=go depName=sigs.k8s.io/controller-tools
 CONTROLLER_GEN_VERSION := v0.23.0
+# renovate: datasource=go depName=github.com/golangci/golangci-lint/v2
 GOLANGCI_LINT_VERSION := v2.15.0
+# renovate: datasource=go depName=github.com/rhysd/actionlint
+ACTIONLINT_VERSION := v1.7.12
+# renovate: datasource=go depName=golang.org/x/vuln
+GOVULNCHECK_VERSION := v1.9.0
 CONTROLLER_GEN := $(KILN_CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
 GOLANGCI_LINT := $(KILN_CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
+ACTIONLINT := $(KILN_CACHE)/tools/actionlint-$(ACTIONLINT_VERSION)/actionlint
+GOVULNCHECK := $(KILN_CACHE)/tools/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
 
 # DATAPATH=kernel runs a lab's nodes with the kernel's Open vSwitch datapath. KERNEL says which kernel: uml, built for it and run in User
 # Mode Linux, or host.
@@ -289,10 +299,18 @@ crashes: images ## Kill the daemons of a node's Open vSwitch in a new lab, and c
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; the language of comments, messages and docs; specs without a group
+lint: actionlint $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; the workflows; the language of comments, messages and docs; specs without a group
 	$(call no_forgotten_specs)
 	$(GOLANGCI_LINT) run ./...
 	go run ./hack/language
+
+.PHONY: actionlint
+actionlint: $(ACTIONLINT) ## Check the workflows
+	$(ACTIONLINT) .github/workflows/*.yaml
+
+.PHONY: govulncheck
+govulncheck: $(GOVULNCHECK) ## Known vulnerabilities of the Go modules that the programs use (needs internet access)
+	$(GOVULNCHECK) ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code
@@ -309,8 +327,34 @@ build: ## Build kiln and the CNI plugin into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
 
 .PHONY: images
-images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, and our binaries
-	go run ./hack/image --output $(IMAGE_ARCHIVE) --tag $(IMAGE)
+images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, and our binaries (PLATFORMS=linux/amd64,linux/arm64 writes _output/kiln.oci.tar)
+	$(if $(PLATFORMS),go run ./hack/image layout --platforms $(PLATFORMS) --output _output/kiln.oci.tar --tag $(IMAGE),go run ./hack/image --output $(IMAGE_ARCHIVE) --tag $(IMAGE))
+
+.PHONY: push
+push: ## Build the image for amd64 and arm64 and push it: make push IMAGE=registry.example/kiln:v1 (PLATFORMS=… some; OCI=dist/kiln-….oci.tar pushes a release; INSECURE=1 plain HTTP)
+	go run ./hack/image push --platforms $(or $(PLATFORMS),$(ALL_PLATFORMS)) --tag $(IMAGE) $(if $(OCI),--from '$(OCI)') $(if $(INSECURE),--insecure)
+
+.PHONY: image-lock
+image-lock: ## Write the lock files of the image's Debian packages with the versions that the mirror has now
+	go run ./hack/image lock
+
+.PHONY: packaging
+packaging: ## Build the image twice for both platforms and compare; run the arm64 programs with qemu-user (installs it; needs `make prepare`)
+	$(LAB) prepare --packaging
+	go test -count=1 -timeout 30m -v ./test/packaging
+
+# VERSION and REPOSITORY: the version of a release, and the name of its image without the tag.
+REPOSITORY ?= kiln.local/kiln
+
+.PHONY: release
+release: ## Write a release to dist/: make release VERSION=v1.2.3 REPOSITORY=registry.example/kiln (docs/development/releases.md)
+	@test -n "$(VERSION)" || { echo "name the version: make release VERSION=v1.2.3"; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo "a release is built from a commit: commit the changes first"; git status --short; exit 1; }
+	rm -rf dist _output/release && mkdir -p dist _output/release
+	$(MAKE) --no-print-directory build-installer IMAGE=$(REPOSITORY):$(VERSION)
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); \
+	go run ./hack/image layout --platforms $(ALL_PLATFORMS) --tag $(REPOSITORY):$(VERSION) --revision $$(git rev-parse HEAD) --output _output/release/kiln.oci.tar; \
+	go run ./hack/release --version '$(VERSION)' --image _output/release --dist dist
 
 .PHONY: build-installer
 build-installer: ## Write dist/install.yaml: definitions, roles, admission policies and the operator (IMAGE=… sets its image)
@@ -384,6 +428,12 @@ $(CONTROLLER_GEN):
 $(GOLANGCI_LINT):
 	@echo "building golangci-lint $(GOLANGCI_LINT_VERSION) (once, a few minutes)"
 	GOFLAGS= GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+$(ACTIONLINT):
+	GOFLAGS= GOBIN=$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+
+$(GOVULNCHECK):
+	GOFLAGS= GOBIN=$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 
 ##@ Benchmarks
 

@@ -27,37 +27,45 @@ import (
 )
 
 func (l *lab) prepare() *cobra.Command {
-	race := false
+	race, packaging := false, false
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Build programs, root file systems and images into the cache, where they are missing or out of date",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := l.fill(cmd.Context(), race)
+			var extra []string
+			if race {
+				extra = append(extra, prepare.ForRace)
+			}
+			if packaging {
+				extra = append(extra, prepare.ForPackaging)
+			}
+			_, err := l.fill(cmd.Context(), extra...)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&race, "race", race, "install the packages that the race detector needs as well")
+	cmd.Flags().BoolVar(&packaging, "packaging", packaging, "install the packages that `make packaging` needs as well")
 	return cmd
 }
 
 // fill prepares the cache and returns it.
-func (l *lab) fill(ctx context.Context, race bool) (cache.Dir, error) {
+func (l *lab) fill(ctx context.Context, extra ...string) (cache.Dir, error) {
 	if err := needRoot(); err != nil {
 		return "", err
 	}
 	if os.Getenv(guest.InGuest) != "" {
 		return cache.Open() // the host has filled it
 	}
-	o, err := l.preparation(race)
+	o, err := l.preparation(extra...)
 	if err != nil {
 		return "", err
 	}
 	return o.Cache, prepare.Run(ctx, o)
 }
 
-func (l *lab) preparation(race bool) (o prepare.Options, err error) {
-	o = prepare.Options{Report: l.report, Race: race}
+func (l *lab) preparation(extra ...string) (o prepare.Options, err error) {
+	o = prepare.Options{Report: l.report, Extra: extra}
 	if o.Cache, err = cache.Open(); err != nil {
 		return o, err
 	}
@@ -88,7 +96,7 @@ func (l *lab) up() *cobra.Command {
 				return err
 			}
 			plan.KubeProxy, plan.IPv6First, plan.KernelDatapath = kubeProxy, ipv6First, kernel != ""
-			dir, err := l.fill(cmd.Context(), false)
+			dir, err := l.fill(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -129,7 +137,7 @@ func (l *lab) up() *cobra.Command {
 
 // upInGuest starts the lab's guest and brings the cluster up there.
 func (l *lab) upInGuest(cmd *cobra.Command, dir cache.Dir) error {
-	o, err := l.preparation(false)
+	o, err := l.preparation()
 	if err != nil {
 		return err
 	}
@@ -281,7 +289,7 @@ func (l *lab) fresh() *cobra.Command {
 		Short: "Run a shell command, such as 'make test', in a clone of this repository on a minimal Debian with nothing prepared",
 		Args:  cobra.ExactArgs(1),
 		RunE: asRoot(func(cmd *cobra.Command, args []string) error {
-			o, err := l.preparation(false)
+			o, err := l.preparation()
 			if err != nil {
 				return err
 			}

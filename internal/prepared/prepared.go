@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 )
 
 // Dir returns the directory of these results: $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
@@ -35,14 +36,20 @@ func File(name string) (string, error) {
 	return path, nil
 }
 
+// ImageRoot is the name, in Dir, of the root file system that is layer 1 of Kiln's image for an architecture.
+func ImageRoot(architecture string) string { return "image-" + architecture }
+
+// Root is the name, in Dir, of the root file system for this machine.
+var Root = ImageRoot(runtime.GOARCH)
+
 // Program returns the command line that runs a program of the root file system on this machine, independent of the machine's
 // libraries.
 func Program(path string) ([]string, error) {
-	program, err := File(filepath.Join("rootfs", path))
+	program, err := File(filepath.Join(Root, path))
 	if err != nil {
 		return nil, err
 	}
-	root, err := File("rootfs")
+	root, err := File(Root)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
@@ -71,7 +72,7 @@ func (w *world) startOVN(name, path string, args ...string) error {
 
 // ovn returns the command of a program from the cached root file system, with the libraries of that file system.
 func (w *world) ovn(path string, args ...string) *exec.Cmd {
-	root := filepath.Join(w.cache, "rootfs")
+	root := filepath.Join(w.cache, prepared.Root)
 	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
 	command := w.layout.server(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries, filepath.Join(root, path))
 	cmd := exec.Command(command[0], append(command[1:], args...)...)

@@ -86,7 +86,7 @@ func cacheDir() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, program := range []string{"bin/etcd", "bin/kube-apiserver", "rootfs/usr/sbin/ovsdb-server", "rootfs/usr/bin/ovn-northd"} {
+	for _, program := range []string{"bin/etcd", "bin/kube-apiserver", prepared.Root + "/usr/sbin/ovsdb-server", prepared.Root + "/usr/bin/ovn-northd"} {
 		if _, err := os.Stat(filepath.Join(cache, program)); err != nil {
 			return "", fmt.Errorf("no %s in %s, run: make prepare", program, cache)
 		}

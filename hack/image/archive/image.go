@@ -26,12 +26,17 @@ func Image(config v1.Config, layers ...*Layer) (v1.Image, error) {
 			return nil, fmt.Errorf("add layer %s: %w", l.path, err)
 		}
 	}
+	return configure(img, v1.ConfigFile{Architecture: runtime.GOARCH, Config: config})
+}
+
+// configure sets the configuration of an image for linux; its layers stay.
+func configure(img v1.Image, config v1.ConfigFile) (v1.Image, error) {
 	file, err := img.ConfigFile()
 	if err != nil {
 		return nil, fmt.Errorf("read the image's configuration: %w", err)
 	}
 	file = file.DeepCopy()
-	file.OS, file.Architecture, file.Config = "linux", runtime.GOARCH, config
+	file.OS, file.Architecture, file.Created, file.Config = "linux", config.Architecture, config.Created, config.Config
 	img, err = mutate.ConfigFile(img, file)
 	if err != nil {
 		return nil, fmt.Errorf("set the image's configuration: %w", err)

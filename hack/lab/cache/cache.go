@@ -46,11 +46,11 @@ func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 // Bin is the directory of the programs: Kubernetes' own, etcd, coredns and agnhost, all static.
 func (d Dir) Bin() string { return d.Path("bin") }
 
-// Rootfs is the unpacked Debian root file system with OVN and Open vSwitch, layer 1 of Kiln's image; RootfsTar is its archive.
-func (d Dir) Rootfs() string { return d.Path("rootfs") }
-
-// RootfsTar is the archive of Rootfs.
-func (d Dir) RootfsTar() string { return d.Path("rootfs.tar") }
+// ImageTar is the archive of the Debian root file system with OVN and Open vSwitch, layer 1 of Kiln's image for an architecture. The directory
+// prepared.ImageRoot has its files.
+func (d Dir) ImageTar(architecture string) string {
+	return d.Path(prepared.ImageRoot(architecture) + ".tar")
+}
 
 // Node is the unpacked root file system of the lab's nodes and of its test image.
 func (d Dir) Node() string { return d.Path("node") }

@@ -10,14 +10,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/hack/image/debian"
 )
 
 const (
 	// keyring verifies Debian's archive.
-	keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	keyring = debian.Keyring
 	// fakeTime gives a database server a clock of its own (faketime(1)).
 	fakeTime = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 )
@@ -27,8 +30,14 @@ type hostPackage struct {
 	name string
 	file string // a file of the package: the package is missing where this file is missing
 	use  string
-	race bool // needed by `make test-race` only
+	only string // the purpose that needs it, if not every target does
 }
+
+// Purposes of packages that few targets need.
+const (
+	ForRace      = "race"      // make test-race
+	ForPackaging = "packaging" // make packaging
+)
 
 // hostPackages is every Debian package that prepare, the lab, tests, benches and the demo use on the host, beyond Go, make and the packages
 // that every Debian has (Essential: yes, Priority: required). Tests take nft, ip, ping and conntrack from the image's root file system
@@ -40,8 +49,9 @@ var hostPackages = []hostPackage{
 	{name: "gpgv", file: "/usr/bin/gpgv", use: "root file systems: signatures of Debian's archive"},
 	{name: "libfaketime", file: fakeTime, use: "tests: database servers with clocks of their own"},
 	{name: "mmdebstrap", file: "/usr/bin/mmdebstrap", use: "root file systems"},
-	{name: "gcc", file: "/usr/bin/gcc", use: "the race detector", race: true},
-	{name: "libc6-dev", file: "/usr/include/stdlib.h", use: "the race detector", race: true},
+	{name: "gcc", file: "/usr/bin/gcc", use: "the race detector", only: ForRace},
+	{name: "qemu-user", file: "/usr/bin/qemu-aarch64", use: "programs of the image for arm64", only: ForPackaging},
+	{name: "libc6-dev", file: "/usr/include/stdlib.h", use: "the race detector", only: ForRace},
 }
 
 // Minimum resources of the lab and the suites: the cache holds about 4 GB of programs and images; Go's own caches and a running lab
@@ -78,7 +88,7 @@ func checkHost(o Options) error {
 
 // installHostPackages installs the host packages that are missing.
 func installHostPackages(ctx context.Context, o Options) error {
-	missing := missingPackages(o.Race)
+	missing := missingPackages(o.Extra)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -100,10 +110,10 @@ func installHostPackages(ctx context.Context, o Options) error {
 	})
 }
 
-func missingPackages(race bool) []string {
+func missingPackages(extra []string) []string {
 	var missing []string
 	for _, p := range hostPackages {
-		if p.race && !race {
+		if p.only != "" && !slices.Contains(extra, p.only) {
 			continue
 		}
 		if _, err := os.Stat(p.file); err != nil {

@@ -32,7 +32,7 @@ func permitted(ctx context.Context) (map[string]string, error) {
 	}
 	names := make([]string, 0, len(hostPackages))
 	for _, p := range hostPackages {
-		if !p.race { // make test-race uses the host's own PATH
+		if p.only == "" { // targets with extra packages use the host's own PATH
 			names = append(names, p.name)
 		}
 	}

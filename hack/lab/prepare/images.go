@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/config"
 	"github.com/kiln-net/kiln/hack/lab/images"
 	"github.com/kiln-net/kiln/hack/lab/machine"
+	"github.com/kiln-net/kiln/internal/prepared"
 )
 
 // nodeImages is a state directory of containerd with the images that every node starts with. Nodes share its files by hard links,
@@ -31,7 +33,7 @@ func nodeImages(o Options) cache.Artifact {
 				return nil, fmt.Errorf("read the pause program: %w", err)
 			}
 			inputs = append(inputs, string(source))
-			for _, name := range []string{"kubernetes", "coredns", "rootfs", "node"} {
+			for _, name := range []string{"kubernetes", "coredns", prepared.Root, "node"} {
 				key, err := o.Cache.Key(name)
 				if err != nil {
 					return nil, err
@@ -67,7 +69,7 @@ func labImages(dir cache.Dir, into, pause string) ([]*images.Image, error) {
 			entries: []archive.Entry{{Path: "/coredns", Source: filepath.Join(dir.Bin(), "coredns")}},
 		},
 		agnhostImage(dir),
-		{reference: config.BaseImage, base: dir.RootfsTar()},
+		{reference: config.BaseImage, base: dir.ImageTar(runtime.GOARCH)},
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
+	"github.com/kiln-net/kiln/internal/prepared"
 )
 
 // builderSuite is the Debian release whose compiler and C library build the kernel: the oldest one that the lab runs on, because the kernel is
@@ -92,7 +93,7 @@ func place(from, to string) error {
 }
 
 // onDisk are the artifacts on the guest's disk, by their paths in the cache.
-var onDisk = []string{"bin", "containerd", "node", "rootfs", "stamps"}
+var onDisk = []string{"bin", "containerd", "node", prepared.Root, "stamps"}
 
 // diskSize is the size of the guest's disk. The file is sparse.
 const diskSize = "24G"
@@ -104,7 +105,7 @@ func guestDisk(o Options) cache.Artifact {
 		Name: "guest-disk", Title: "make the disk of the lab's guest, a minute", Outputs: []string{cache.DiskFile},
 		Inputs: func() ([]string, error) {
 			inputs := append([]string{diskSize}, onDisk...)
-			for _, artifact := range []string{"kubernetes", "coredns", "rootfs", "node", "containerd"} {
+			for _, artifact := range []string{"kubernetes", "coredns", prepared.Root, "node", "containerd"} {
 				key, err := o.Cache.Key(artifact)
 				if err != nil {
 					return nil, err

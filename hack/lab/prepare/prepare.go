@@ -23,8 +23,8 @@ type Options struct {
 	Report *progress.Reporter
 	// Lab is the lab's own program, which runs the temporary machine that imports the images.
 	Lab string
-	// Race also installs the packages that the race detector needs.
-	Race bool
+	// Extra are the purposes whose host packages are installed as well: ForRace, ForPackaging.
+	Extra []string
 }
 
 // Run builds the parts of the cache that are missing or out of date. It is fast when there are none.
@@ -33,8 +33,14 @@ func Run(ctx context.Context, o Options) error {
 	return ensure(ctx, o, append(artifacts, nodeImages(o))...)
 }
 
-// Rootfs makes only the root file system that is layer 1 of Kiln's image.
-func Rootfs(ctx context.Context, o Options) error { return ensure(ctx, o, imageRootfs(o)) }
+// ImageRootfs makes only the root file systems that are layer 1 of Kiln's image, for the given architectures.
+func ImageRootfs(ctx context.Context, o Options, architectures ...string) error {
+	artifacts := make([]cache.Artifact, 0, len(architectures))
+	for _, architecture := range architectures {
+		artifacts = append(artifacts, imageRootfs(o, architecture))
+	}
+	return ensure(ctx, o, artifacts...)
+}
 
 func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
 	unlock, err := o.Cache.Lock()

@@ -8,25 +8,22 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
+	"github.com/kiln-net/kiln/hack/image/debian"
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/fabric"
+	"github.com/kiln-net/kiln/internal/prepared"
 )
 
 // Suite is the Debian release of the image and the nodes.
-const Suite = "trixie"
+const Suite = debian.Suite
 
-// imagePackages are the packages of layer 1 of Kiln's image.
-var imagePackages = []string{
-	"ovn-central", "ovn-host", "openvswitch-switch", "iproute2", "nftables", "procps", "ca-certificates", "conntrack",
-	"ethtool", "iputils-ping",
-}
-
-// nodePackages are the additional packages of nodes and the test image: the container runtime, and tools that tests call.
+// nodePackages are the packages of nodes and the test image: programs of OVN and Open vSwitch, the container runtime, and tools that tests call.
 var nodePackages = []string{
-	"containerd", "runc", "iptables", "kmod", "mount", "curl", "bind9-dnsutils", "netcat-openbsd", "iperf", "tcpdump", "socat",
-	"isc-dhcp-client",
+	"ovn-central", "ovn-host", "openvswitch-switch", "iproute2", "nftables", "procps", "ca-certificates", "conntrack", "ethtool", "iputils-ping",
+	"containerd", "runc", "iptables", "kmod", "mount", "curl", "bind9-dnsutils", "netcat-openbsd", "iperf", "tcpdump", "socat", "isc-dhcp-client",
 }
 
 // unwanted lists files of Debian's packages to leave out.
@@ -37,15 +34,31 @@ var unwanted = []string{"/usr/share/doc/*", "/usr/share/man/*", "/usr/share/loca
 var foreign = []string{"/etc/openvswitch", "/etc/ovn", "/var/lib/openvswitch", "/var/lib/ovn", "/var/log/openvswitch", "/var/log/ovn"}
 
 func rootFileSystems(o Options) []cache.Artifact {
-	return []cache.Artifact{imageRootfs(o), nodeRootfs(o)}
+	return []cache.Artifact{imageRootfs(o, runtime.GOARCH), nodeRootfs(o)}
 }
 
-func imageRootfs(o Options) cache.Artifact {
-	return rootfs(o, Suite, "rootfs", "make the Debian "+Suite+" root file system of the image", imagePackages, nil)
+// imageRootfs is layer 1 of Kiln's image for an architecture, as an archive and unpacked.
+func imageRootfs(o Options, architecture string) cache.Artifact {
+	name := prepared.ImageRoot(architecture)
+	return cache.Artifact{
+		Name: name, Title: "make the root file system of the image for " + architecture, Outputs: []string{name + ".tar", name},
+		Inputs: func() ([]string, error) { return debian.Inputs(architecture) },
+		Build: func(ctx context.Context, into string) error {
+			log, err := os.OpenFile(o.Cache.Log(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+			if err != nil {
+				return fmt.Errorf("open log: %w", err)
+			}
+			defer log.Close()
+			archive := filepath.Join(into, name+".tar")
+			if err := debian.Build(ctx, architecture, archive, into, log); err != nil {
+				return err
+			}
+			return unpack(ctx, o.Cache.Log(name), archive, filepath.Join(into, name))
+		},
+	}
 }
 
 func nodeRootfs(o Options) cache.Artifact {
-	packages := append(append([]string{}, imagePackages...), nodePackages...)
 	options := make([]string, 0, len(unwanted))
 	for _, path := range unwanted {
 		options = append(options, "--dpkgopt=path-exclude="+path)
@@ -53,7 +66,7 @@ func nodeRootfs(o Options) cache.Artifact {
 	for _, path := range foreign {
 		options = append(options, `--customize-hook=rm -rf "$1"`+path)
 	}
-	a := rootfs(o, Suite, "node", "make the Debian "+Suite+" root file system of the nodes", packages, options)
+	a := rootfs(o, Suite, "node", "make the Debian "+Suite+" root file system of the nodes", nodePackages, options)
 	a.InUse = standing
 	return a
 }
@@ -99,9 +112,9 @@ func rootfs(o Options, suite, name, title string, packages, options []string) ca
 	}
 }
 
-// mirror returns mmdebstrap's optional last argument: KILN_DEBIAN_MIRROR, if set, replaces Debian's own mirror.
+// mirror returns mmdebstrap's optional last argument: debian.MirrorVariable, if set, replaces Debian's own mirror.
 func mirror() []string {
-	if mirror := os.Getenv("KILN_DEBIAN_MIRROR"); mirror != "" {
+	if mirror := os.Getenv(debian.MirrorVariable); mirror != "" {
 		return []string{mirror}
 	}
 	return nil

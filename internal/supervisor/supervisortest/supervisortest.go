@@ -38,7 +38,7 @@ func Program(t testing.TB, path string) []string {
 // File returns the path on this machine of a file of the root file system.
 func File(t testing.TB, path string) string {
 	t.Helper()
-	file, err := prepared.File(filepath.Join("rootfs", path))
+	file, err := prepared.File(filepath.Join(prepared.Root, path))
 	must(t, err)
 	return file
 }
