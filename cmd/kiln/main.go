@@ -22,7 +22,7 @@ func main() {
 	root.AddCommand(
 		newOperatorCommand(), newControllerCommand(), newAgentCommand(), // for the cluster, and for a node
 		newOVSDBCommand(), newNorthdCommand(), newOVSCommand(), // next to the daemons of OVN and Open vSwitch
-		newBackupsCommand(), newCleanUpCommand(), newHoldImageCommand(),
+		newBackupsCommand(), newCleanUpCommand(), newHoldImageCommand(), newVersionCommand(),
 	)
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		os.Exit(1)

@@ -55,6 +55,9 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 			if cmd.HasSubCommands() || cmd.Name() == "help" || cmd.Parent().Name() == "completion" {
 				return nil // these print help or a script, and need no API server
 			}
+			if cmd.Name() == "version" {
+				return nil // it connects after it has printed its own version
+			}
 			return p.connect(source())
 		},
 	}
@@ -65,7 +68,7 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 	f.StringVar(&overrides.CurrentContext, "context", "", "context of it to use")
 	f.StringVarP(&p.namespace, "namespace", "n", "kube-system", "where Kiln's pods are")
 	root.AddCommand(p.programs()...)
-	root.AddCommand(p.envCheck(source))
+	root.AddCommand(p.envCheck(source), p.version(source))
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}
