@@ -338,23 +338,24 @@ push: ## Build the image for amd64 and arm64 and push it: make push IMAGE=regist
 image-lock: ## Write the lock files of the image's Debian packages with the versions that the mirror has now
 	go run ./hack/image lock
 
-.PHONY: packaging
-packaging: ## Build the image twice for both platforms and compare; run the arm64 programs with qemu-user (installs it; needs `make prepare`)
-	$(LAB) prepare --packaging
-	go test -count=1 -timeout 30m -v ./test/packaging
+.PHONY: test-image
+test-image: ## Build the image twice for both platforms and compare; run the arm64 programs with qemu-user (installs it; needs `make prepare`)
+	$(LAB) prepare --image
+	go test -count=1 -timeout 30m -v ./test/image
 
-# VERSION and REPOSITORY: the version of a release, and the name of its image without the tag.
+# REPOSITORY: the name of a release's image without the tag.
 REPOSITORY ?= kiln.local/kiln
 
 .PHONY: release
-release: ## Write a release to dist/: make release VERSION=v1.2.3 REPOSITORY=registry.example/kiln (docs/development/releases.md)
-	@test -n "$(VERSION)" || { echo "name the version: make release VERSION=v1.2.3"; exit 1; }
+release: ## Write a release to dist/: make release VERSION=v1.2.3 REPOSITORY=registry.example/kiln (REPLACES=v1.2.2 for its bundle; docs/development/releases.md)
+	@test "$(origin VERSION)" = "command line" || { echo "name the version: make release VERSION=v1.2.3"; exit 1; }
 	@test -z "$$(git status --porcelain)" || { echo "a release is built from a commit: commit the changes first"; git status --short; exit 1; }
 	rm -rf dist _output/release && mkdir -p dist _output/release
 	$(MAKE) --no-print-directory build-installer IMAGE=$(REPOSITORY):$(VERSION)
-	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); \
-	go run ./hack/image layout --platforms $(ALL_PLATFORMS) --tag $(REPOSITORY):$(VERSION) --revision $$(git rev-parse HEAD) --output _output/release/kiln.oci.tar; \
-	go run ./hack/release --version '$(VERSION)' --image _output/release --dist dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./hack/image layout --platforms $(ALL_PLATFORMS) --tag $(REPOSITORY):$(VERSION) --revision $$(git rev-parse HEAD) \
+		--output _output/release/kiln.oci.tar >_output/release/reference
+	$(MAKE) --no-print-directory bundle IMAGE=$$(cat _output/release/reference) CREATED=$$(TZ=UTC git log -1 --format=%cd --date=format-local:%FT%TZ) BUNDLE=_output/release/bundle
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./hack/release --version '$(VERSION)' --parts _output/release --dist dist
 
 .PHONY: build-installer
 build-installer: ## Write dist/install.yaml: definitions, roles, admission policies and the operator (IMAGE=… sets its image)

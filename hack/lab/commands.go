@@ -27,7 +27,7 @@ import (
 )
 
 func (l *lab) prepare() *cobra.Command {
-	race, packaging := false, false
+	race, image := false, false
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Build programs, root file systems and images into the cache, where they are missing or out of date",
@@ -37,15 +37,15 @@ func (l *lab) prepare() *cobra.Command {
 			if race {
 				extra = append(extra, prepare.ForRace)
 			}
-			if packaging {
-				extra = append(extra, prepare.ForPackaging)
+			if image {
+				extra = append(extra, prepare.ForImage)
 			}
 			_, err := l.fill(cmd.Context(), extra...)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&race, "race", race, "install the packages that the race detector needs as well")
-	cmd.Flags().BoolVar(&packaging, "packaging", packaging, "install the packages that `make packaging` needs as well")
+	cmd.Flags().BoolVar(&image, "image", image, "install the packages that `make test-image` needs as well")
 	return cmd
 }
 

@@ -108,8 +108,11 @@ func ReadLayout(path, into string) (v1.ImageIndex, error) {
 		return nil, fmt.Errorf("read the image layout %s: %w", path, err)
 	}
 	found, err := indexes(all)
-	if err != nil || len(found) != 1 {
-		return nil, fmt.Errorf("the image layout %s has %d image indexes, not 1 (%w)", path, len(found), err)
+	if err != nil {
+		return nil, fmt.Errorf("read the image layout %s: %w", path, err)
+	}
+	if len(found) != 1 {
+		return nil, fmt.Errorf("the image layout %s has %d image indexes, not 1", path, len(found))
 	}
 	return found[0], nil
 }

@@ -35,8 +35,8 @@ type hostPackage struct {
 
 // Purposes of packages that few targets need.
 const (
-	ForRace      = "race"      // make test-race
-	ForPackaging = "packaging" // make packaging
+	ForRace  = "race"  // make test-race
+	ForImage = "image" // make test-image
 )
 
 // hostPackages is every Debian package that prepare, the lab, tests, benches and the demo use on the host, beyond Go, make and the packages
@@ -50,7 +50,7 @@ var hostPackages = []hostPackage{
 	{name: "libfaketime", file: fakeTime, use: "tests: database servers with clocks of their own"},
 	{name: "mmdebstrap", file: "/usr/bin/mmdebstrap", use: "root file systems"},
 	{name: "gcc", file: "/usr/bin/gcc", use: "the race detector", only: ForRace},
-	{name: "qemu-user", file: "/usr/bin/qemu-aarch64", use: "programs of the image for arm64", only: ForPackaging},
+	{name: "qemu-user", file: "/usr/bin/qemu-aarch64", use: "programs of the image for arm64", only: ForImage},
 	{name: "libc6-dev", file: "/usr/include/stdlib.h", use: "the race detector", only: ForRace},
 }
 

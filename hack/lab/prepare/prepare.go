@@ -23,7 +23,7 @@ type Options struct {
 	Report *progress.Reporter
 	// Lab is the lab's own program, which runs the temporary machine that imports the images.
 	Lab string
-	// Extra are the purposes whose host packages are installed as well: ForRace, ForPackaging.
+	// Extra are the purposes whose host packages are installed as well: ForRace, ForImage.
 	Extra []string
 }
 

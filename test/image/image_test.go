@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packaging tests the image as users get it: two complete builds are identical, it contains what it should, and its arm64 programs run. The tests take
-// minutes, so they run in `make packaging` and not in `make test`.
-package packaging
+// Package image tests the image as users get it: two complete builds are identical, it contains what it should, and its arm64 programs run. The tests take
+// minutes, so they run in `make test-image` and not in `make test`.
+package image
 
 import (
 	"archive/tar"
