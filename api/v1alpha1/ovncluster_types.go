@@ -84,6 +84,10 @@ type OVNClusterSpec struct {
 
 	// +optional
 	// +kubebuilder:default={}
+	Pinger Pinger `json:"pinger,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
 	Upgrade Upgrade `json:"upgrade,omitempty"`
 
 	// +optional

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -22,9 +23,23 @@ func main() {
 	root.AddCommand(
 		newOperatorCommand(), newControllerCommand(), newAgentCommand(), // for the cluster, and for a node
 		newOVSDBCommand(), newNorthdCommand(), newOVSCommand(), // next to the daemons of OVN and Open vSwitch
-		newBackupsCommand(), newCleanUpCommand(), newHoldImageCommand(), newVersionCommand(),
+		newBackupsCommand(), newCleanUpCommand(), newHoldImageCommand(), newPingerCommand(), newVersionCommand(),
 	)
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitError is an error that sets the exit code of the process.
+type exitError struct {
+	error
+	code int
+}
+
+func exitCode(err error) int {
+	var e exitError
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return 1
 }

@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/nodehealth"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/ovs"
 )
@@ -22,7 +23,7 @@ import (
 const tunnelTypesVariable = "KILN_TUNNEL_TYPES"
 
 // ovsHealthPort is the port of /healthz and /readyz.
-const ovsHealthPort = 10672
+const ovsHealthPort = nodehealth.Port
 
 func newOVSCommand() *cobra.Command {
 	o := ovs.Options{

@@ -174,6 +174,7 @@ func (w *tenancy) identify(t *testing.T) {
 		w.tokens[of.account] = w.token(t, testNamespace, of.account, of.pod)
 		w.clients[who] = w.client(t, w.tokens[of.account])
 	}
+	w.tokens[render.PingerName] = w.token(t, testNamespace, render.PingerName, "")
 	stolen := rest.CopyConfig(tenant)
 	stolen.Impersonate.UserName = "system:serviceaccount:" + testNamespace + ":" + render.ControllerName
 	err := w.patch("web", annotate("allocated", "true"))(t.Context(), w.client(t, stolen))

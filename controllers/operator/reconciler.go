@@ -108,6 +108,7 @@ var phases = []struct {
 	{"run the agents", (*Reconciler).runAgents},
 	{"pull the image on nodes", (*Reconciler).pullImage},
 	{"replace pods on nodes", (*Reconciler).replacePods},
+	{"run the pinger", (*Reconciler).runPinger},
 	{"prune", (*Reconciler).prune},
 	{"order authorities", (*Reconciler).orderAuthorities}, // last, because no other phase depends on cert-manager
 }

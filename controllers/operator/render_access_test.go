@@ -84,6 +84,9 @@ func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 		{render.AgentName, []right{"list pods", "list subnets.kubeovn.io", "watch ovnclusters.kubeovn.io"}, []right{
 			"list namespaces", "list leases.coordination.k8s.io @own",
 		}},
+		{render.PingerName, []right{"list pods @own", "watch ovnclusters.kubeovn.io"}, []right{
+			"list pods", "list nodes", "get nodes", "list services", "list subnets.kubeovn.io", "create pods @own", "create pods/exec @own",
+		}},
 		{"ovn-central", []right{"list pods @own", "list ovnclusters.kubeovn.io"}, []right{
 			"list pods", "list nodes", "get nodes", "list services", "list subnets.kubeovn.io",
 		}},
@@ -141,6 +144,7 @@ func withBackups() render.Config {
 // rendered returns all objects that the operator renders, with every option that adds one.
 func rendered() []render.Object {
 	c := withBackups()
+	c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
 	all := slices.Concat(render.AccessObjects(c), render.Policies(c), render.DisruptionBudgets(c))
 	for _, o := range render.Operands {
 		all = append(all, o.Objects(c)...)

@@ -35,10 +35,14 @@ type component struct {
 
 // components returns the components of this installation in the order of their start.
 func (p *pass) components() []string {
-	if p.cluster.Spec.Central.Backup.PersistentVolumeClaim == nil {
-		return render.Components()
+	names := render.Components()
+	if p.cluster.Spec.Central.Backup.PersistentVolumeClaim != nil {
+		names = append(names, render.BackupsName)
 	}
-	return append(render.Components(), render.BackupsName)
+	if p.cluster.Spec.Pinger.Mode == v1alpha1.PingerEnabled {
+		names = append(names, render.PingerName)
+	}
+	return names
 }
 
 // report computes the status at the end of a pass, writes it if it changed, and creates events for changed conditions.

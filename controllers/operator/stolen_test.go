@@ -36,6 +36,7 @@ var mayWrite = map[string][]grant{
 	render.OpenVSwitchAccount: {
 		{"create certificatesigningrequests.certificates.k8s.io", "the certificate of its chassis: kiln-chassis-requests"},
 	},
+	render.PingerName: {}, // it only reads
 	render.AgentName: {
 		{"patch nodes/status", "two conditions of its own node: kiln-node-status"},
 		{"create,patch leases.coordination.k8s.io @own", "the Lease of its own node as a gateway: kiln-gateway-leases"},

@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
+
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -25,6 +27,23 @@ func (r *Reconciler) runController(ctx context.Context, p *pass) error {
 // runAgents does not wait for agents: no phase needs them, and their component row reports their state.
 func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
 	return r.apply(ctx, p, render.AgentObjects(p.config))
+}
+
+// runPinger does not wait for the pods: the network does not need them. While an upgrade replaces pods, the pods of the pinger stay, because pods get
+// no network from an agent that is replaced.
+func (r *Reconciler) runPinger(ctx context.Context, p *pass) error {
+	objects := render.PingerObjects(p.config)
+	p.keepPods(objects)
+	return r.apply(ctx, p, objects)
+}
+
+// keepPods makes DaemonSets keep their pods while an upgrade has pods of other components to replace.
+func (p *pass) keepPods(objects []render.Object) {
+	for _, o := range objects {
+		if set, isSet := o.(*appsv1.DaemonSet); isSet && p.upgrade.Stage != "" {
+			set.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+		}
+	}
 }
 
 // runWorkload applies a workload and returns nil when one of its pods is ready. Then the next phase can begin, and one

@@ -20,13 +20,23 @@ import (
 // readyTimeout bounds one readiness check. The kubelet's own limit is one second by default.
 const readyTimeout = 5 * time.Second
 
+// Endpoint is one more path that ServeHealth serves to GET requests.
+type Endpoint struct {
+	Path    string
+	Handler http.Handler
+}
+
 // ServeHealth serves paths on address until ctx ends: /healthz returns 200 while the supervisor runs; /readyz returns 200
 // while ready returns nil, otherwise 503 with the error; version.Path returns the versions of the running programs; adminapi.MetricsPath is served by
-// metrics unless it is nil.
+// metrics unless it is nil. It also serves more.
 func ServeHealth(
 	ctx context.Context, address string, ready func(context.Context) error, versions func(context.Context) (version.Programs, error), metrics http.Handler,
+	more ...Endpoint,
 ) error {
 	mux := http.NewServeMux()
+	for _, e := range more {
+		mux.Handle("GET "+e.Path, e.Handler)
+	}
 	if metrics != nil {
 		mux.Handle("GET "+adminapi.MetricsPath, metrics)
 	}

@@ -41,6 +41,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^transit_test.go:`), "probes fail several times before the kubelet restarts a container, and a failover has a limit of its own"},
 	{regexp.MustCompile(`^latency_test.go:.*measureCNI`), "two kubelets end 100 pods"},
 	{regexp.MustCompile(`^(switches|changes)_test.go:`), "the operator replaces pods node by node"},
+	{regexp.MustCompile(`^pinger_test.go:`), "checks of a fault end at their timeouts, and ports have 5 s to be bound"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }

@@ -106,6 +106,11 @@ func accesses(patchPods bool) []access {
 			// does.
 			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"create", "patch"}, "leases")},
 		},
+		{
+			account: PingerName, app: PingerName, component: PingerName,
+			cluster: []rbacv1.PolicyRule{clusters},               // its settings
+			own:     []rbacv1.PolicyRule{rule("", read, "pods")}, // its targets
+		},
 	}
 }
 

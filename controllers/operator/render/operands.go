@@ -17,6 +17,8 @@ const (
 	OpenVSwitch    = "ovs-ovn"
 	ControllerName = "kube-ovn-controller"
 	AgentName      = "kube-ovn-cni"
+	// PingerName checks the network from a pod of every node.
+	PingerName = "kube-ovn-pinger"
 	// BackupsName stores backups on a PersistentVolumeClaim, if the spec names one.
 	BackupsName = "ovn-central-backups"
 	// ImageName pulls an image on nodes before their pods are replaced.
@@ -49,13 +51,14 @@ type Operand struct {
 	Removal RemovalStep
 }
 
-// RemovalStep orders the end of operands: first the components that change the network, then the daemons that compute and forward and the backups, then
+// RemovalStep orders the end of operands: first the pods with a network of Kiln, which the agents take down, then the components that change the network, then the daemons that compute and forward and the backups, then
 // the databases.
 type RemovalStep int
 
 // Steps of a removal. After them CleanUpName runs.
 const (
-	StopWriters RemovalStep = iota + 1
+	StopPods RemovalStep = iota + 1
+	StopWriters
 	StopDaemons
 	StopDatabases
 )
@@ -87,6 +90,7 @@ var Operands = []Operand{
 		Stage: v1alpha1.StageNodes, VersionPort: agentHealthPort, Removal: StopWriters,
 	},
 	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Optional: true, Removal: StopDaemons},
+	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Optional: true, Removal: StopPods},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
 	{Name: CleanUpName, Kind: "DaemonSet", Objects: func(c Config) []Object { return []Object{CleanUp(c)} }, Hidden: true},
 }

@@ -87,6 +87,9 @@ func everything() Config {
 		}}, Replicas: 2, LogLevel: 3,
 	}
 	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", CNIConfPriority: "10", LogLevel: 4}
+	c.Spec.Pinger = v1alpha1.Pinger{Workload: v1alpha1.Workload{Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
+	}}, LogLevel: 5, Peers: new(int32(3))}
 	return c
 }
 
@@ -99,9 +102,13 @@ var operands = map[string]func(Config) []Object{
 	"openvswitch": OpenVSwitchObjects,
 	"controller":  ControllerObjects,
 	"agent":       AgentObjects,
-	"disruption":  DisruptionBudgets,
-	"image":       ImageObjects,
-	"cleanup":     func(c Config) []Object { return []Object{CleanUp(c)} },
+	"pinger": func(c Config) []Object {
+		c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
+		return PingerObjects(c)
+	},
+	"disruption": DisruptionBudgets,
+	"image":      ImageObjects,
+	"cleanup":    func(c Config) []Object { return []Object{CleanUp(c)} },
 	"backups": func(c Config) []Object {
 		c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "ovn-backups"}
 		return BackupsObjects(c)
@@ -126,6 +133,7 @@ func TestLogsAndProfilesChangeNoObject(t *testing.T) {
 		}
 		quiet, loud := defaults(), defaults()
 		loud.Spec.Central.LogLevel, loud.Spec.Controller.LogLevel, loud.Spec.Agent.LogLevel = 1, 2, 3
+		loud.Spec.Pinger.LogLevel = 4
 		loud.Spec.Logging = v1alpha1.Logging{
 			Format: v1alpha1.LogText, OperatorLevel: 4, Databases: "dbg", Northd: "dbg", OpenVSwitch: "off", OVNController: "err",
 		}

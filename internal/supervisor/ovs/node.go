@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/nodehealth"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
@@ -89,7 +90,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	n.vswitch.BeforeStop = n.beforeSwitchStops
 	metrics := supervisor.MetricsHandler(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), supervisor.NewCollector(n.collect))
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions, metrics) })
+	group.Go(func() error {
+		report := supervisor.Endpoint{Path: nodehealth.Path, Handler: n.reports()}
+		return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions, metrics, report)
+	})
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
 	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
 	group.Go(func() error {

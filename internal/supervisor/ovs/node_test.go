@@ -273,6 +273,7 @@ func TestUserspaceNode(t *testing.T) {
 		untilLevel(t, "err", switches...)
 		untilLevel(t, "warn", filepath.Join(o.OVNRunDir, "ovn-controller.*.ctl"))
 	})
+	t.Run("the report distinguishes faults of daemons and ports", func(t *testing.T) { checkReport(t, c, o) })
 	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
 		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
 		supervisortest.Eventually(t, "the addresses are there", moved)
