@@ -10,19 +10,28 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	utilexec "k8s.io/client-go/util/exec"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/internal/kubectlko"
 )
 
+// completer is the name under which kubectl runs a plugin's completion: a link to this program.
+const completer = "kubectl_complete-ko"
+
 func main() {
 	log.SetLogger(logr.Discard()) // avoids the Kubernetes client's warning about a missing logger
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	err := kubectlko.NewCommand(os.Stdout, os.Stderr).ExecuteContext(ctx)
+	command := kubectlko.NewCommand(os.Stdin, os.Stdout, os.Stderr)
+	if filepath.Base(os.Args[0]) == completer {
+		command.SetArgs(append([]string{cobra.ShellCompRequestCmd}, os.Args[1:]...))
+	}
+	err := command.ExecuteContext(ctx)
 	if err == nil {
 		return
 	}

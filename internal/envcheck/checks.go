@@ -203,7 +203,7 @@ func definitions(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 		}
 	}
 	var missing []string
-	for _, kind := range append(kinds(), "OVNCluster") {
+	for _, kind := range append(Kinds(), "OVNCluster") {
 		if !served[kind] {
 			missing = append(missing, kind)
 		}

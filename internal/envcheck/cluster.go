@@ -245,20 +245,20 @@ var attachments = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1
 
 // readObjects reads the objects of all kinds of kubeovn.io/v1. They are not decoded here, so that one that cannot be decoded hides no other.
 func (c *Cluster) readObjects(ctx context.Context, r client.Reader) error {
-	for _, kind := range kinds() {
-		items, err := listUntyped(ctx, r, kubeovnv1.GroupVersion.WithKind(kind))
+	for _, kind := range Kinds() {
+		items, err := ListUntyped(ctx, r, kubeovnv1.GroupVersion.WithKind(kind))
 		if err != nil {
 			return err
 		}
 		c.Objects[kind] = items
 	}
 	var err error
-	c.Attachments, err = listUntyped(ctx, r, attachments)
+	c.Attachments, err = ListUntyped(ctx, r, attachments)
 	return err
 }
 
-// kinds returns the names of all kinds of kubeovn.io/v1, sorted.
-func kinds() []string {
+// Kinds returns the names of all kinds of kubeovn.io/v1, sorted.
+func Kinds() []string {
 	scheme := runtime.NewScheme()
 	if err := kubeovnv1.AddToScheme(scheme); err != nil {
 		panic(err) // it fails for a programming error only
@@ -273,7 +273,8 @@ func kinds() []string {
 	return names
 }
 
-func listUntyped(ctx context.Context, r client.Reader, kind schema.GroupVersionKind) (items []unstructured.Unstructured, err error) {
+// ListUntyped returns the objects of a kind, in pages; none if the API server does not serve it.
+func ListUntyped(ctx context.Context, r client.Reader, kind schema.GroupVersionKind) (items []unstructured.Unstructured, err error) {
 	next := client.Continue("")
 	for first := true; first || next != ""; first = false {
 		var objects unstructured.UnstructuredList

@@ -21,7 +21,7 @@ import (
 )
 
 func TestKinds(t *testing.T) {
-	if got := kinds(); len(got) != 25 || !slices.Contains(got, "Subnet") || slices.Contains(got, "SubnetList") {
+	if got := Kinds(); len(got) != 25 || !slices.Contains(got, "Subnet") || slices.Contains(got, "SubnetList") {
 		t.Errorf("%d kinds: %v", len(got), got)
 	}
 }

@@ -38,7 +38,7 @@ func decode(c *Cluster) *objects {
 		panic(err) // it fails for a programming error only
 	}
 	o := &objects{names: map[Finding][]string{}}
-	for _, kind := range kinds() {
+	for _, kind := range Kinds() {
 		items := c.Objects[kind]
 		if slices.ContainsFunc(kubeovnv1.UnimplementedKinds, func(k kubeovnv1.UnimplementedKind) bool { return k.Kind == kind }) {
 			o.unimplemented(kind, items)
@@ -47,7 +47,7 @@ func decode(c *Cluster) *objects {
 		for i := range items {
 			typed, err := scheme.New(kubeovnv1.GroupVersion.WithKind(kind))
 			if err != nil {
-				panic(err) // kinds returns kinds of the scheme
+				panic(err) // Kinds returns kinds of the scheme
 			}
 			o.object(kind, &items[i], typed.(client.Object))
 		}

@@ -25,21 +25,20 @@ import (
 
 // plugin is the state that the commands share.
 type plugin struct {
+	in          io.Reader
 	out, errOut io.Writer
-	config      *rest.Config
-	pods        kubernetes.Interface
-	objects     client.Client
-	namespace   string
+	// stdin is set if programs in pods read in.
+	stdin     bool
+	config    *rest.Config
+	pods      kubernetes.Interface
+	objects   client.Client
+	namespace string
 }
 
-// NewCommand returns the command `kubectl ko`. The output of programs in pods is written to out and errOut.
-func NewCommand(out, errOut io.Writer) *cobra.Command {
-	p := &plugin{out: out, errOut: errOut}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	overrides := &clientcmd.ConfigOverrides{}
-	source := func() clientcmd.ClientConfig {
-		return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
-	}
+// NewCommand returns the command `kubectl ko`. Programs in pods read in, and their output is written to out and errOut.
+func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
+	p := &plugin{in: in, out: out, errOut: errOut}
+	var source func() clientcmd.ClientConfig
 	root := &cobra.Command{
 		Use:              "kubectl-ko",
 		Annotations:      map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ko"},
@@ -52,32 +51,32 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.HasSubCommands() || cmd.Name() == "help" || cmd.Parent().Name() == "completion" {
-				return nil // these print help or a script, and need no API server
-			}
-			if cmd.Name() == "version" {
-				return nil // it connects after it has printed its own version
+			if cmd.HasSubCommands() || slices.Contains(offline, cmd.Name()) || cmd.Parent().Name() == "completion" {
+				return nil
 			}
 			return p.connect(source())
 		},
 	}
+	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	f := root.PersistentFlags()
-	f.StringVar(&rules.ExplicitPath, "kubeconfig", "", "file that says how to reach the API server")
-	f.StringVar(&overrides.CurrentContext, "context", "", "context of it to use")
-	f.StringVarP(&p.namespace, "namespace", "n", "kube-system", "where Kiln's pods are")
-	root.AddCommand(p.programs()...)
-	root.AddCommand(p.envCheck(source), p.version(source))
+	source = p.connectionFlags(f)
+	f.BoolVarP(&p.stdin, "stdin", "i", false, "pass the standard input to the program in the pod, as in `kubectl ko -i ofctl NODE add-flows br-int -`")
+	root.AddCommand(p.programs(source)...)
+	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.logs())
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}
 	return root
 }
 
+// offline are commands that print help, completions or their own version, and connect to the API server themselves if they need it.
+var offline = []string{"help", "version", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
+
 // notImplemented are commands of Kube-OVN's plugin that this version does not have. Scripts call them, so the error says that the command is missing
 // here and not misspelt.
-var notImplemented = []string{"diagnose", "log", "ovn-trace", "perf", "reload", "tcpdump", "trace"}
+var notImplemented = []string{"ovn-trace", "perf", "tcpdump", "trace"}
 
 // known returns an error if the first argument, which names no command, is there. Without it cobra prints help and reports success, which
 // scripts take for the answer of the command.

@@ -14,7 +14,8 @@ func TestUnknownCommandsFail(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/does/not/exist")
 	for args, want := range map[string]string{
 		"trace default/web 10.0.0.1 icmp": `command "trace" of Kube-OVN's plugin is not implemented yet`,
-		"log all":                         `command "log" of Kube-OVN's plugin is not implemented yet`,
+		"tcpdump default/web":             `command "tcpdump" of Kube-OVN's plugin is not implemented yet`,
+		"log everything":                  `invalid argument "everything"`,
 		"statuss":                         `unknown command "statuss"`,
 		"-n kiln nbctk show":              `unknown command "nbctk" (is it nbctl or sbctl?)`,
 		"nb nosuch":                       `unknown command "nosuch"`,
@@ -37,7 +38,7 @@ func TestUnknownCommandsFail(t *testing.T) {
 // TestMissingCommandsAreMissing fails when a command is implemented that is still listed as not implemented.
 func TestMissingCommandsAreMissing(t *testing.T) {
 	for _, name := range notImplemented {
-		if found, rest, err := NewCommand(nil, nil).Find([]string{name}); err == nil && len(rest) == 0 && found.HasParent() {
+		if found, rest, err := NewCommand(nil, nil, nil).Find([]string{name}); err == nil && len(rest) == 0 && found.HasParent() {
 			t.Errorf("%s is implemented: remove it from notImplemented", name)
 		}
 	}
@@ -45,7 +46,7 @@ func TestMissingCommandsAreMissing(t *testing.T) {
 
 func run(args ...string) (string, error) {
 	var out bytes.Buffer
-	cmd := NewCommand(&out, &out)
+	cmd := NewCommand(strings.NewReader(""), &out, &out)
 	cmd.SetArgs(args)
 	err := cmd.Execute()
 	return out.String(), err

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 )
@@ -46,7 +47,7 @@ func prefix(program ...string) func([]string) []string {
 }
 
 // programs returns the commands that run a program in a pod. Flags after a program's name are passed to the program.
-func (p *plugin) programs() []*cobra.Command {
+func (p *plugin) programs(source func() clientcmd.ClientConfig) []*cobra.Command {
 	var commands []*cobra.Command
 	for _, db := range databases {
 		commands = append(commands, &cobra.Command{
@@ -67,6 +68,7 @@ func (p *plugin) programs() []*cobra.Command {
 			Use:                program.name + " NODE [ARGUMENT…]",
 			Short:              program.short,
 			DisableFlagParsing: true,
+			ValidArgsFunction:  p.completeNodes(source),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				if len(args) == 0 {
 					return errors.New("which node? kubectl ko " + program.name + " NODE …")
@@ -80,6 +82,15 @@ func (p *plugin) programs() []*cobra.Command {
 		})
 	}
 	return commands
+}
+
+// podsOf returns the pods of a component.
+func (p *plugin) podsOf(ctx context.Context, component string) ([]corev1.Pod, error) {
+	list, err := p.pods.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: componentLabel + "=" + component})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of %s: %w", component, err)
+	}
+	return list.Items, nil
 }
 
 // podOn returns a component's running pod on a node.
@@ -107,7 +118,7 @@ func notUpgraded(err error) bool {
 func (p *plugin) run(ctx context.Context, pod *corev1.Pod, argv []string, out io.Writer) error {
 	request := p.pods.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
-			Container: pod.Spec.Containers[0].Name, Command: argv, Stdout: true, Stderr: true,
+			Container: pod.Spec.Containers[0].Name, Command: argv, Stdin: p.stdin, Stdout: true, Stderr: true,
 		}, scheme.ParameterCodec)
 	sockets, err := remotecommand.NewWebSocketExecutor(p.config, "GET", request.URL().String())
 	if err != nil {
@@ -121,7 +132,11 @@ func (p *plugin) run(ctx context.Context, pod *corev1.Pod, argv []string, out io
 	if err != nil {
 		return fmt.Errorf("execute in pod %s: %w", pod.Name, err)
 	}
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: p.errOut}); err != nil {
+	streams := remotecommand.StreamOptions{Stdout: out, Stderr: p.errOut}
+	if p.stdin {
+		streams.Stdin = p.in
+	}
+	if err := executor.StreamWithContext(ctx, streams); err != nil {
 		return fmt.Errorf("execute %s in pod %s: %w", argv[0], pod.Name, err)
 	}
 	return nil

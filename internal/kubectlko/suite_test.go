@@ -69,7 +69,7 @@ func (w *world) must(err error) {
 func (w *world) ko(args ...string) (said string, err error) {
 	w.Helper()
 	out := &bytes.Buffer{}
-	cmd := NewCommand(out, out)
+	cmd := NewCommand(strings.NewReader(""), out, out)
 	cmd.SetArgs(append([]string{"--kubeconfig=" + w.kubeconfig}, args...))
 	err = cmd.ExecuteContext(w.Context())
 	return out.String(), err

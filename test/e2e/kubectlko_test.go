@@ -6,6 +6,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,7 @@ const koNamespace = "e2e-ko"
 // ko runs `kubectl ko` and returns its output.
 func ko(ctx context.Context, args ...string) (string, error) {
 	out := &bytes.Buffer{}
-	cmd := kubectlko.NewCommand(out, GinkgoWriter)
+	cmd := kubectlko.NewCommand(strings.NewReader(""), out, GinkgoWriter)
 	cmd.SetArgs(append([]string{"--kubeconfig=" + suite.Lab.Kubeconfig()}, args...))
 	err := cmd.ExecuteContext(ctx)
 	return out.String(), err
@@ -46,6 +47,42 @@ var _ = Describe("kubectl ko", func() {
 		_, err := ko(ctx, "nbctl", "get", "Logical_Switch", "no-such-switch", "name")
 		Expect(err).To(MatchError(ContainSubstring("exit code 1")))
 	}, SpecTimeout(2*time.Minute))
+
+	It("reports the state of the network, for people and for scripts", func(ctx SpecContext) {
+		Expect(says(ctx, "status", "--wait", "--timeout=1m")).To(And(ContainSubstring("Available:"), ContainSubstring("kube-ovn-cni"), ContainSubstring("(leader)")))
+		var status kubectlko.Status
+		Expect(json.Unmarshal([]byte(says(ctx, "status", "-o", "json")), &status)).To(Succeed())
+		Expect(status.Healthy).To(BeTrue())
+		Expect(status.NodesWithoutNetwork).To(BeEmpty())
+		Expect(status.Northbound.Leader).NotTo(BeEmpty())
+		Expect(says(ctx, "diagnose", "subnet", "ovn-default")).To(And(ContainSubstring("Ready: True"), ContainSubstring("switch")))
+	}, SpecTimeout(2*time.Minute))
+
+	It("copies logs and the state of nodes", func(ctx SpecContext) {
+		dir := GinkgoT().TempDir()
+		says(ctx, "log", "all", "--directory="+dir)
+		for _, pattern := range []string{"kube-ovn-controller-*.log", "ovn-central-nb-*.log"} {
+			Expect(filepath.Glob(filepath.Join(dir, "*", pattern))).NotTo(BeEmpty(), pattern)
+		}
+		for _, file := range []string{"linux/routes", "linux/nftables", "linux/flows"} {
+			content, err := os.ReadFile(filepath.Join(dir, suite.Workers[0], file))
+			Expect(err).NotTo(HaveOccurred())
+			Expect(strings.Count(string(content), "\n")).To(BeNumerically(">", 2), file)
+		}
+	}, SpecTimeout(3*time.Minute))
+
+	It("replaces the pods of a component one by one", Label(disruptive, mayRestart), func(ctx SpecContext) {
+		before, err := suite.Cluster.PodsOf(ctx, "ovn-central-northd")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(says(ctx, "reload", "ovn-central-northd", "--yes")).To(ContainSubstring("replacing ovn-central-northd-"))
+		after, err := suite.Cluster.PodsOf(ctx, "ovn-central-northd")
+		Expect(err).NotTo(HaveOccurred())
+		for i := range after {
+			Expect(after[i].UID).NotTo(Equal(before[0].UID))
+		}
+		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+		expectAllChecks(ctx)
+	}, SpecTimeout(4*time.Minute))
 
 	It("reports the state of databases", func(ctx SpecContext) {
 		for _, db := range []string{"nb", "sb"} {
