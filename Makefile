@@ -181,22 +181,22 @@ migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and fo
 	$(E2E) -test.timeout 40m -ginkgo.label-filter=migrate || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
-# WAYS: the ways to install that packaging tests (test/e2e/packaging_test.go), each in a new lab. Two of them need kube-proxy.
+# WAYS: the ways to install that test-install tests (test/e2e/packaging_test.go), each in a new lab. Two of them need kube-proxy.
 WAYS ?= installer dual-stack no-kube-proxy bundle
 flags-installer := --kube-proxy
 flags-dual-stack := --kube-proxy
 
-.PHONY: packaging
-packaging: images ## Install, check, upgrade under traffic and uninstall by install.yaml, two overlays and the bundle, each in a new lab (needs `make prepare`; WAYS=bundle for some)
-	failed=; for way in $(WAYS); do $(MAKE) --no-print-directory packaging-$$way || failed="$$failed $$way"; done; test -z "$$failed" || { echo "failed ways:$$failed"; exit 1; }
+.PHONY: test-install
+test-install: images ## Install, check, upgrade under traffic and uninstall by install.yaml, two overlays and the bundle, each in a new lab (needs `make prepare`; WAYS=bundle for some)
+	failed=; for way in $(WAYS); do $(MAKE) --no-print-directory install-by-$$way || failed="$$failed $$way"; done; test -z "$$failed" || { echo "failed ways:$$failed"; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
-.PHONY: packaging-installer packaging-dual-stack packaging-no-kube-proxy packaging-bundle
-packaging-installer packaging-dual-stack packaging-no-kube-proxy packaging-bundle: packaging-%:
+.PHONY: install-by-installer install-by-dual-stack install-by-no-kube-proxy install-by-bundle
+install-by-installer install-by-dual-stack install-by-no-kube-proxy install-by-bundle: install-by-%:
 	$(LAB) down
 	$(LAB_UP) $(flags-$*)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	export PACKAGING=$*; $(E2E) -test.timeout 40m -ginkgo.label-filter=packaging || { $(LAB) status; exit 1; }
+	export INSTALL_BY=$*; $(E2E) -test.timeout 40m -ginkgo.label-filter=packaging || { $(LAB) status; exit 1; }
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
@@ -361,15 +361,15 @@ release: ## Write a release to dist/: make release VERSION=v1.2.3 REPOSITORY=reg
 build-installer: ## Write dist/install.yaml: definitions, roles, admission policies and the operator (IMAGE=… sets its image)
 	$(PACKAGING) render --image $(IMAGE) --output dist/install.yaml config/default
 
-# NEXT_VERSION is the version in bundle/. VERSION: the semantic version of a bundle. REPLACES: the earlier version that it is an upgrade of. BUNDLE: its directory.
+# NEXT_VERSION is the version in bundle/. VERSION: the semantic version of another bundle. REPLACES: the earlier version that it is an upgrade of.
+# BUNDLE: its directory.
 NEXT_VERSION := v0.1.0
-VERSION ?= $(NEXT_VERSION)
 REPLACES ?=
 BUNDLE ?= bundle
 
 .PHONY: bundle
 bundle: ## Write the bundle for the Operator Lifecycle Manager (VERSION=v0.2.0 REPLACES=v0.1.0 IMAGE=…@sha256:… BUNDLE=dist/bundle for a release)
-	$(PACKAGING) bundle --version $(VERSION) --image $(IMAGE) $(if $(REPLACES),--replaces $(REPLACES)) $(if $(CREATED),--created $(CREATED)) --output $(BUNDLE)
+	$(PACKAGING) bundle --version $(or $(VERSION),$(NEXT_VERSION)) --image $(IMAGE) $(if $(REPLACES),--replaces $(REPLACES)) $(if $(CREATED),--created $(CREATED)) --output $(BUNDLE)
 
 # BUNDLES: directories of bundles and their images, in the order of the versions.
 BUNDLES ?=

@@ -19,10 +19,12 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/test/applied"
 )
 
 // TestSamplesBecomeReady applies config/samples like `kubectl apply -k`, except the OVNCluster, with the controller's defaults. Every network
-// resource becomes ready, and every pod gets its network. The end-to-end suite does the same with all components.
+// resource becomes ready, and every pod gets its network. Applying them again changes nothing. The end-to-end suite does the same with all
+// components.
 func TestSamplesBecomeReady(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
@@ -45,11 +47,17 @@ func TestSamplesBecomeReady(t *testing.T) {
 	}
 	for _, o := range objects {
 		await(t, func() string {
-			if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			stored := o.DeepCopy()
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), stored); err != nil {
 				return err.Error()
 			}
-			return unready(o)
+			return unready(stored)
 		})
+	}
+	for _, o := range objects {
+		if diff, err := applied.Diff(t.Context(), c, o, "kubectl"); err != nil || diff != "" {
+			t.Errorf("%s %s, applied again: %v\n%s", o.GetKind(), o.GetName(), err, diff)
+		}
 	}
 }
 

@@ -118,10 +118,16 @@ type settledWorkload struct {
 	pods   int32
 }
 
-// install creates the OVNCluster and starts its components, each once the operator has created its workload.
+// install creates the OVNCluster and starts its components.
 func (s *scenario) install(t *testing.T) {
 	t.Helper()
 	s.create(t)
+	s.installCreated(t)
+}
+
+// installCreated starts the components of an OVNCluster that exists, each once the operator has created its workload.
+func (s *scenario) installCreated(t *testing.T) {
+	t.Helper()
 	await := func(o client.Object, name string) {
 		newG(t).Eventually(s.exists(t, o, name)).Should(Succeed(), name)
 	}

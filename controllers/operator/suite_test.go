@@ -141,8 +141,8 @@ func (w *world) prepare(ctx context.Context, config *rest.Config) error {
 			return err
 		}
 		for _, o := range objects {
-			if err := w.admin.Create(ctx, o); err != nil {
-				return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
+			if err := w.admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(gitOps)); err != nil {
+				return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 			}
 		}
 	}

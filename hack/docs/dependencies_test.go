@@ -27,7 +27,7 @@ func TestDependencies(t *testing.T) {
 		{"internal/supervisor/...", []string{module + "internal/northbound", module + "controllers", module + "agent"}},
 		{"internal/northbound/translate", []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go"}},
 		// Libraries of hack and of tests only (docs/decisions/2026-11-25-packages.md).
-		{"cmd/...", []string{"github.com/operator-framework", "sigs.k8s.io/kustomize"}},
+		{"cmd/...", []string{"github.com/operator-framework", "sigs.k8s.io/kustomize", "github.com/yuin"}},
 		{"cmd/kube-ovn", []string{"net/http", "os/exec", "k8s.io", "sigs.k8s.io"}},
 		{"internal/ipam", []string{"k8s.io", "sigs.k8s.io"}},
 		{"api/...", []string{"k8s.io/client-go", module + "controllers", module + "internal"}},

@@ -28,12 +28,12 @@ import (
 )
 
 const (
-	// packaging is the label of the specs of `make packaging`.
+	// packaging is the label of the specs of `make test-install`.
 	packaging   = "packaging"
 	configFiles = "../../config"
 )
 
-// way is a way to install Kiln. PACKAGING names the one by which the suite installs it.
+// way is a way to install Kiln. INSTALL_BY names the one by which the suite installs it.
 type way struct {
 	// apply installs a version, or upgrades to it.
 	apply func(ctx context.Context, image string)
@@ -53,10 +53,10 @@ func ways() map[string]way {
 	}
 }
 
-// chosenWay returns the way of PACKAGING, and false without that variable.
+// chosenWay returns the way of INSTALL_BY, and false without that variable.
 func chosenWay() (way, bool) {
 	GinkgoHelper()
-	name := os.Getenv("PACKAGING")
+	name := os.Getenv("INSTALL_BY")
 	if name == "" {
 		return way{}, false
 	}
@@ -214,15 +214,17 @@ func deleteBundle(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// The suite has installed Kiln by the way of PACKAGING.
+// The suite has installed Kiln by the way of INSTALL_BY.
 var _ = Describe("an installation by packages", Ordered, Label(packaging, disruptive, mayRestart), func() {
 	var chosen way
 	BeforeAll(func(ctx SpecContext) {
 		var found bool
 		chosen, found = chosenWay()
-		Expect(found).To(BeTrue(), "run `make packaging`")
-		for _, n := range suite.Lab.Nodes() {
-			exec(ctx, n.Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "images", "tag", "--force", headImage, nextImage)
+		Expect(found).To(BeTrue(), "run `make test-install`")
+		var nodes corev1.NodeList // machines without power have no Node object
+		Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
+		for i := range nodes.Items {
+			exec(ctx, nodes.Items[i].Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "images", "tag", "--force", headImage, nextImage)
 		}
 	}, NodeTimeout(time.Minute))
 
@@ -244,14 +246,14 @@ var _ = Describe("an installation by packages", Ordered, Label(packaging, disrup
 				"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 				"Deployment", "StatefulSet", "DaemonSet", "ServiceAccount", "CustomResourceDefinition",
 			} {
-				text, err := kubectl(ctx, "get", kind, "--all-namespaces", "--output=name", "--selector=app.kubernetes.io/part-of=kiln")
+				text, err := kubectl(ctx, "get", kind, "--all-namespaces", "--output=name", "--ignore-not-found", "--selector=app.kubernetes.io/part-of=kiln")
 				Expect(err).NotTo(HaveOccurred())
 				names = append(names, strings.Fields(text)...)
 			}
 			return names
 		}
 		Eventually(left).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
-		text, err := kubectl(ctx, "get", "CustomResourceDefinition", "--output=name")
+		text, err := kubectl(ctx, "get", "CustomResourceDefinition", "--output=name", "--ignore-not-found")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(text).NotTo(ContainSubstring("kubeovn.io"))
 		_, err = suite.Cluster.AppsV1().Deployments(cluster.Namespace).Get(ctx, "kiln-operator", metav1.GetOptions{})

@@ -86,7 +86,8 @@ func TestValidators(t *testing.T) {
 	}))
 	for name, v := range map[string]interfaces.Validator{
 		"ClusterServiceVersion": validation.ClusterServiceVersionValidator, "CustomResourceDefinition": validation.CustomResourceDefinitionValidator,
-		"Bundle": validation.BundleValidator, "OperatorHub": validation.OperatorHubValidator, "OperatorHubV2": validation.OperatorHubV2Validator,
+		"OperatorHub": validation.OperatorHubValidator, //nolint:staticcheck // deprecated, but catalogs still run it
+		"Bundle":      validation.BundleValidator, "OperatorHubV2": validation.OperatorHubV2Validator,
 		"StandardCapabilities": validation.StandardCapabilitiesValidator, "StandardCategories": validation.StandardCategoriesValidator,
 		"Object": validation.ObjectValidator, "OperatorGroup": validation.OperatorGroupValidator, "Community": validation.CommunityOperatorValidator,
 		"AlphaDeprecatedAPIs": validation.AlphaDeprecatedAPIsValidator, "GoodPractices": validation.GoodPracticesValidator,

@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/test/applied"
 )
 
 var config = filepath.Join("..", "..", "..", "config")
@@ -77,7 +78,7 @@ patches:
 `
 
 // TestOverlaysApply applies config/default, every overlay and a combination of components to an API server, one after another, as one user with
-// server-side apply. No field may be unknown or in conflict.
+// server-side apply. No field may be unknown or in conflict. Another manager of fields can then take the objects over without force.
 func TestOverlaysApply(t *testing.T) {
 	c := start(t)
 	entries, err := os.ReadDir(filepath.Join(config, "overlays"))
@@ -113,6 +114,7 @@ func TestOverlaysApply(t *testing.T) {
 			t.Fatal(err)
 		}
 		spec, operator := apply(t, c, dir, "kiln-system")
+		takeOver(t, c, dir)
 		if spec.APIServer.Host != "192.168.0.10" || spec.Services.NodeAccess != v1alpha1.NodeAccessKiln || spec.Central.Replicas != 3 ||
 			len(spec.Network.PodCIDRs) != 2 || spec.Certificates.IssuerRef == nil {
 			t.Errorf("the OVNCluster lacks fields of a component: %+v", spec)
@@ -169,7 +171,7 @@ func apply(t *testing.T, c client.Client, dir, namespace string) (v1alpha1.OVNCl
 		} else {
 			eventually.Wait{}.Succeeds(t, func() error { return established(t.Context(), c, definitions) })
 		}
-		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o)); err != nil {
+		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy())); err != nil {
 			t.Fatalf("apply %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
 	}
@@ -180,6 +182,20 @@ func apply(t *testing.T, c client.Client, dir, namespace string) (v1alpha1.OVNCl
 		t.Fatal(err)
 	}
 	return oc.Spec, operator
+}
+
+// takeOver applies a kustomization again, as a dry run by another manager of fields.
+func takeOver(t *testing.T, c client.Client, dir string) {
+	t.Helper()
+	objects, err := Objects(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if diff, err := applied.Diff(t.Context(), c, o, "another"); err != nil || diff != "" {
+			t.Errorf("another manager of fields applies %s %s: %v\n%s", o.GetKind(), o.GetName(), err, diff)
+		}
+	}
 }
 
 // established reports definitions that the API server does not serve yet.
