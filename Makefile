@@ -334,6 +334,11 @@ images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, an
 push: ## Build the image for amd64 and arm64 and push it: make push IMAGE=registry.example/kiln:v1 (PLATFORMS=… some; OCI=dist/kiln-….oci.tar pushes a release; INSECURE=1 plain HTTP)
 	go run ./hack/image push --platforms $(or $(PLATFORMS),$(ALL_PLATFORMS)) --tag $(IMAGE) $(if $(OCI),--from '$(OCI)') $(if $(INSECURE),--insecure)
 
+# kubebuilder's names. No Docker is needed.
+.PHONY: docker-build docker-push
+docker-build: images
+docker-push: push
+
 .PHONY: image-lock
 image-lock: ## Write the lock files of the image's Debian packages with the versions that the mirror has now
 	go run ./hack/image lock
