@@ -91,7 +91,8 @@ func fetch(ctx context.Context, m mirrors, packages []Package, into string, log 
 	}
 	cmd := exec.CommandContext(ctx, helper, args...)
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, &out), io.MultiWriter(log, &out)
+	both := io.MultiWriter(log, &out)
+	cmd.Stdout, cmd.Stderr = both, both // the same writer: os/exec then writes from one goroutine
 	err := cmd.Run()
 	if err == nil {
 		return nil
