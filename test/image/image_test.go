@@ -196,7 +196,8 @@ func checkSize(t *testing.T, img v1.Image) {
 	}
 }
 
-// checkPrograms runs programs of an image's files, those of another architecture with qemu-user.
+// checkPrograms runs programs of an image's files with qemu-user. nft and conntrack are left out: they open netfilter's netlink socket first, which qemu-user
+// does not have.
 func checkPrograms(t *testing.T, architecture, root string) {
 	t.Helper()
 	emulators := map[string]string{"amd64": "qemu-x86_64", "arm64": "qemu-aarch64"}
@@ -217,9 +218,7 @@ func checkPrograms(t *testing.T, architecture, root string) {
 		{"usr/bin/ovn-northd", []string{"--version"}, "", "", "ovn-northd "},
 		{"usr/bin/ovn-controller", []string{"--version"}, "", "", "ovn-controller "},
 		{"usr/bin/ovn-nbctl", []string{"--version"}, "", "", "ovn-nbctl "},
-		{"usr/sbin/nft", []string{"--version"}, "", "", "nftables v"},
 		{"usr/bin/ip", []string{"-V"}, "", "", "ip utility"},
-		{"usr/sbin/conntrack", []string{"--version"}, "", "", "conntrack v"},
 		{"usr/bin/busybox", []string{"sh", "-c", "echo $((6 * 7))"}, "", "", "42"},
 	} {
 		cmd := exec.CommandContext(t.Context(), emulators[architecture], append([]string{"-L", root, filepath.Join(root, c.program)}, c.args...)...)
