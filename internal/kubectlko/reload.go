@@ -120,11 +120,11 @@ func (p *plugin) awaitReady(ctx context.Context, component, without string) erro
 			return false, fmt.Errorf("component %s does not run anymore", component)
 		}
 		pods, err := p.podsOf(ctx, component)
-		if err != nil {
-			return false, nil //nolint:nilerr // the next attempt lists again
+		if refused(err) {
+			return false, err
 		}
 		ready := int32(0)
-		for i := range pods {
+		for i := range pods { // none after an error: the next attempt lists again
 			if string(pods[i].UID) == without {
 				return false, nil
 			}
@@ -132,7 +132,7 @@ func (p *plugin) awaitReady(ctx context.Context, component, without string) erro
 				ready++
 			}
 		}
-		return ready >= oc.Status.Components[at].Desired, nil
+		return err == nil && ready >= oc.Status.Components[at].Desired, nil
 	})
 }
 
