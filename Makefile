@@ -248,7 +248,7 @@ faults: images ## Every fault of docs/operations/reliability.md, one after anoth
 # Groups of the e2e suite for test-kernel, by files of test/e2e. Each takes about ten minutes in a lab with one CPU. removal must be the first:
 # it compares nodes with their state before Kiln was installed.
 KERNEL_GROUPS := removal main services rules policies policykinds vpcs transit subnets gateways tenants restarts members
-files-main := main churn kubectlko badinput sctp levels samples pinger
+files-main := main churn kubectlko badinput sctp levels metrics samples pinger
 files-services := service vip switches
 files-rules := lbrule routerlbrule
 files-policies := policy
@@ -311,6 +311,13 @@ actionlint: $(ACTIONLINT) ## Check the workflows
 .PHONY: govulncheck
 govulncheck: $(GOVULNCHECK) ## Known vulnerabilities of the Go modules that the programs use (needs internet access)
 	$(GOVULNCHECK) ./...
+
+PROMTOOL ?= promtool
+
+.PHONY: check-alerts
+check-alerts: ## Check the grammar of the alerts, and that they fire (promtool, of Debian's package prometheus)
+	$(PROMTOOL) check rules controllers/operator/render/alerts.yaml
+	$(PROMTOOL) test rules controllers/operator/render/alerts.test.yaml
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code

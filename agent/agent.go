@@ -71,8 +71,9 @@ type Options struct {
 	// CNISocket is the socket on which the agent listens, OVSSocket the socket of the Open vSwitch database.
 	CNISocket string
 	OVSSocket string
-	// Address is the listen address of metrics, /healthz and /readyz.
-	Address string
+	// Address is the listen address of metrics, /healthz and /readyz. MetricsFilter limits who may read metrics; nil for no limit.
+	Address       string
+	MetricsFilter func(*rest.Config, *http.Client) (metricsserver.Filter, error) `json:"-"` // tests pass options to another process
 	// Sysctls is the directory through which kernel parameters are written; /proc/sys when empty.
 	Sysctls string
 }
@@ -245,7 +246,8 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 			ByObject:         watched(o),
 		},
 		Metrics: metricsserver.Options{
-			BindAddress: o.Address,
+			BindAddress:    o.Address,
+			FilterProvider: o.MetricsFilter,
 			ExtraHandlers: map[string]http.Handler{
 				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
 				"/readyz":    healthz.CheckHandler{Checker: ready},

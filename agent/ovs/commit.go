@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/internal/batch"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
 // maxBatch bounds the requests of one transaction.
@@ -173,15 +174,20 @@ func (b *Bridge) transact(requests []*request) error {
 		return err
 	}
 	transactions.Inc()
+	start := time.Now()
 	results, err := b.client.Transact(ctx, operations...)
+	var refused error
+	if err == nil {
+		_, refused = ovsdb.CheckOperationResults(results, operations)
+	}
+	ovsdbclient.Observe("Open_vSwitch", "transact", err == nil && refused == nil, time.Since(start))
 	switch {
 	case err != nil && ctx.Err() == nil:
 		return fmt.Errorf("%w: %w (%w)", errNoAnswer, ErrDisconnected, err)
 	case err != nil:
 		return fmt.Errorf("%w (%w)", ErrDisconnected, err)
-	}
-	if _, err := ovsdb.CheckOperationResults(results, operations); err != nil {
-		return fmt.Errorf("%w: %w", errRefused, err)
+	case refused != nil:
+		return fmt.Errorf("%w: %w", errRefused, refused)
 	}
 	return nil
 }

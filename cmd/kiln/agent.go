@@ -34,7 +34,9 @@ func newAgentCommand() *cobra.Command {
 		Short: "Attach the pods of a node to OVN and connect the node itself",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			apply, err := component{verbosity: agentVerbosity, profilingPort: agentHealthPort + profilingOffset}.observer(command.Context())
+			access := newAccess(agentHealthPort)
+			o.MetricsFilter = access.Filter
+			apply, err := component{verbosity: agentVerbosity, profilingPort: agentHealthPort + profilingOffset, access: access}.observer(command.Context())
 			if err != nil {
 				return err
 			}

@@ -50,7 +50,10 @@ func newControllerCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if o.Observe, err = controllerComponent.observer(cmd.Context()); err != nil {
+			process := controllerComponent
+			process.access = newAccess(controllerHealthPort)
+			o.MetricsFilter = process.access.Filter
+			if o.Observe, err = process.observer(cmd.Context()); err != nil {
 				return err
 			}
 			if err := parseController(&o, given); err != nil {

@@ -18,6 +18,8 @@ import (
 	crzap "sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -61,9 +63,29 @@ func (l *processLog) logger(to io.Writer) logr.Logger {
 	text := crzap.NewRaw(append(options, crzap.ConsoleEncoder(readable))...).Core()
 	logger := crzap.New(append(options, crzap.JSONEncoder(readable), crzap.RawZapOpts(zap.WrapCore(func(json zapcore.Core) zapcore.Core {
 		return newCore(json, text, &l.text)
-	})))...)
+	}), zap.Hooks(countLine)))...)
 	l.set(0, v1alpha1.LogJSON)
 	return logger.WithSink(lazySink{LogSink: logger.GetSink()})
+}
+
+// lines has Kube-OVN's name, and klog's levels.
+var lines = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Name: "klog_lines_total", Help: "Lines of the log by level: INFO, WARNING or ERROR.",
+}, []string{"level"})
+
+func init() { metrics.Registry.MustRegister(lines) }
+
+// countLine counts an entry that is written.
+func countLine(entry zapcore.Entry) error {
+	level := "INFO"
+	switch {
+	case entry.Level > zapcore.WarnLevel:
+		level = "ERROR"
+	case entry.Level == zapcore.WarnLevel:
+		level = "WARNING"
+	}
+	lines.WithLabelValues(level).Inc()
+	return nil
 }
 
 // set changes the verbosity and the format. Existing loggers follow.

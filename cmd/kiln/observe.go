@@ -7,8 +7,10 @@ import (
 	"context"
 
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/scrape"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
 )
 
@@ -20,13 +22,20 @@ type component struct {
 	daemons func(v1alpha1.Logging)
 	// profilingPort is the port of profiles: the port of /healthz plus profilingOffset.
 	profilingPort int
+	// access is to the process's metrics; nil if it serves none.
+	access *scrape.Access
+}
+
+// newAccess returns the access to the metrics of a process that serves them, without TLS, on a port.
+func newAccess(port int) *scrape.Access {
+	return &scrape.Access{Port: port + scrape.PortOffset, Config: ctrl.GetConfig, Log: ctrl.Log}
 }
 
 func centralVerbosity(s *v1alpha1.OVNClusterSpec) int32 { return s.Central.LogLevel }
 func agentVerbosity(s *v1alpha1.OVNClusterSpec) int32   { return s.Agent.LogLevel }
 
 // observer sets the logger of the process and returns a function that applies each state of the OVNCluster to it: levels and format of
-// logs, and whether profiles are served. The function does not block. Profiles end with ctx.
+// logs, whether profiles are served, and who may read metrics. The function does not block. Profiles end with ctx.
 func (c component) observer(ctx context.Context) (func(*v1alpha1.OVNCluster), error) {
 	log, err := setLogger()
 	if err != nil {
@@ -40,6 +49,9 @@ func (c component) observer(ctx context.Context) (func(*v1alpha1.OVNCluster), er
 			c.daemons(spec.Logging)
 		}
 		profiles.set(ctx, spec.Debug.Profiling)
+		if c.access != nil {
+			c.access.Set(ctx, spec.Monitoring.Access)
+		}
 	}, nil
 }
 

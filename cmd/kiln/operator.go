@@ -26,6 +26,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/scrape"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 )
@@ -45,6 +46,8 @@ type operatorOptions struct {
 	image string
 	// observe applies the OVNCluster to this process.
 	observe func(*v1alpha1.OVNCluster)
+	// access is to the operator's metrics.
+	access *scrape.Access
 }
 
 var operatorComponent = component{
@@ -60,7 +63,9 @@ func newOperatorCommand() *cobra.Command {
 			"Environment: POD_NAMESPACE is the namespace of all components. They run the image KILN_IMAGE, by default the image of the pod POD_NAME.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			apply, err := operatorComponent.observer(cmd.Context())
+			process := operatorComponent
+			process.access = newAccess(operatorHealthPort)
+			apply, err := process.observer(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -68,7 +73,7 @@ func newOperatorCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return runOperator(cmd.Context(), operatorOptions{own: own, image: os.Getenv("KILN_IMAGE"), observe: apply})
+			return runOperator(cmd.Context(), operatorOptions{own: own, image: os.Getenv("KILN_IMAGE"), observe: apply, access: process.access})
 		},
 	}
 }
@@ -103,7 +108,8 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 		LeaderElectionReleaseOnCancel:       true,
 		RenewDeadline:                       new(operatorRenewDeadline),
 		Metrics: metricsserver.Options{
-			BindAddress: fmt.Sprintf(":%d", operatorHealthPort),
+			BindAddress:    fmt.Sprintf(":%d", operatorHealthPort),
+			FilterProvider: o.access.Filter,
 			ExtraHandlers: map[string]http.Handler{
 				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
 				"/readyz":  healthz.CheckHandler{Checker: healthz.Ping},

@@ -66,7 +66,10 @@ func runOVS(ctx context.Context, o ovs.Options) error {
 		}
 	}
 	o.LogLevel, o.ControllerLogLevel = &supervisor.LogLevel{}, &supervisor.LogLevel{}
+	access := newAccess(ovsHealthPort)
+	o.Access = access.Handler
 	s, err := surround(ctx, component{
+		access:    access,
 		verbosity: agentVerbosity,
 		daemons: func(l v1alpha1.Logging) {
 			o.LogLevel.Set(l.OpenVSwitch)

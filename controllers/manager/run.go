@@ -28,6 +28,7 @@ import (
 	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -72,8 +73,9 @@ type Options struct {
 	ExcludeIPs  []string
 	// TLSDirectory contains the certificate for the northbound database.
 	TLSDirectory string
-	// Address is the listen address of metrics, /healthz and /readyz.
-	Address string
+	// Address is the listen address of metrics, /healthz and /readyz. MetricsFilter limits who may read metrics; nil for no limit.
+	Address       string
+	MetricsFilter func(*rest.Config, *http.Client) (metricsserver.Filter, error)
 	// PprofAddress is the listen address of profiles; empty to serve none.
 	PprofAddress string
 	// Own identifies the process's pod, which holds the leader's Lease.
@@ -129,6 +131,10 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err := p.manager.Add(onEveryReplica(p.run)); err != nil {
 		return fmt.Errorf("add the start of the controllers: %w", err)
 	}
+	counter := objectCounter{reader: p.manager.GetClient(), elected: p.manager.Elected()}
+	if err := metrics.Registry.Register(counter); err == nil { // otherwise another manager of this process, in a test, counts
+		defer metrics.Registry.Unregister(counter)
+	}
 	err = p.manager.Start(ctx)
 	if session := p.session.Load(); session != nil {
 		session.Close()
@@ -161,7 +167,8 @@ func (p *process) newManager() (ctrl.Manager, error) {
 		PprofBindAddress:                    p.options.PprofAddress,
 		Controller:                          controllerconfig.Controller{EnableWarmup: new(true)},
 		Metrics: metricsserver.Options{
-			BindAddress: p.options.Address,
+			BindAddress:    p.options.Address,
+			FilterProvider: p.options.MetricsFilter,
 			ExtraHandlers: map[string]http.Handler{
 				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
 				"/readyz":    healthz.CheckHandler{Checker: p.ready},

@@ -109,6 +109,7 @@ func settled() []settledWorkload {
 	return []settledWorkload{
 		{&appsv1.Deployment{}, render.NorthdName, 1}, {&appsv1.DaemonSet{}, render.OpenVSwitch, 2},
 		{&appsv1.Deployment{}, render.ControllerName, 1}, {&appsv1.DaemonSet{}, render.AgentName, 2},
+		{&appsv1.Deployment{}, render.MonitorName, 1},
 	}
 }
 

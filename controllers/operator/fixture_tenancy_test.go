@@ -126,7 +126,8 @@ func (w *tenancy) makePods(t *testing.T) {
 	for _, p := range []struct{ namespace, name, account, node string }{
 		{w.namespace, "web", "own", ""}, {w.namespace, "db", "own", "node-1"},
 		{testNamespace, "controller-0", render.ControllerName, "node-1"}, {testNamespace, "northd-0", "ovn-central", "node-1"},
-		{testNamespace, "agent-0", render.AgentName, "node-1"}, {testNamespace, "ovs-0", render.OpenVSwitchAccount, "node-1"},
+		{testNamespace, "agent-0", render.AgentName, "node-1"}, {testNamespace, "monitor-0", render.MonitorName, "node-1"},
+		{testNamespace, "ovs-0", render.OpenVSwitchAccount, "node-1"},
 		{testNamespace, "operator-0", "kiln-operator", "node-1"}, {testNamespace, "dns", "dns", "node-1"},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name, Labels: map[string]string{"app": p.name}}, Spec: containers()}
@@ -166,6 +167,7 @@ func (w *tenancy) identify(t *testing.T) {
 	kubelet := rest.CopyConfig(w.config)
 	kubelet.Impersonate = rest.ImpersonationConfig{UserName: "system:node:node-1", Groups: []string{"system:nodes", "system:authenticated"}}
 	w.clients[asKubelet] = w.client(t, kubelet)
+	w.tokens[render.MonitorName] = w.token(t, testNamespace, render.MonitorName, "monitor-0")
 	for who, of := range map[string]struct{ account, pod string }{
 		asController: {render.ControllerName, "controller-0"}, asNorthd: {"ovn-central", "northd-0"},
 		asAgent: {render.AgentName, "agent-0"}, asVSwitch: {render.OpenVSwitchAccount, "ovs-0"},

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -21,13 +22,16 @@ var (
 	upgradeUnderWay = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kiln_upgrade_info", Help: "1 while pods have to be replaced, by stage, direction and state (goes on, held, stopped).",
 	}, []string{"stage", "direction", "state"})
+	clusterCondition = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_ovncluster_condition", Help: "1 for the present status and reason of each condition of the OVNCluster.",
+	}, []string{"type", "status", "reason"})
 	podsReplaced = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kiln_pods_replaced_total", Help: "Pods on nodes and of databases that were deleted so that new ones run the newest image and settings.",
 	}, []string{"component"})
 )
 
 func init() {
-	metrics.Registry.MustRegister(componentPods, componentVersionPods, upgradeUnderWay, podsReplaced)
+	metrics.Registry.MustRegister(componentPods, componentVersionPods, upgradeUnderWay, clusterCondition, podsReplaced)
 }
 
 // measure exports the component rows and the upgrade as metrics.
@@ -44,6 +48,14 @@ func measure(p rollout.Plan, rows []v1alpha1.ComponentStatus) {
 	upgradeUnderWay.Reset()
 	if p.Stage != "" {
 		upgradeUnderWay.WithLabelValues(string(p.Stage), p.Direction(), planState(p)).Set(1)
+	}
+}
+
+// measureConditions exports the conditions of the OVNCluster.
+func measureConditions(conditions []metav1.Condition) {
+	clusterCondition.Reset()
+	for _, c := range conditions {
+		clusterCondition.WithLabelValues(c.Type, string(c.Status), c.Reason).Set(1)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -92,5 +93,14 @@ func TestAnInstallationIsMeasured(t *testing.T) {
 	for labels, until := range series(t, "kiln_authority_expiration_timestamp_seconds") {
 		years := time.Unix(int64(until), 0).Sub(s.now()).Hours() / 24 / 365
 		g.Expect(years).To(And(BeNumerically(">", 9), BeNumerically("<", 11)), labels)
+	}
+}
+
+func TestConditionsAreMeasured(t *testing.T) {
+	measureConditions([]metav1.Condition{{Type: "Available", Status: "False", Reason: "Waiting"}, {Type: "Degraded", Status: "True", Reason: "Trouble"}})
+	measureConditions([]metav1.Condition{{Type: "Available", Status: "True", Reason: "ComponentsServe"}, {Type: "Degraded", Status: "False", Reason: "NoTrouble"}})
+	want := map[string]float64{"ComponentsServe True Available ": 1, "NoTrouble False Degraded ": 1}
+	if got := series(t, "kiln_ovncluster_condition"); !maps.Equal(got, want) {
+		t.Errorf("%v", got)
 	}
 }

@@ -75,6 +75,8 @@ type Reconciler struct {
 	newKubernetes bool
 	// policiesWatched is set when changes of admission policies trigger passes.
 	policiesWatched bool
+	// monitoringWatched has the kinds of the Prometheus operator whose changes trigger passes.
+	monitoringWatched map[schema.GroupVersionKind]bool
 }
 
 // phases in their order. A phase that returns an error or a halt ends the pass.
@@ -106,6 +108,7 @@ var phases = []struct {
 	{"run the controller", (*Reconciler).runController},
 	{"record the default subnets", (*Reconciler).recordSubnets},
 	{"run the agents", (*Reconciler).runAgents},
+	{"export metrics", (*Reconciler).runMonitoring},
 	{"pull the image on nodes", (*Reconciler).pullImage},
 	{"replace pods on nodes", (*Reconciler).replacePods},
 	{"run the pinger", (*Reconciler).runPinger},

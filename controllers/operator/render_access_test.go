@@ -149,7 +149,7 @@ func rendered() []render.Object {
 	for _, o := range render.Operands {
 		all = append(all, o.Objects(c)...)
 	}
-	return all
+	return slices.Concat(all, render.MetricsServices(c), render.ServiceMonitors(c), render.PrometheusRules(c))
 }
 
 // operatorOwns returns the names of the objects that the operator applies and deletes, by resource in the form of grants.

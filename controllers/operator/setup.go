@@ -144,8 +144,8 @@ func nodeChanged() predicate.Predicate {
 
 func isCleanUp(o client.Object) bool { return o.GetName() == render.CleanUpName }
 
-// concerns selects the definitions of the network resources and of Certificates.
+// concerns selects the definitions of the network resources, of Certificates and of the kinds of the Prometheus operator.
 func concerns(o client.Object) bool {
 	_, group, _ := strings.Cut(o.GetName(), ".")
-	return group == v1alpha1.GroupVersion.Group || o.GetName() == certs.CertificateDefinition
+	return group == v1alpha1.GroupVersion.Group || o.GetName() == certs.CertificateDefinition || isMonitoring(o.GetName())
 }

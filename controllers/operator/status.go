@@ -42,6 +42,9 @@ func (p *pass) components() []string {
 	if p.cluster.Spec.Pinger.Mode == v1alpha1.PingerEnabled {
 		names = append(names, render.PingerName)
 	}
+	if p.cluster.Spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled {
+		names = append(names, render.MonitorName)
+	}
 	return names
 }
 
@@ -74,6 +77,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	for _, c := range summary.conditions() {
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
+	measureConditions(status.Conditions)
 	status.Message = message(status.Conditions)
 	if equality.Semantic.DeepEqual(p.before.Status, p.cluster.Status) {
 		return nil

@@ -31,7 +31,7 @@ func TestEveryComponentIsAvailable(t *testing.T) {
 		g.Expect(row.Image).To(Equal("kiln.local/kiln:test"), row.Name)
 		g.Expect(row.Message).To(BeEmpty(), row.Name)
 	}
-	g.Expect(names).To(Equal(render.Components()))
+	g.Expect(names).To(Equal(append(render.Components(), render.MonitorName)))
 }
 
 func TestAFailedContainerIsReported(t *testing.T) {

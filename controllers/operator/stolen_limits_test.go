@@ -172,7 +172,7 @@ func (w *tenancy) leasesOfOthers() []trial {
 
 // heldToGrant returns writes with rights that the operator holds only to grant them to components.
 func (w *tenancy) heldToGrant(t *testing.T) []trial {
-	const grants, pods, services = "only to grant it", "deletes pods of Kiln", "writes the Services ovn-nb"
+	const grants, pods, services = "only to grant it", "deletes pods of Kiln", "writes the Services of databases"
 	nb := w.service("ovn-nb")
 	nb.Namespace = testNamespace
 	const others = "nothing else of objects of kubeovn.io"

@@ -36,7 +36,8 @@ var mayWrite = map[string][]grant{
 	render.OpenVSwitchAccount: {
 		{"create certificatesigningrequests.certificates.k8s.io", "the certificate of its chassis: kiln-chassis-requests"},
 	},
-	render.PingerName: {}, // it only reads
+	render.PingerName:  {}, // it only reads
+	render.MonitorName: {}, // it reads
 	render.AgentName: {
 		{"patch nodes/status", "two conditions of its own node: kiln-node-status"},
 		{"create,patch leases.coordination.k8s.io @own", "the Lease of its own node as a gateway: kiln-gateway-leases"},
@@ -95,6 +96,8 @@ var operatorWrites = []grant{
 	{"create leases.coordination.k8s.io @own", "leader election: kiln-operator-grants"},
 	{"update leases.coordination.k8s.io @own kiln-operator", ""},
 	{"patch pods", "held to grant it to components of earlier versions: kiln-operator-grants"},
+	{"create tokenreviews.authentication.k8s.io", "of those who read metrics, by itself and by components"},
+	{"create subjectaccessreviews.authorization.k8s.io", "of those who read metrics, by itself and by components"},
 }
 
 // operatorMayWrite returns the operator's writes: objects that it owns, by name, and rights that it holds only to grant them to components.

@@ -15,11 +15,6 @@ import (
 )
 
 var (
-	latency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "ovs_client_request_latency_milliseconds",
-		Help:    "Time from sending a transaction to its reply. code is 0 when it was committed.",
-		Buckets: prometheus.ExponentialBuckets(0.25, 2, 16),
-	}, []string{"db", "method", "code"})
 	operationsPerTransaction = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "kiln_northbound_transaction_operations",
 		Help:    "Operations in one transaction.",
@@ -50,18 +45,14 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(latency, operationsPerTransaction, ownersPerTransaction, gathering, waitingOwners, refusedOwners, lastCommit)
+	metrics.Registry.MustRegister(operationsPerTransaction, ownersPerTransaction, gathering, waitingOwners, refusedOwners, lastCommit)
 }
 
 // send sends a transaction and measures it.
 func (e *Engine) send(ctx context.Context, method string, operations []ovsdb.Operation) ([]ovsdbclient.Result, error) {
 	start := time.Now()
 	results, err := e.session.Transact(ctx, operations)
-	code := "0"
-	if err != nil || failed(operations, results) != nil {
-		code = "1"
-	}
-	latency.WithLabelValues("ovn-nb", method, code).Observe(float64(time.Since(start).Microseconds()) / 1000)
+	ovsdbclient.Observe("ovn-nb", method, err == nil && failed(operations, results) == nil, time.Since(start))
 	operationsPerTransaction.Observe(float64(len(operations)))
 	return results, err
 }

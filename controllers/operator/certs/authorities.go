@@ -89,12 +89,20 @@ var Backups = Credential{
 	},
 }
 
+// Monitor exists only while the spec enables kube-ovn-monitor. Its CA is the operator's, and its name gives access to metrics only
+// (adminapi.MonitorName).
+var Monitor = Credential{
+	Secret: render.MonitorSecret, Component: render.MonitorName, Authority: Admin,
+	Profile: pki.Profile{CommonName: adminapi.MonitorName},
+	Trust:   map[string][]string{pki.TrustKey: {Northbound, Southbound, Northd}},
+}
+
 // IssuedPrefix plus the name of a CA is the name of its Certificate and of the Secret that cert-manager creates for it.
 const IssuedPrefix = "kiln-issued-"
 
 // SecretNames returns the names of all Secrets that the operator reads and writes.
 func SecretNames() []string {
-	names := []string{Backups.Secret}
+	names := []string{Backups.Secret, Monitor.Secret}
 	for _, c := range Credentials {
 		names = append(names, c.Secret)
 	}

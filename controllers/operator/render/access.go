@@ -31,15 +31,15 @@ var (
 
 // accesses returns the permissions of all components. The operator may grant only permissions that it holds itself, so
 // its own roles in config/rbac are generated from this table (see Grants). Policies adds limits that a role cannot
-// express. patchPods is Config.PatchPods.
-func accesses(patchPods bool) []access {
+// express. patchPods is Config.PatchPods; reviews is set if processes review the tokens of those who read metrics.
+func accesses(patchPods, reviews bool) []access {
 	podWrites := []string{"pods/status"}
 	if patchPods {
 		podWrites = []string{"pods", "pods/status"}
 	}
 	clusters := rule("kubeovn.io", read, "ovnclusters")
 	events := rule("events.k8s.io", []string{"create", "patch"}, "events")
-	return []access{
+	all := []access{
 		{
 			account: centralAccount, app: centralApp, component: centralAccount,
 			cluster: []rbacv1.PolicyRule{clusters},
@@ -111,7 +111,22 @@ func accesses(patchPods bool) []access {
 			cluster: []rbacv1.PolicyRule{clusters},               // its settings
 			own:     []rbacv1.PolicyRule{rule("", read, "pods")}, // its targets
 		},
+		{
+			account: MonitorName, app: MonitorName, component: MonitorName,
+			cluster: []rbacv1.PolicyRule{clusters},                           // levels of logs, and who may read metrics
+			own:     []rbacv1.PolicyRule{rule("", []string{"list"}, "pods")}, // the addresses of databases and of ovn-northd
+		},
 	}
+	if reviews {
+		for i := range all {
+			// Processes of the databases serve metrics to kube-ovn-monitor only; kube-ovn-pinger has no access control.
+			if all[i].account != centralAccount && all[i].account != PingerName {
+				all[i].cluster = append(all[i].cluster,
+					rule("authentication.k8s.io", []string{"create"}, "tokenreviews"), rule("authorization.k8s.io", []string{"create"}, "subjectaccessreviews"))
+			}
+		}
+	}
+	return all
 }
 
 // FinalizedResources returns the resources of kubeovn.io/v1 on which the controller, or Kube-OVN's, puts its finalizer.
@@ -141,7 +156,7 @@ func withResourceNames(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 // AccessObjects returns the ServiceAccounts of all components with their roles and bindings.
 func AccessObjects(c Config) []Object {
 	var objects []Object
-	for _, a := range accesses(c.PatchPods) {
+	for _, a := range accesses(c.PatchPods, c.authorized()) {
 		subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.account, Namespace: c.Namespace}}
 		clusterName := "kiln:" + a.account
 		objects = append(objects,
@@ -170,7 +185,7 @@ func AccessObjects(c Config) []Object {
 // the components' roles (privilege escalation prevention, kubernetes.io/docs/reference/access-authn-authz/rbac). The
 // manifests in config/rbac are generated from it.
 func Grants() (cluster, own []rbacv1.PolicyRule) {
-	for _, a := range accesses(true) {
+	for _, a := range accesses(true, true) {
 		cluster = append(cluster, a.cluster...)
 		own = append(own, a.own...)
 	}

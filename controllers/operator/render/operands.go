@@ -21,6 +21,8 @@ const (
 	PingerName = "kube-ovn-pinger"
 	// BackupsName stores backups on a PersistentVolumeClaim, if the spec names one.
 	BackupsName = "ovn-central-backups"
+	// MonitorName exports the metrics of the databases and of ovn-northd.
+	MonitorName = "kube-ovn-monitor"
 	// ImageName pulls an image on nodes before their pods are replaced.
 	ImageName = "kiln-image"
 	// CleanUpName removes all state of Kiln from the nodes. Its pod becomes ready when the node is clean.
@@ -91,6 +93,9 @@ var Operands = []Operand{
 	},
 	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Optional: true, Removal: StopDaemons},
 	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Optional: true, Removal: StopPods},
+	{
+		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Optional: true, Removal: StopWriters,
+	},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
 	{Name: CleanUpName, Kind: "DaemonSet", Objects: func(c Config) []Object { return []Object{CleanUp(c)} }, Hidden: true},
 }

@@ -22,7 +22,7 @@ func TestOperandsAreComplete(t *testing.T) {
 	c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}
 	c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
 	accounts := map[string]bool{} // true if the account may write labels or annotations of pods
-	for _, a := range accesses(false) {
+	for _, a := range accesses(false, false) {
 		accounts[a.account] = slices.ContainsFunc(slices.Concat(a.cluster, a.own), func(r rbacv1.PolicyRule) bool {
 			return slices.Contains(r.Resources, "pods/status") && slices.Contains(r.Verbs, "patch")
 		})

@@ -6,6 +6,7 @@ package render
 import (
 	"bytes"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -14,7 +15,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -86,6 +89,10 @@ func everything() Config {
 			{Key: "infra", Operator: corev1.TolerationOpExists},
 		}}, Replicas: 2, LogLevel: 3,
 	}
+	c.Spec.Monitoring = v1alpha1.Monitoring{
+		Access: v1alpha1.MetricsAuthorized, Labels: map[string]v1alpha1.LabelValue{"release": "prometheus", "app": "not-this"},
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")}},
+	}
 	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", CNIConfPriority: "10", LogLevel: 4}
 	c.Spec.Pinger = v1alpha1.Pinger{Workload: v1alpha1.Workload{Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
@@ -109,6 +116,10 @@ var operands = map[string]func(Config) []Object{
 	"disruption": DisruptionBudgets,
 	"image":      ImageObjects,
 	"cleanup":    func(c Config) []Object { return []Object{CleanUp(c)} },
+	"monitor":    MonitorObjects,
+	"prometheus": func(c Config) []Object {
+		return slices.Concat(MetricsServices(c), ServiceMonitors(c), PrometheusRules(c))
+	},
 	"backups": func(c Config) []Object {
 		c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "ovn-backups"}
 		return BackupsObjects(c)
@@ -154,8 +165,11 @@ func encode(t *testing.T, objects []Object) []byte {
 	}
 	var b bytes.Buffer
 	for i, o := range objects {
-		kinds, _, err := scheme.ObjectKinds(o)
-		if err != nil {
+		var kinds []schema.GroupVersionKind
+		var err error
+		if u, untyped := o.(*unstructured.Unstructured); untyped {
+			kinds = append(kinds, u.GroupVersionKind())
+		} else if kinds, _, err = scheme.ObjectKinds(o); err != nil {
 			t.Fatal(err)
 		}
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)

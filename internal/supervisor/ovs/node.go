@@ -90,6 +90,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	n.vswitch.BeforeStop = n.beforeSwitchStops
 	metrics := supervisor.MetricsHandler(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), supervisor.NewCollector(n.collect))
+	if o.Access != nil {
+		metrics = o.Access(metrics)
+	}
 	group.Go(func() error {
 		report := supervisor.Endpoint{Path: nodehealth.Path, Handler: n.reports()}
 		return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions, metrics, report)

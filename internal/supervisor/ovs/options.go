@@ -6,6 +6,7 @@
 package ovs
 
 import (
+	"net/http"
 	"path/filepath"
 
 	"github.com/go-logr/logr"
@@ -32,9 +33,11 @@ type Options struct {
 	// RunDir is Open vSwitch's runtime directory: /run/openvswitch. OVNRunDir is OVN's: /run/ovn. ConfigDir holds conf.db and the
 	// chassis' certificate: /etc/openvswitch.
 	RunDir, OVNRunDir, ConfigDir string
-	// HealthAddress of the probes.
+	// HealthAddress of the probes and of metrics.
 	HealthAddress string
-	Programs      Programs
+	// Access limits who may read metrics (scrape.Access.Handler); nil for no limit.
+	Access   func(metrics http.Handler) http.Handler
+	Programs Programs
 	// Clusters delivers the newest OVNCluster (ovncluster.Watch).
 	Clusters <-chan *v1alpha1.OVNCluster
 	// Requests creates and watches CertificateSigningRequests.

@@ -1,0 +1,133 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// monitoringKinds are the optional kinds of the Prometheus operator, with the names of their definitions and their objects.
+var monitoringKinds = []struct {
+	kind       schema.GroupVersionKind
+	definition string
+	objects    func(render.Config) []render.Object
+}{
+	{render.ServiceMonitorKind, "servicemonitors." + render.PrometheusGroup, render.ServiceMonitors},
+	{render.PrometheusRuleKind, "prometheusrules." + render.PrometheusGroup, render.PrometheusRules},
+}
+
+// isMonitoring selects the definitions of these kinds.
+func isMonitoring(definition string) bool {
+	for _, k := range monitoringKinds {
+		if k.definition == definition {
+			return true
+		}
+	}
+	return false
+}
+
+// runMonitoring applies kube-ovn-monitor, and the objects with which Prometheus finds the metrics. No phase waits for it.
+func (r *Reconciler) runMonitoring(ctx context.Context, p *pass) error {
+	// The operator's own image: another version may have no kube-ovn-monitor.
+	config := p.config
+	config.Image = r.Image
+	if err := r.tolerate(ctx, p, "Service", r.apply(ctx, p, append(render.MonitorObjects(config), render.MetricsServices(config)...))); err != nil {
+		return err
+	}
+	for _, k := range monitoringKinds {
+		if err := r.tolerate(ctx, p, k.kind.Kind, r.applyMonitoring(ctx, p, k.kind, k.definition, k.objects(config))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tolerate returns err, or nil if it is lasting: the roles or the definition of the kind are of another version. The network does not need
+// these objects.
+func (r *Reconciler) tolerate(ctx context.Context, p *pass, kind string, err error) error {
+	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		return err
+	}
+	logr.FromContextOrDiscard(ctx).Info("cannot apply objects of monitoring: apply the manifests of this version", "kind", kind, "reason", err.Error())
+	if p.config.Spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled {
+		p.note(render.MonitorName, note{aside: true, text: fmt.Sprintf("apply the manifests of this version: %s", err)})
+	}
+	p.wakeAt(p.now.Add(policyRetry))
+	return nil
+}
+
+// applyMonitoring applies the objects of a kind if the API server has it, and deletes those that the spec no longer requests.
+func (r *Reconciler) applyMonitoring(ctx context.Context, p *pass, kind schema.GroupVersionKind, definitionName string, objects []render.Object) error {
+	d := definition(definitionName)
+	err := r.Get(ctx, client.ObjectKeyFromObject(d), d)
+	if apierrors.IsNotFound(err) {
+		return r.forgetMonitoring(ctx, kind)
+	}
+	if err != nil {
+		return fmt.Errorf("look for the definition %s: %w", definitionName, err)
+	}
+	if err := r.watchMonitoring(ctx, kind); err != nil {
+		return err
+	}
+	if err := r.apply(ctx, p, objects); err != nil {
+		return err
+	}
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(kind)
+	if err := r.cache.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}); err != nil {
+		return fmt.Errorf("list %s: %w", kind.Kind, err)
+	}
+	for i := range list.Items {
+		o := &list.Items[i]
+		if err := r.pruneOne(ctx, p, objectKey{kind, client.ObjectKeyFromObject(o)}, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watchMonitoring starts the watch of a kind, once the operator may read it.
+func (r *Reconciler) watchMonitoring(ctx context.Context, kind schema.GroupVersionKind) error {
+	if r.monitoringWatched[kind] {
+		return nil
+	}
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(kind)
+	if err := r.APIReader.List(ctx, &list, client.InNamespace(r.Namespace), client.Limit(1)); err != nil {
+		return fmt.Errorf("list %s: %w", kind.Kind, err)
+	}
+	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[render.ManagedByLabel] == render.ManagedBy })
+	if err := r.controller.Watch(source.Kind[client.Object](r.cache, untyped(kind), theCluster, ours)); err != nil {
+		return fmt.Errorf("watch %s: %w", kind.Kind, err)
+	}
+	if r.monitoringWatched == nil {
+		r.monitoringWatched = map[schema.GroupVersionKind]bool{}
+	}
+	r.monitoringWatched[kind] = true
+	return nil
+}
+
+// forgetMonitoring stops the watch of a kind whose definition was deleted.
+func (r *Reconciler) forgetMonitoring(ctx context.Context, kind schema.GroupVersionKind) error {
+	if !r.monitoringWatched[kind] {
+		return nil
+	}
+	if err := r.cache.RemoveInformer(ctx, untyped(kind)); err != nil {
+		return fmt.Errorf("stop watching %s: %w", kind.Kind, err)
+	}
+	delete(r.monitoringWatched, kind)
+	return nil
+}
