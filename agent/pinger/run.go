@@ -100,10 +100,12 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// mapper maps the kinds of newScheme that are read without discovery, which would wait for an API server that does not answer.
+// mapper maps the kinds of newScheme that are read without discovery, which would wait for an API server that does not answer. A cache of
+// one namespace also maps the kinds of lists.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	m.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	m.Add(corev1.SchemeGroupVersion.WithKind("PodList"), meta.RESTScopeNamespace)
 	m.Add(v1alpha1.GroupVersion.WithKind("OVNCluster"), meta.RESTScopeRoot)
 	return m
 }

@@ -8,8 +8,24 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
+
+// TestPodsAreListedByNamespace checks what the cache of a namespace needs to know of the list of pods.
+func TestPodsAreListedByNamespace(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []runtime.Object{&corev1.Pod{}, &corev1.PodList{}} {
+		if namespaced, err := apiutil.IsObjectNamespaced(o, scheme, mapper()); err != nil || !namespaced {
+			t.Errorf("%T: %t, %v", o, namespaced, err)
+		}
+	}
+}
 
 // TestAnAPIServerThatDoesNotAnswerDelaysNothing has a server that accepts connections and never answers.
 func TestAnAPIServerThatDoesNotAnswerDelaysNothing(t *testing.T) {
