@@ -30,7 +30,7 @@ func TestThePingerRunsOnRequest(t *testing.T) {
 			names = append(names, row.Name)
 		}
 		return names
-	}).Should(Equal(append(render.Components(), render.PingerName)))
+	}).Should(Equal(append(render.Components(), render.PingerName, render.MonitorName)))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
 	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
 	s.settle(t, &set, 2)
