@@ -149,7 +149,7 @@ func unpack(path, into string) error {
 	defer root.Close()
 	for archive := tar.NewReader(f); ; {
 		h, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
