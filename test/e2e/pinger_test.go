@@ -147,9 +147,17 @@ func cutTunnel(ctx context.Context) func(context.Context) {
 	if suite.Lab.KernelDatapath() {
 		return cutOff(ctx, []string{"udp dport 6081"}, []string{"udp dport 6081"}, node)
 	}
-	end := func(ctx context.Context) { exec(ctx, node, "ip", "link", "set", "eth1", "up") }
+	// The bridge of the tunnel interface forwards its packets (docs/operations/datapaths.md).
+	flows := func(ctx context.Context, command, suffix string, flags ...string) {
+		GinkgoHelper()
+		for _, protocol := range []string{"udp", "udp6"} {
+			_, err := ko(ctx, slices.Concat([]string{"ofctl", node, command}, flags, []string{"br-phy", "priority=60000," + protocol + ",tp_dst=6081" + suffix})...)
+			Expect(err).NotTo(HaveOccurred())
+		}
+	}
+	end := func(ctx context.Context) { flows(ctx, "del-flows", "", "--strict") }
 	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
-	exec(ctx, node, "ip", "link", "set", "eth1", "down")
+	flows(ctx, "add-flow", ",actions=drop")
 	return end
 }
 
