@@ -42,16 +42,21 @@ type source struct {
 	component, app string
 	// port of plain metrics.
 	port int32
+	// plain is true if it serves no metrics over TLS.
+	plain bool
 }
 
 // sources returns the components with metrics.
 func (c Config) sources() []source {
 	all := []source{
-		{OperatorName, OperatorName, operatorHealthPort}, {ControllerName, ControllerName, controllerHealthPort},
-		{AgentName, AgentName, agentHealthPort}, {OpenVSwitch, openVSwitchApp, openVSwitchHealthPort},
+		{component: OperatorName, app: OperatorName, port: operatorHealthPort}, {component: ControllerName, app: ControllerName, port: controllerHealthPort},
+		{component: AgentName, app: AgentName, port: agentHealthPort}, {component: OpenVSwitch, app: openVSwitchApp, port: openVSwitchHealthPort},
 	}
 	if c.Spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled {
-		all = append(all, source{MonitorName, MonitorName, monitorHealthPort})
+		all = append(all, source{component: MonitorName, app: MonitorName, port: monitorHealthPort})
+	}
+	if c.Spec.Pinger.Mode == v1alpha1.PingerEnabled {
+		all = append(all, source{component: PingerName, app: PingerName, port: pingerPort, plain: true})
 	}
 	return all
 }
@@ -66,7 +71,7 @@ func MetricsServices(c Config) []Object {
 	var objects []Object
 	for _, s := range c.sources() {
 		number := s.port
-		if c.authorized() {
+		if c.authorized() && !s.plain {
 			number += authorizedOffset
 		}
 		objects = append(objects, &corev1.Service{
@@ -93,13 +98,13 @@ func ServiceMonitors(c Config) []Object {
 		return nil
 	}
 	var objects []Object
-	endpoint := map[string]any{"port": "metrics", "interval": scrapeInterval}
-	if c.authorized() { // the certificates are self-signed
-		endpoint["scheme"] = "https"
-		endpoint["tlsConfig"] = map[string]any{"insecureSkipVerify": true}
-		endpoint["bearerTokenFile"] = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-	}
 	for _, s := range c.sources() {
+		endpoint := map[string]any{"port": "metrics", "interval": scrapeInterval}
+		if c.authorized() && !s.plain { // the certificates are self-signed
+			endpoint["scheme"] = "https"
+			endpoint["tlsConfig"] = map[string]any{"insecureSkipVerify": true}
+			endpoint["bearerTokenFile"] = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+		}
 		o := c.prometheusObject(ServiceMonitorKind, s.component, s.app)
 		o.Object["spec"] = map[string]any{
 			"selector":          map[string]any{"matchLabels": map[string]any{AppLabel: s.app, ComponentLabel: s.component}},

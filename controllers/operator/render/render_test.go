@@ -94,7 +94,7 @@ func everything() Config {
 		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")}},
 	}
 	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", CNIConfPriority: "10", LogLevel: 4}
-	c.Spec.Pinger = v1alpha1.Pinger{Workload: v1alpha1.Workload{Resources: corev1.ResourceRequirements{
+	c.Spec.Pinger = v1alpha1.Pinger{Mode: v1alpha1.PingerEnabled, Workload: v1alpha1.Workload{Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
 	}}, LogLevel: 5, Peers: new(int32(3))}
 	return c
