@@ -64,7 +64,7 @@ var _ = Describe("kubectl ko", func() {
 		for _, pattern := range []string{"kube-ovn-controller-*.log", "ovn-central-nb-*.log"} {
 			Expect(filepath.Glob(filepath.Join(dir, "*", pattern))).NotTo(BeEmpty(), pattern)
 		}
-		for _, file := range []string{"linux/routes", "linux/nftables", "linux/flows"} {
+		for _, file := range []string{"linux/routes", "linux/nftables", "linux/flows", "linux/sysctl"} {
 			content, err := os.ReadFile(filepath.Join(dir, suite.Workers[0], file))
 			Expect(err).NotTo(HaveOccurred())
 			Expect(strings.Count(string(content), "\n")).To(BeNumerically(">", 2), file)
