@@ -203,7 +203,7 @@ func cutPodsFromAPIServer(ctx context.Context) func(context.Context) {
 		exec(ctx, node, "nft", "table inet e2e_pinger; delete table inet e2e_pinger")
 	}
 	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
-	exec(ctx, node, "nft", "table inet e2e_pinger { chain forward { type filter hook forward priority -400; tcp dport 6443 drop; } }")
+	exec(ctx, node, "nft", "table inet e2e_pinger { chain forward { type filter hook forward priority -400; tcp dport 6443 drop; }; }")
 	return end
 }
 
