@@ -42,6 +42,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^latency_test.go:.*measureCNI`), "two kubelets end 100 pods"},
 	{regexp.MustCompile(`^(switches|changes)_test.go:`), "the operator replaces pods node by node"},
 	{regexp.MustCompile(`^pinger_test.go:`), "checks of a fault end at their timeouts, and ports have 5 s to be bound"},
+	{regexp.MustCompile(`^pinger_test.go:`), "a port counts as unbound after 15 s, and pods of kube-ovn-pinger start on every node"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }
