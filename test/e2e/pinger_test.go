@@ -195,16 +195,10 @@ func stopDaemon(program string) func(context.Context) func(context.Context) {
 	}
 }
 
-// cutPodsFromAPIServer drops packets of the first worker's pods to the API server. The node itself reaches it.
+// cutPodsFromAPIServer drops packets of pods to the API server, which come to its node by the tunnel. Nodes reach it.
 func cutPodsFromAPIServer(ctx context.Context) func(context.Context) {
 	GinkgoHelper()
-	node := suite.Workers[0]
-	end := func(ctx context.Context) {
-		exec(ctx, node, "nft", "table inet e2e_pinger; delete table inet e2e_pinger")
-	}
-	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
-	exec(ctx, node, "nft", "table inet e2e_pinger { chain forward { type filter hook forward priority -400; tcp dport 6443 drop; }; }")
-	return end
+	return cutOff(ctx, []string{`iifname "ovn0" tcp dport 6443`}, nil, controlPlane())
 }
 
 // pingerPod returns the pod of kube-ovn-pinger on a node.
