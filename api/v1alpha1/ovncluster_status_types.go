@@ -145,7 +145,7 @@ type OVNClusterStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Components []ComponentStatus `json:"components,omitempty"`
-	// versions of the programs of all components, in one line.
+	// versions of the programs of the components, in one line. kube-ovn-monitor, which has the operator's image, does not count.
 	// +optional
 	Versions string `json:"versions,omitempty"`
 	// podCIDRs are those of spec.network that the subnet `ovn-default` has. It grows before they are recorded; from then on podCIDRs must

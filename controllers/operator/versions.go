@@ -177,10 +177,14 @@ func componentVersions(status v1alpha1.OVNClusterStatus, name string) []v1alpha1
 	return status.Components[at].Versions
 }
 
-// summarize returns the running versions in one line: "Kiln v0.1.0, v0.2.0; OVN 25.03.0; Open vSwitch 3.5.0".
+// summarize returns the running versions in one line: "Kiln v0.1.0, v0.2.0; OVN 25.03.0; Open vSwitch 3.5.0". More than one version means that an
+// upgrade is not complete, so components with the operator's image do not count.
 func summarize(rows []v1alpha1.ComponentStatus) string {
 	var programs [3][]string
 	for _, row := range rows {
+		if render.OperandOf(row.Name).OperatorImage {
+			continue
+		}
 		for _, v := range row.Versions {
 			for i, one := range []string{v.Kiln, v.OVN, v.OpenVSwitch} {
 				if one != "" {

@@ -89,3 +89,15 @@ func TestPodsReportTheirVersions(t *testing.T) {
 	}
 	g.Eventually(row(render.OpenVSwitch)).Should(BeEmpty())
 }
+
+// TestSummaryOfVersionsAfterARollback has kube-ovn-monitor, which keeps the operator's version when the others go back.
+func TestSummaryOfVersionsAfterARollback(t *testing.T) {
+	rows := []v1alpha1.ComponentStatus{
+		{Name: render.AgentName, Versions: []v1alpha1.ComponentVersion{{Kiln: "v0.1.0"}}},
+		{Name: render.OpenVSwitch, Versions: []v1alpha1.ComponentVersion{{Kiln: "v0.1.0", OVN: "25.03.0", OpenVSwitch: "3.5.0"}}},
+		{Name: render.MonitorName, Versions: []v1alpha1.ComponentVersion{{Kiln: "v0.2.0"}}},
+	}
+	if got, want := summarize(rows), "Kiln v0.1.0; OVN 25.03.0; Open vSwitch 3.5.0"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -47,14 +47,16 @@ type Operand struct {
 	LabelsPods bool
 	// Optional is true if the network works without it. Then it runs only when the spec asks for it.
 	Optional bool
+	// OperatorImage is true if its pods run the operator's own image, so that upgrades and rollbacks do not change their version.
+	OperatorImage bool
 	// Hidden is true if it has no row in the status.
 	Hidden bool
 	// Removal is its step when the OVNCluster is deleted; 0 for the workload of the removal itself.
 	Removal RemovalStep
 }
 
-// RemovalStep orders the end of operands: first the pods with a network of Kiln, which the agents take down, then the components that change the network, then the daemons that compute and forward and the backups, then
-// the databases.
+// RemovalStep orders the end of operands: first the pods with a network of Kiln, which the agents take down, then the components that change the
+// network, then the daemons that compute and forward and the backups, then the databases.
 type RemovalStep int
 
 // Steps of a removal. After them CleanUpName runs.
@@ -94,7 +96,8 @@ var Operands = []Operand{
 	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Optional: true, Removal: StopDaemons},
 	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Optional: true, Removal: StopPods},
 	{
-		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Optional: true, Removal: StopWriters,
+		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Optional: true, OperatorImage: true,
+		Removal: StopWriters,
 	},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
 	{Name: CleanUpName, Kind: "DaemonSet", Objects: func(c Config) []Object { return []Object{CleanUp(c)} }, Hidden: true},
