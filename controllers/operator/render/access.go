@@ -37,12 +37,10 @@ func accesses(patchPods, reviews bool) []access {
 	if patchPods {
 		podWrites = []string{"pods", "pods/status"}
 	}
-	clusters := rule("kubeovn.io", read, "ovnclusters")
-	events := rule("events.k8s.io", []string{"create", "patch"}, "events")
 	all := []access{
 		{
 			account: centralAccount, app: centralApp, component: centralAccount,
-			cluster: []rbacv1.PolicyRule{clusters},
+			cluster: []rbacv1.PolicyRule{readClusters},
 			own: []rbacv1.PolicyRule{
 				rule("", read, "pods"),                    // pods of ovn-northd wait for one another
 				rule("", []string{"patch"}, podWrites...), // labels of its own pod
@@ -51,56 +49,24 @@ func accesses(patchPods, reviews bool) []access {
 		{
 			account: OpenVSwitchAccount, app: openVSwitchApp, component: OpenVSwitch,
 			cluster: []rbacv1.PolicyRule{
-				clusters,
+				readClusters,
 				rule("", []string{"get"}, "nodes"),
 				rule("certificates.k8s.io", []string{"create", "get", "list", "watch"}, "certificatesigningrequests"),
 			},
 		},
-		{
-			account: ControllerName, app: ControllerName, component: ControllerName,
-			cluster: []rbacv1.PolicyRule{
-				clusters, events,
-				rule("", read, "pods"),
-				rule("", []string{"patch"}, podWrites...), // annotations
-				rule(podNetworksGroup, []string{podNetworksVerb}, podNetworksResource),
-				rule(podNetworksGroup, []string{externalIPsVerb}, externalIPsResource), // Services of rules
-				rule("", []string{"get", "list", "watch", "patch"}, "nodes", "namespaces"),
-				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // each rule has one
-				rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // for RouterLBRules
-				rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
-				rule("policy.networking.k8s.io", read, policyKinds...),
-				rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
-				rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
-				rule("apps", read, "statefulsets"),
-				rule("kubevirt.io", read, "virtualmachines"),                                            // VMs retain addresses; KubeVirt is optional
-				rule("kubeovn.io", slices.Concat(read, []string{"create", "patch"}), "vpcs", "subnets"), // the default ones; finalizers
-				rule("kubeovn.io", slices.Concat(read, []string{"create", "patch", "delete"}), "ips", "vips"),
-				rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips"), // finalizers
-				rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
-				rule("kubeovn.io", slices.Concat(read, []string{"patch"}), unimplemented("")...), // finalizers of Kube-OVN
-				rule("kubeovn.io", []string{"patch"}, unimplemented("/status")...),
-				rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "vips/status", "ippools/status", "ovn-eips/status",
-					"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status"),
-			},
-			// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name; the policy
-			// kiln-controller-leases does.
-			own: []rbacv1.PolicyRule{
-				rule("coordination.k8s.io", slices.Concat(read, []string{"create"}), "leases"),
-				withResourceNames(rule("coordination.k8s.io", []string{"update"}, "leases"), ControllerName),
-			},
-		},
+		controllerAccess(podWrites),
 		{
 			account: AgentName, app: AgentName, component: AgentName,
 			cluster: []rbacv1.PolicyRule{
 				rule("", read, "pods", "nodes"),
 				rule("", []string{"patch"}, "nodes/status"),
 				rule("", []string{"list"}, "events"), // to find the reason why a pod has no address
-				events,                               // on pods whose probes the kubelet does not reach
+				writeEvents,                          // on pods whose probes the kubelet does not reach
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "servicecidrs"),
 				rule("kubeovn.io", read, "subnets", "vpcs", "ips"),
-				clusters, // levels of logs
+				readClusters, // levels of logs
 			},
 			// The Lease of its node as a gateway. A role cannot limit it to one node; the policy kiln-gateway-leases
 			// does.
@@ -108,12 +74,12 @@ func accesses(patchPods, reviews bool) []access {
 		},
 		{
 			account: PingerName, app: PingerName, component: PingerName,
-			cluster: []rbacv1.PolicyRule{clusters},               // its settings
+			cluster: []rbacv1.PolicyRule{readClusters},           // its settings
 			own:     []rbacv1.PolicyRule{rule("", read, "pods")}, // its targets
 		},
 		{
 			account: MonitorName, app: MonitorName, component: MonitorName,
-			cluster: []rbacv1.PolicyRule{clusters},                           // levels of logs, and who may read metrics
+			cluster: []rbacv1.PolicyRule{readClusters},                       // levels of logs, and who may read metrics
 			own:     []rbacv1.PolicyRule{rule("", []string{"list"}, "pods")}, // the addresses of databases and of ovn-northd
 		},
 	}
@@ -127,6 +93,49 @@ func accesses(patchPods, reviews bool) []access {
 		}
 	}
 	return all
+}
+
+// readClusters and writeEvents are permissions that several components have.
+var (
+	readClusters = rule("kubeovn.io", read, "ovnclusters")
+	writeEvents  = rule("events.k8s.io", []string{"create", "patch"}, "events")
+)
+
+// controllerAccess returns the permissions of the controller, which writes the resources podWrites of pods.
+func controllerAccess(podWrites []string) access {
+	return access{
+		account: ControllerName, app: ControllerName, component: ControllerName,
+		cluster: []rbacv1.PolicyRule{
+			readClusters, writeEvents,
+			rule("", read, "pods"),
+			rule("", []string{"patch"}, podWrites...), // annotations
+			rule(podNetworksGroup, []string{podNetworksVerb}, podNetworksResource),
+			rule(podNetworksGroup, []string{externalIPsVerb}, externalIPsResource), // Services of rules
+			rule("", []string{"get", "list", "watch", "patch"}, "nodes", "namespaces"),
+			rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // each rule has one
+			rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // for RouterLBRules
+			rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
+			rule("policy.networking.k8s.io", read, policyKinds...),
+			rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
+			rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
+			rule("apps", read, "statefulsets"),
+			rule("kubevirt.io", read, "virtualmachines"),                                            // VMs retain addresses; KubeVirt is optional
+			rule("kubeovn.io", slices.Concat(read, []string{"create", "patch"}), "vpcs", "subnets"), // the default ones; finalizers
+			rule("kubeovn.io", slices.Concat(read, []string{"create", "patch", "delete"}), "ips", "vips"),
+			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips"), // finalizers
+			rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
+			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), unimplemented("")...), // finalizers of Kube-OVN
+			rule("kubeovn.io", []string{"patch"}, unimplemented("/status")...),
+			rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "vips/status", "ippools/status", "ovn-eips/status",
+				"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status"),
+		},
+		// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name; the policy
+		// kiln-controller-leases does.
+		own: []rbacv1.PolicyRule{
+			rule("coordination.k8s.io", slices.Concat(read, []string{"create"}), "leases"),
+			withResourceNames(rule("coordination.k8s.io", []string{"update"}, "leases"), ControllerName),
+		},
+	}
 }
 
 // FinalizedResources returns the resources of kubeovn.io/v1 on which the controller, or Kube-OVN's, puts its finalizer.
