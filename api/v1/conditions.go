@@ -3,6 +3,11 @@
 
 package v1
 
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
 // Condition types of the network resources.
 const (
 	// ConditionReady: the current generation of the object is applied in OVN.
@@ -52,3 +57,26 @@ const (
 	// ReasonAllInForce: every field that is set has its effect.
 	ReasonAllInForce = "AllInForce"
 )
+
+// ConditionsOf returns the conditions of an object with a controller, or nil for another object.
+func ConditionsOf(object runtime.Object) []metav1.Condition {
+	switch o := object.(type) {
+	case *Vpc:
+		return o.Status.Conditions
+	case *Subnet:
+		return o.Status.Conditions
+	case *IPPool:
+		return o.Status.Conditions
+	case *Vip:
+		return o.Status.Conditions
+	case *OvnEip:
+		return o.Status.Conditions
+	case *SecurityGroup:
+		return o.Status.Conditions
+	case *SwitchLBRule:
+		return o.Status.Conditions
+	case *RouterLBRule:
+		return o.Status.Conditions
+	}
+	return nil
+}

@@ -34,7 +34,7 @@ func (w *World) Says(o client.Object, condition string, status metav1.ConditionS
 		if !w.Get(o) {
 			return fmt.Sprintf("%T %s was deleted", o, o.GetName())
 		}
-		c = apimeta.FindStatusCondition(conditionsOf(o), condition)
+		c = apimeta.FindStatusCondition(kubeovnv1.ConditionsOf(o), condition)
 		if c == nil || c.Status != status || c.ObservedGeneration != o.GetGeneration() ||
 			slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(c.Reason+": "+c.Message, word) }) {
 			return fmt.Sprintf("%T %s: condition %s is %+v at generation %d, want %s with %q", o, o.GetName(), condition, c, o.GetGeneration(), status, words)
@@ -42,26 +42,6 @@ func (w *World) Says(o client.Object, condition string, status metav1.ConditionS
 		return ""
 	})
 	return c
-}
-
-func conditionsOf(o client.Object) []metav1.Condition {
-	switch o := o.(type) {
-	case *kubeovnv1.Vpc:
-		return o.Status.Conditions
-	case *kubeovnv1.Subnet:
-		return o.Status.Conditions
-	case *kubeovnv1.IPPool:
-		return o.Status.Conditions
-	case *kubeovnv1.Vip:
-		return o.Status.Conditions
-	case *kubeovnv1.OvnEip:
-		return o.Status.Conditions
-	case *kubeovnv1.SwitchLBRule:
-		return o.Status.Conditions
-	case *kubeovnv1.RouterLBRule:
-		return o.Status.Conditions
-	}
-	return nil
 }
 
 // Ready waits until each object is ready.
@@ -78,7 +58,7 @@ func (w *World) Gone(objects ...client.Object) {
 	for _, o := range objects {
 		w.Eventually(func() string {
 			if w.Get(o) {
-				return fmt.Sprintf("%T %s is still there: %+v", o, o.GetName(), conditionsOf(o))
+				return fmt.Sprintf("%T %s is still there: %+v", o, o.GetName(), kubeovnv1.ConditionsOf(o))
 			}
 			return ""
 		})

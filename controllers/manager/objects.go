@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,7 +51,7 @@ func (c objectCounter) Collect(to chan<- prometheus.Metric) {
 		}
 		counts := map[[2]string]float64{}
 		_ = meta.EachListItem(list, func(o runtime.Object) error { // the function returns no error
-			for _, condition := range conditionsOf(o) {
+			for _, condition := range kubeovnv1.ConditionsOf(o) {
 				counts[[2]string{condition.Type, string(condition.Status)}]++
 			}
 			return nil
@@ -61,26 +60,4 @@ func (c objectCounter) Collect(to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(objectsDesc, prometheus.GaugeValue, count, kind, key[0], key[1])
 		}
 	}
-}
-
-func conditionsOf(object runtime.Object) []metav1.Condition {
-	switch o := object.(type) {
-	case *kubeovnv1.Vpc:
-		return o.Status.Conditions
-	case *kubeovnv1.Subnet:
-		return o.Status.Conditions
-	case *kubeovnv1.IPPool:
-		return o.Status.Conditions
-	case *kubeovnv1.Vip:
-		return o.Status.Conditions
-	case *kubeovnv1.OvnEip:
-		return o.Status.Conditions
-	case *kubeovnv1.SecurityGroup:
-		return o.Status.Conditions
-	case *kubeovnv1.SwitchLBRule:
-		return o.Status.Conditions
-	case *kubeovnv1.RouterLBRule:
-		return o.Status.Conditions
-	}
-	return nil
 }
