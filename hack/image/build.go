@@ -91,7 +91,7 @@ func versionFlags(version string) string {
 	return "-ldflags=-s -w -X github.com/kiln-net/kiln/internal/version.Kiln=" + version
 }
 
-// compile leaves it to go build to decide which programs are out of date. The outcome depends only on the sources and the version:
+// compile runs go build, which has no library. It decides which programs are out of date. The outcome depends only on the sources and the version:
 // not on paths, version control or a C compiler.
 func (b *build) compile(ctx context.Context, architecture string) error {
 	args := []string{"build", "-trimpath", "-buildvcs=false", versionFlags(b.version()), "-o", b.work(architecture) + "/"}

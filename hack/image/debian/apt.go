@@ -29,7 +29,7 @@ type mirrors struct{ main, security string }
 // suffix "-security".
 const MirrorVariable = "KILN_DEBIAN_MIRROR"
 
-// findMirrors returns the mirrors of MirrorVariable or of the machine's apt sources.
+// findMirrors returns the mirrors of MirrorVariable or of the machine's apt sources. apt-get(8) reads its sources in all their formats.
 func findMirrors(ctx context.Context) (mirrors, error) {
 	if uri := strings.TrimSuffix(os.Getenv(MirrorVariable), "/"); uri != "" {
 		return mirrors{main: uri, security: uri + "-security"}, nil
@@ -83,7 +83,8 @@ func (m mirrors) uri(p Package) string {
 // errMissing is the failure of a download that a new lock file corrects.
 var errMissing = errors.New("the mirror no longer has every package of the lock file; run: make image-lock, test the image, and commit the lock files")
 
-// fetch downloads packages to files <name>.deb in a directory. apt refuses files with another SHA-256.
+// fetch downloads packages to files <name>.deb in a directory. apt's helper uses the proxies and credentials of the machine, and refuses files with
+// another SHA-256.
 func fetch(ctx context.Context, m mirrors, packages []Package, into string, log io.Writer) error {
 	args := []string{"-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download-file"}
 	for _, p := range packages {
@@ -130,6 +131,7 @@ func Resolve(ctx context.Context, architecture string, log io.Writer) ([]Package
 	if err != nil {
 		return nil, err
 	}
+	// apt verifies the signatures of the lists, so it is run instead of replaced.
 	apt := func(out io.Writer, name string, args ...string) error {
 		cmd := exec.CommandContext(ctx, name, args...)
 		cmd.Env = append(os.Environ(), "APT_CONFIG="+settings)

@@ -70,7 +70,7 @@ func Build(ctx context.Context, architecture, archive, work string, log io.Write
 // StatusDir is the directory of the control data of packages, one file each. Scanners of images read it in images without dpkg.
 const StatusDir = "var/lib/dpkg/status.d"
 
-// add adds the files of a package, and its control data.
+// add adds the files of a package, and its control data. dpkg-deb(1) reads every version and compression of the format deb(5).
 func (r Root) add(ctx context.Context, p Package, deb string) error {
 	control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", deb).Output()
 	if err != nil {
