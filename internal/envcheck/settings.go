@@ -86,12 +86,12 @@ func controllerSettings() []setting {
 		lost("enable-lb-svc", "false", "Services of type LoadBalancer get no pods: use MetalLB or externalIPs"),
 		lost("enable-external-vpc", "false", "routers of other systems are not imported"),
 		lost("enable-dns-name-resolver", "false", "policies with DNS names have no effect"),
-		lost("node-local-dns-ip", "", "not implemented"),
-		lost("skip-conntrack-dst-cidrs", "", "not implemented"),
+		lost("node-local-dns-ip", "", "pods reach a DNS cache on their node like other addresses of the node, and NetworkPolicies must allow it"),
+		lost("skip-conntrack-dst-cidrs", "", "all connections are tracked"),
 		lost("enable-ovn-ipsec", "false", "tunnels are not encrypted"),
 		lost("cert-manager-ipsec-cert", "false", "tunnels are not encrypted"),
 		lost("non-primary-cni-mode", "false", "Kiln is the first network of pods"),
-		lost("secure-serving", "false", "metrics are served without TLS"),
+		differs("secure-serving", "false", "monitoring.access: Authorized serves metrics over TLS"),
 		differs("enable-ovn-lb-prefer-local", "false", "internalTrafficPolicy Local of each Service works"),
 		differs("enable-anp", "false", "policies of clusters are always served when their definitions exist"),
 	)
@@ -107,15 +107,15 @@ func agentSettings() []setting {
 		carried("iface", "nodes.tunnelInterface", (*proposal).tunnelInterface),
 		carried("mtu", "network.mtu", (*proposal).mtu),
 		lost("cni-conf-name", "01-kube-ovn.conflist", "agent.cniConfPriority sets the two digits of the name; the rest is fixed"),
-		lost("host-tunnel-src", "false", "not implemented"),
+		lost("host-tunnel-src", "false", "tunnels have the address of the tunnel interface"),
 		lost("encap-checksum", "true", "tunnels have checksums"),
-		lost("set-vxlan-tx-off", "false", "not implemented"),
-		lost("enable-mirror", "false", "not implemented"),
+		lost("set-vxlan-tx-off", "false", "offloads of the tunnel interface stay as they are"),
+		lost("enable-mirror", "false", "traffic of pods is not mirrored"),
 		lost("mac-learning-fallback", "false", "it needs a patched OVN"),
 		lost("enable-ovn-ipsec", "false", "tunnels are not encrypted"),
 		lost("cert-manager-ipsec-cert", "false", "tunnels are not encrypted"),
 		lost("non-primary-cni-mode", "false", "Kiln is the first network of pods"),
-		lost("secure-serving", "false", "metrics are served without TLS"),
+		differs("secure-serving", "false", "monitoring.access: Authorized serves metrics over TLS"),
 		differs("enable-tproxy", "false", "probes reach pods of custom VPCs by themselves"),
 	)
 }
@@ -142,7 +142,7 @@ var components = []component{
 	{name: "ovs-ovn", settings: func() []setting {
 		return []setting{
 			carried("TUNNEL_TYPE", "network.tunnelType", (*proposal).tunnel),
-			lost("HW_OFFLOAD", "false", "not implemented"),
+			lost("HW_OFFLOAD", "false", "flows are not offloaded to network cards"),
 		}
 	}},
 	{name: "ovs-ovn-dpdk", level: Lost, text: "nodes with DPDK are not supported"},
@@ -150,15 +150,15 @@ var components = []component{
 	{name: "ovn-ic-server", level: Lost, text: "clusters are not connected"},
 	{name: "ovn-ic-controller", level: Lost, text: "clusters are not connected"},
 	{name: "kube-ovn-ic-controller", level: Lost, text: "clusters are not connected"},
-	{name: "kube-ovn-pinger", level: Warning, text: "Kiln has no such component: dashboards and alerts on its metrics (pinger_*) get no data"},
-	{name: "kube-ovn-monitor", level: Warning, text: "Kiln has no such component: metrics of OVN are named in docs/operations/metrics.md"},
+	{name: "kube-ovn-pinger", level: Differs, text: "pinger.mode: Enabled starts it with the same metrics (pinger_*); its targets are fields of spec.pinger"},
+	{name: "kube-ovn-monitor", level: Differs, text: "the operator installs it; docs/operations/metrics.md names its metrics"},
 	{name: "kube-ovn-webhook", level: Differs, text: "the definitions and admission policies check objects. Delete its ValidatingWebhookConfiguration as well"},
 }
 
 // features are ConfigMaps that turn a feature on by a key with the value true.
 var features = []struct{ configMap, key, text string }{
-	{"ovn-external-gw-config", "enable-external-gw", "gateways of the default VPC on physical networks are not implemented"},
-	{"ovn-vpc-nat-gw-config", "enable-vpc-nat-gw", "VpcNatGateways are not implemented"},
-	{"vpc-dns-config", "enable-vpc-dns", "VpcDns is not implemented"},
+	{"ovn-external-gw-config", "enable-external-gw", "the default VPC has no gateways on physical networks"},
+	{"ovn-vpc-nat-gw-config", "enable-vpc-nat-gw", "VpcNatGateways have no effect"},
+	{"vpc-dns-config", "enable-vpc-dns", "VpcDns has no effect"},
 	{"ovn-ic-config", "enable-ic", "clusters are not connected"},
 }

@@ -74,9 +74,9 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 // offline are commands that print help, completions or their own version, and connect to the API server themselves if they need it.
 var offline = []string{"help", "version", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
 
-// notImplemented are commands of Kube-OVN's plugin that this version does not have. Scripts call them, so the error says that the command is missing
+// missing are commands of Kube-OVN's plugin that this version does not have. Scripts call them, so the error says that the command is missing
 // here and not misspelt.
-var notImplemented = []string{"ovn-trace", "perf", "tcpdump", "trace"}
+var missing = []string{"ovn-trace", "perf", "tcpdump", "trace"}
 
 // known returns an error if the first argument, which names no command, is there. Without it cobra prints help and reports success, which
 // scripts take for the answer of the command.
@@ -84,8 +84,8 @@ func known(root *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
 		return nil
-	case slices.Contains(notImplemented, args[0]):
-		return fmt.Errorf("command %q of Kube-OVN's plugin is not implemented yet: `kubectl ko --help` lists the commands of this version", args[0])
+	case slices.Contains(missing, args[0]):
+		return fmt.Errorf("this version has no command %q of Kube-OVN's plugin: `kubectl ko --help` lists its commands", args[0])
 	}
 	similar := ""
 	if names := root.SuggestionsFor(args[0]); len(names) > 0 {
