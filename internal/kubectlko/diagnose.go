@@ -81,9 +81,9 @@ func (p *plugin) diagnoseSubnet(ctx context.Context, name string) error {
 	}
 	var failed error
 	for _, c := range conditionsOf(subnet) {
-		fmt.Fprintf(p.out, "%s: %s: %s\n", c.Type, c.Status, c.Message)
+		fmt.Fprintf(p.out, "%s: %s: %s\n", c.Type, c.Status, plain(c.Message))
 		if c.Type == kubeovnv1.ConditionReady && c.Status != "True" {
-			failed = fmt.Errorf("subnet %s is not ready: %s", name, c.Message)
+			failed = fmt.Errorf("subnet %s is not ready: %s", name, plain(c.Message))
 		}
 	}
 	pod, err := p.leader(ctx, databases[0])

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -116,7 +117,7 @@ func (p *plugin) awaitSettled(ctx context.Context) error {
 		}
 		if waits := s.waits(); waits != said {
 			said = waits
-			fmt.Fprintf(p.errOut, "waiting: %s\n", waits)
+			fmt.Fprintf(p.errOut, "waiting: %s\n", plain(waits))
 		}
 		return false, nil
 	})
@@ -247,19 +248,29 @@ func conditionsOf(o *unstructured.Unstructured) []metav1.Condition {
 	return decoded.Status.Conditions
 }
 
+// plain replaces control characters, with which the messages of a stolen node could write to the terminal.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
 // write writes the text.
 func (s *Status) write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, c := range s.Conditions {
-		fmt.Fprintf(w, "%s:\t%s\t%s\n", c.Type, c.Status, c.Message)
+		fmt.Fprintf(w, "%s:\t%s\t%s\n", c.Type, c.Status, plain(c.Message))
 	}
 	if s.Upgrade.Stage != "" {
-		fmt.Fprintf(w, "upgrade:\t%s\t%s\n", s.Upgrade.Stage, s.Upgrade.Message)
+		fmt.Fprintf(w, "upgrade:\t%s\t%s\n", s.Upgrade.Stage, plain(s.Upgrade.Message))
 	}
 	fmt.Fprintln(w, "\nCOMPONENT\tREADY\tUPDATED\tVERSIONS\tMESSAGE")
 	for i := range s.Components {
 		c := &s.Components[i]
-		fmt.Fprintf(w, "%s\t%d/%d\t%d/%d\t%s\t%s\n", c.Name, c.Ready, c.Desired, c.Updated, c.Desired, versionsOf(c), c.Message)
+		fmt.Fprintf(w, "%s\t%d/%d\t%d/%d\t%s\t%s\n", c.Name, c.Ready, c.Desired, c.Updated, c.Desired, plain(versionsOf(c)), plain(c.Message))
 	}
 	fmt.Fprintln(w, "\nDATABASE\tLEADER\tTERM\tMEMBERS\tLAST BACKUP")
 	for _, db := range []struct {
@@ -296,7 +307,7 @@ func writeTroubles(w io.Writer, title string, troubles []Trouble) {
 		if t.Kind != "Node" {
 			name = t.Kind + " " + name
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", name, t.Reason, t.Message)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, plain(t.Reason), plain(t.Message))
 	}
 	for kind, n := range count {
 		if n > maxRows {

@@ -4,6 +4,7 @@
 package kubectlko
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -196,5 +197,17 @@ func TestConnectionFlags(t *testing.T) {
 	}
 	if _, err := w.ko("--request-timeout=1ns", "status"); err == nil {
 		t.Error("with a timeout that is over: no error")
+	}
+}
+
+// TestStatusHasNoControlCharacters has a node whose message would clear the terminal.
+func TestStatusHasNoControlCharacters(t *testing.T) {
+	s := Status{NodesWithoutNetwork: []Trouble{{Kind: "Node", Name: "worker-1", Reason: "Lost", Message: "\x1b[2J\nworker-2\tfine\u009b"}}}
+	var out bytes.Buffer
+	if err := s.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if want := "?[2J?worker-2?fine?\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got %q, want the end %q", out.String(), want)
 	}
 }
