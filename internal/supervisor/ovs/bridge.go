@@ -7,38 +7,55 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
-	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 const (
 	// bridgeName is the bridge that carries tunnels in the userspace datapath, where packets leave the node only through bridges.
 	bridgeName = "br-phy"
-	// memoryKey is the key in the bridge's external_ids that stores its memory.
+	// memoryKey is the key in br-phy's external_ids that stores its memory.
 	memoryKey = "kiln-uplink"
 )
 
-// bridge is the state of br-phy in the database.
+// memory is uplink.Memory as the database has it.
+type memory struct {
+	Uplink    string         `json:"uplink"`
+	Addresses []netip.Prefix `json:"addresses"`
+	Routes    []uplink.Route `json:"routes,omitempty"`
+}
+
+func memoryOf(m uplink.Memory) memory {
+	return memory{Uplink: m.Uplink, Addresses: uplink.Prefixes(m.Addresses), Routes: m.Routes}
+}
+
+func (m memory) plain() uplink.Memory {
+	return uplink.Memory{Uplink: m.Uplink, Addresses: uplink.Plain(m.Addresses), Routes: m.Routes}
+}
+
+// bridge is the state of a bridge in the database.
 type bridge struct {
-	row    *vswitch.Bridge // nil if the bridge does not exist
-	ports  map[string]vswitch.Port
+	row   *vswitch.Bridge // nil if the bridge does not exist
+	ports map[string]vswitch.Port
+	// memory of br-phy.
 	memory memory
 }
 
-// readBridge reads br-phy from the client's cache.
-func readBridge(ctx context.Context, db *client.Client) (bridge, error) {
+// readBridge reads a bridge from the client's cache.
+func readBridge(ctx context.Context, db *client.Client, name string) (bridge, error) {
 	var b bridge
-	row := &vswitch.Bridge{Name: bridgeName}
+	row := &vswitch.Bridge{Name: name}
 	var found []vswitch.Bridge
 	if err := db.Where(row).List(ctx, &found); err != nil {
-		return b, fmt.Errorf("read bridge %s: %w", bridgeName, err)
+		return b, fmt.Errorf("read bridge %s: %w", name, err)
 	}
 	if len(found) == 0 {
 		return b, nil
@@ -46,12 +63,12 @@ func readBridge(ctx context.Context, db *client.Client) (bridge, error) {
 	b.row = &found[0]
 	if text := b.row.ExternalIDs[memoryKey]; text != "" {
 		if err := json.Unmarshal([]byte(text), &b.memory); err != nil {
-			return b, fmt.Errorf("decode external_ids:%s of bridge %s: %w", memoryKey, bridgeName, err)
+			return b, fmt.Errorf("decode external_ids:%s of bridge %s: %w", memoryKey, name, err)
 		}
 	}
 	var ports []vswitch.Port
 	if err := db.List(ctx, &ports); err != nil {
-		return b, fmt.Errorf("read ports of bridge %s: %w", bridgeName, err)
+		return b, fmt.Errorf("read ports of bridge %s: %w", name, err)
 	}
 	b.ports = map[string]vswitch.Port{}
 	for _, p := range ports {
@@ -62,52 +79,72 @@ func readBridge(ctx context.Context, db *client.Client) (bridge, error) {
 	return b, nil
 }
 
-// ensureBridge creates or updates br-phy in one transaction: its memory, and the uplink as its only other port. It is
-// idempotent.
-func ensureBridge(ctx context.Context, db *client.Client, have bridge, uplink netlink.Link, m memory) error {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("encode the memory of bridge %s: %w", bridgeName, err)
-	}
+// bridgeSpec is a bridge with an uplink.
+type bridgeSpec struct {
+	name        string
+	datapath    v1alpha1.Datapath
+	hwaddr      string
+	externalIDs map[string]string
+	// uplink is the name of the port that is added; empty for none. portIDs are its external_ids.
+	uplink  string
+	portIDs map[string]string
+	// former reports whether a port is a former uplink: a bridge with two uplinks would connect their networks.
+	former func(vswitch.Port) bool
+}
+
+// ensure creates or updates the bridge in one transaction, with the uplink as its only port of that kind. It is idempotent.
+func (s bridgeSpec) ensure(ctx context.Context, db *client.Client, have bridge) error {
 	want := &vswitch.Bridge{
-		Name:         bridgeName,
-		DatapathType: datapathType(v1alpha1.DatapathUserspace),
+		Name:         s.name,
+		DatapathType: datapathType(s.datapath),
 		FailMode:     new(vswitch.BridgeFailModeStandalone),
 		// The uplink's own address: frames for the bridge's IP addresses arrive at the uplink.
-		OtherConfig: map[string]string{"hwaddr": uplink.Attrs().HardwareAddr.String()},
-		ExternalIDs: map[string]string{memoryKey: string(text)},
+		OtherConfig: map[string]string{"hwaddr": s.hwaddr},
+		ExternalIDs: s.externalIDs,
 	}
-	var operations []ovsdb.Operation
-	if have.row == nil {
-		operations, err = createBridge(ctx, db, want, uplink.Attrs().Name)
-	} else {
-		operations, err = updateBridge(db, have, want, uplink.Attrs().Name)
-	}
+	operations, err := s.change(ctx, db, have, want)
 	if err != nil {
-		return fmt.Errorf("prepare bridge %s: %w", bridgeName, err)
+		return fmt.Errorf("prepare bridge %s: %w", s.name, err)
 	}
 	if len(operations) == 0 {
 		return nil
 	}
 	if _, err := transact(ctx, db, operations); err != nil {
-		return fmt.Errorf("write bridge %s: %w", bridgeName, err)
+		return fmt.Errorf("write bridge %s: %w", s.name, err)
 	}
 	return nil
 }
 
-func createBridge(ctx context.Context, db *client.Client, want *vswitch.Bridge, uplink string) ([]ovsdb.Operation, error) {
+func (s bridgeSpec) change(ctx context.Context, db *client.Client, have bridge, want *vswitch.Bridge) ([]ovsdb.Operation, error) {
+	if have.row == nil {
+		return s.create(ctx, db, want)
+	}
+	return s.update(db, have, want)
+}
+
+// port returns the rows of the uplink's port.
+func (s bridgeSpec) port() []model.Model {
+	return []model.Model{
+		&vswitch.Interface{UUID: "uplink_interface", Name: s.uplink},
+		&vswitch.Port{UUID: "uplink_port", Name: s.uplink, Interfaces: []string{"uplink_interface"}, ExternalIDs: s.portIDs},
+	}
+}
+
+func (s bridgeSpec) create(ctx context.Context, db *client.Client, want *vswitch.Bridge) ([]ovsdb.Operation, error) {
 	openvswitch, err := root(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	want.UUID, want.Ports = "bridge", []string{"internal_port", "uplink_port"}
-	operations, err := insert(db,
-		&vswitch.Interface{UUID: "internal_interface", Name: bridgeName, Type: "internal"},
-		&vswitch.Port{UUID: "internal_port", Name: bridgeName, Interfaces: []string{"internal_interface"}},
-		&vswitch.Interface{UUID: "uplink_interface", Name: uplink},
-		&vswitch.Port{UUID: "uplink_port", Name: uplink, Interfaces: []string{"uplink_interface"}},
-		want,
-	)
+	rows := []model.Model{
+		&vswitch.Interface{UUID: "internal_interface", Name: s.name, Type: "internal"},
+		&vswitch.Port{UUID: "internal_port", Name: s.name, Interfaces: []string{"internal_interface"}},
+	}
+	want.UUID, want.Ports = "bridge", []string{"internal_port"}
+	if s.uplink != "" {
+		rows = append(rows, s.port()...)
+		want.Ports = append(want.Ports, "uplink_port")
+	}
+	operations, err := insert(db, append(rows, want)...)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +154,7 @@ func createBridge(ctx context.Context, db *client.Client, want *vswitch.Bridge, 
 	return append(operations, link...), err
 }
 
-func updateBridge(db *client.Client, have bridge, want *vswitch.Bridge, uplink string) ([]ovsdb.Operation, error) {
+func (s bridgeSpec) update(db *client.Client, have bridge, want *vswitch.Bridge) ([]ovsdb.Operation, error) {
 	var operations []ovsdb.Operation
 	changed := *have.row
 	changed.DatapathType, changed.FailMode = want.DatapathType, want.FailMode
@@ -129,22 +166,19 @@ func updateBridge(db *client.Client, have bridge, want *vswitch.Bridge, uplink s
 		}
 		operations = append(operations, update...)
 	}
-	add, err := addUplink(db, have, uplink)
+	add, err := s.addUplink(db, have)
 	if err != nil {
 		return nil, err
 	}
-	drop, err := dropOtherPorts(db, have, uplink)
+	drop, err := s.dropFormer(db, have)
 	return append(append(operations, add...), drop...), err
 }
 
-func addUplink(db *client.Client, have bridge, uplink string) ([]ovsdb.Operation, error) {
-	if _, found := have.ports[uplink]; found {
+func (s bridgeSpec) addUplink(db *client.Client, have bridge) ([]ovsdb.Operation, error) {
+	if _, found := have.ports[s.uplink]; found || s.uplink == "" {
 		return nil, nil
 	}
-	operations, err := insert(db,
-		&vswitch.Interface{UUID: "uplink_interface", Name: uplink},
-		&vswitch.Port{UUID: "uplink_port", Name: uplink, Interfaces: []string{"uplink_interface"}},
-	)
+	operations, err := insert(db, s.port()...)
 	if err != nil {
 		return nil, err
 	}
@@ -167,11 +201,11 @@ func insert(db *client.Client, rows ...model.Model) ([]ovsdb.Operation, error) {
 	return operations, nil
 }
 
-// dropOtherPorts removes a former uplink: a bridge with two uplinks would connect their networks.
-func dropOtherPorts(db *client.Client, have bridge, uplink string) ([]ovsdb.Operation, error) {
+// dropFormer removes former uplinks.
+func (s bridgeSpec) dropFormer(db *client.Client, have bridge) ([]ovsdb.Operation, error) {
 	var others []string
 	for name, port := range have.ports {
-		if name != uplink && name != bridgeName {
+		if name != s.uplink && name != s.name && s.former(port) {
 			others = append(others, port.UUID)
 		}
 	}

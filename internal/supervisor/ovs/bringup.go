@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // restoreWait in other_config makes ovs-vswitchd start with the flows that the kernel's datapath still has. While it is set,
@@ -41,7 +42,7 @@ var keepsFlows = func(d v1alpha1.Datapath) (bool, error) {
 	if d != v1alpha1.DatapathKernel {
 		return false, nil
 	}
-	link, err := linkIfThere(datapathLink)
+	link, err := uplink.Link(datapathLink)
 	return link != nil, err
 }
 

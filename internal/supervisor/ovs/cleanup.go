@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // adoptionTimeout is how long ovs-vswitchd may take to process its whole configuration, in milliseconds.
@@ -35,7 +36,7 @@ func CleanUp(ctx context.Context, o Options) error {
 	if err := dismantle(ctx, o); err != nil {
 		return err
 	}
-	return errors.Join(unshield(ctx), (&guard{known: true}).apply(ctx), removeFiles(o))
+	return errors.Join(shieldTable.Drop(ctx), (&guard{known: true}).apply(ctx), removeFiles(o))
 }
 
 // dismantle starts the daemons once more, because only ovs-vswitchd knows its objects in the kernel, and stops it with `exit
@@ -69,15 +70,15 @@ func releaseUplink(ctx context.Context, o Options, db *client.Client) error {
 	if err := adopt(ctx, db, row); err != nil {
 		return err
 	}
-	have, err := readBridge(ctx, db)
+	have, err := readBridge(ctx, db, bridgeName)
 	if err != nil || have.memory.Uplink == "" {
 		return err
 	}
-	bridge, err := linkIfThere(bridgeName)
+	bridge, err := uplink.Link(bridgeName)
 	if err != nil {
 		return err
 	}
-	u := uplink{options: o, log: o.Log}
+	u := tunnelBridge{options: o, log: o.Log}
 	return u.giveBack(ctx, have.memory, bridge)
 }
 

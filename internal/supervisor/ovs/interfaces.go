@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // checkDatapath detects at the start a configuration that would otherwise fail later with a less clear error.
@@ -35,30 +36,15 @@ func noKernelDatapath(node string, err error) error {
 		"or set spec.nodes.datapath of the OVNCluster to Userspace", node, err)
 }
 
-// dumps is the maximum number of attempts to dump a list from the kernel.
-const dumps = 20
-
-// whole retries a netlink dump until it is not interrupted (NLM_F_DUMP_INTR). An interrupted dump can lack entries that existed
-// all the time. Package netlinksafe returns such a dump after a few attempts; here, a missing address or route would be lost in
-// the move to a bridge.
-func whole[T any](dump func() ([]T, error)) (list []T, err error) {
-	for range dumps {
-		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return list, err
-}
-
 // tunnelInterface returns the tunnel interface: the configured one, otherwise the one that has the node's address.
 func tunnelInterface(o Options) (netlink.Link, error) {
 	if o.TunnelInterface != "" {
-		link, err := linkIfThere(o.TunnelInterface)
+		link, err := uplink.Link(o.TunnelInterface)
 		if link != nil || err != nil {
 			return link, err
 		}
 	}
-	links, err := whole(netlink.LinkList)
+	links, err := uplink.Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -79,12 +65,12 @@ func linkOfAddress(links []netlink.Link, o Options) (netlink.Link, error) {
 		return nil, fmt.Errorf("the address of node %s: %w", o.Node, err)
 	}
 	for _, link := range links {
-		list, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+		list, err := uplink.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
 		}
 		for _, a := range list {
-			if addressOf(a.IP) == wanted {
+			if uplink.AddrOf(a.IP) == wanted {
 				return link, nil
 			}
 		}
@@ -97,14 +83,14 @@ func encapsulationAddress(o Options, link netlink.Link) (netip.Addr, error) {
 	if o.TunnelInterface == "" {
 		return netip.ParseAddr(o.NodeAddress)
 	}
-	list, err := addresses(link)
+	list, err := uplink.Addresses(link)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	if len(list) == 0 {
 		return netip.Addr{}, noAddress(o, link)
 	}
-	return list[0].Addr(), nil
+	return list[0].Prefix.Addr(), nil
 }
 
 // changedAddress returns the tunnel endpoint on the interface that had the node's address when the process started: its first address of
@@ -114,13 +100,13 @@ func changedAddress(o Options, link netlink.Link) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("the address of node %s: %w", o.Node, err)
 	}
-	list, err := addresses(link)
+	list, err := uplink.Addresses(link)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	for _, a := range list {
-		if a.Addr().Is4() == former.Is4() {
-			return a.Addr(), nil
+		if a.Prefix.Addr().Is4() == former.Is4() {
+			return a.Prefix.Addr(), nil
 		}
 	}
 	return netip.Addr{}, noAddress(o, link)

@@ -4,7 +4,7 @@
 package ovs
 
 import (
-	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -12,7 +12,25 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
+
+func prefixes(list ...string) []netip.Prefix {
+	var parsed []netip.Prefix
+	for _, s := range list {
+		parsed = append(parsed, netip.MustParsePrefix(s))
+	}
+	return parsed
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// lacking returns the prefixes that no address has.
+func lacking(want []netip.Prefix, have []uplink.Address) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(want), func(p netip.Prefix) bool { return slices.Contains(uplink.Prefixes(have), p) })
+}
 
 // fakeBridge makes an interface in place of the one that ovs-vswitchd makes.
 func fakeBridge(t *testing.T) netlink.Link {
@@ -29,39 +47,39 @@ func TestApplyMovesAddressesAndRoutes(t *testing.T) {
 	wire(t)
 	eth1, bridge := must(netlink.LinkByName("eth1")), fakeBridge(t)
 
-	plan := planMoves("eth1", memory{}, must(observe(eth1, bridge)))
-	if len(plan.addAddresses) != 2 || len(plan.addRoutes) != 2 {
-		t.Fatalf("plan: %v", flat(plan))
+	plan := uplink.Plan("eth1", uplink.Memory{}, must(observe(eth1, bridge)))
+	if len(plan.AddAddresses) != 2 || len(plan.AddRoutes) != 2 {
+		t.Fatalf("plan: %v", plan)
 	}
-	try(t, apply(plan, eth1, bridge))
+	try(t, uplink.Apply(plan, eth1, bridge, nil))
 	try(t, checkMoved(t))
 
 	t.Run("a repetition changes nothing", func(t *testing.T) {
-		again := planMoves("eth1", plan.memory, must(observe(eth1, bridge)))
-		if len(again.addAddresses)+len(again.addRoutes)+len(again.clearAddresses)+len(again.clearRoutes) > 0 {
-			t.Errorf("plan: %v", flat(again))
+		again := uplink.Plan("eth1", plan.Memory, must(observe(eth1, bridge)))
+		if len(again.AddAddresses)+len(again.AddRoutes)+len(again.ClearAddresses)+len(again.ClearRoutes) > 0 {
+			t.Errorf("plan: %v", again)
 		}
-		try(t, apply(plan, eth1, bridge))
+		try(t, uplink.Apply(plan, eth1, bridge, nil))
 		try(t, checkMoved(t))
 	})
 	t.Run("a second address of the same network follows", func(t *testing.T) {
-		try(t, addAddress(eth1, netip.MustParsePrefix("192.0.2.9/24")))
-		next := planMoves("eth1", plan.memory, must(observe(eth1, bridge)))
-		try(t, apply(next, eth1, bridge))
+		try(t, uplink.AddAddress(eth1, netip.MustParsePrefix("192.0.2.9/24")))
+		next := uplink.Plan("eth1", plan.Memory, must(observe(eth1, bridge)))
+		try(t, uplink.Apply(next, eth1, bridge, nil))
 		try(t, checkMoved(t, "192.0.2.9/24"))
 		plan = next
 	})
 	t.Run("a new interface of the bridge gets everything back", func(t *testing.T) {
 		try(t, netlink.LinkDel(bridge))
 		bridge = fakeBridge(t)
-		try(t, apply(planMoves("eth1", plan.memory, must(observe(eth1, bridge))), eth1, bridge))
+		try(t, uplink.Apply(uplink.Plan("eth1", plan.Memory, must(observe(eth1, bridge))), eth1, bridge, nil))
 		try(t, checkMoved(t, "192.0.2.9/24"))
 	})
 	t.Run("a former uplink gets everything back", func(t *testing.T) {
-		u := uplink{options: Options{TunnelInterface: "eth2"}}
-		try(t, u.giveBack(t.Context(), plan.memory, bridge))
+		u := tunnelBridge{options: Options{TunnelInterface: "eth2"}}
+		try(t, u.giveBack(t.Context(), memoryOf(plan.Memory), bridge))
 		seen := must(observe(eth1, bridge))
-		if len(seen.bridgeAddresses)+len(seen.bridgeRoutes) > 0 || len(without(plan.memory.Addresses, seen.uplinkAddresses)) > 0 || len(seen.uplinkRoutes) != 2 {
+		if len(seen.BridgeAddresses)+len(seen.BridgeRoutes) > 0 || len(lacking(memoryOf(plan.Memory).Addresses, seen.UplinkAddresses)) > 0 || len(seen.UplinkRoutes) != 2 {
 			t.Errorf("seen %+v", seen)
 		}
 	})
@@ -76,10 +94,10 @@ func TestARenamedUplinkKeepsTheMemory(t *testing.T) {
 	eth1 := must(netlink.LinkByName("eth1"))
 	known := memory{Uplink: "eth0", Addresses: prefixes("192.0.2.1/24", "2001:db8::1/64")}
 	for name, c := range map[string]struct {
-		former   string
-		hardware string
-		uplink   []netip.Prefix
-		want     string // the uplink in the memory
+		former    string
+		hardware  string
+		addresses []netip.Prefix
+		want      string // the uplink in the memory
 	}{
 		"without addresses":            {"eth0", eth1.Attrs().HardwareAddr.String(), nil, "eth1"},
 		"with a known address":         {"eth0", eth1.Attrs().HardwareAddr.String(), prefixes("2001:db8::1/64"), "eth1"},
@@ -90,49 +108,9 @@ func TestARenamedUplinkKeepsTheMemory(t *testing.T) {
 	} {
 		b := bridge{row: &vswitch.Bridge{OtherConfig: map[string]string{"hwaddr": c.hardware}}, memory: known}
 		b.memory.Uplink = c.former
-		try(t, b.rename(eth1, observed{uplinkAddresses: c.uplink}))
+		try(t, b.rename(eth1, uplink.Observed{UplinkAddresses: uplink.Plain(c.addresses)}))
 		if b.memory.Uplink != c.want {
 			t.Errorf("%s: the memory is of %q, want %q", name, b.memory.Uplink, c.want)
 		}
-	}
-}
-
-func TestRoutesSurviveTheDatabase(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	wire(t)
-	eth1 := must(netlink.LinkByName("eth1"))
-	for _, r := range must(routes(eth1)) {
-		again := routeOf(*r.on(eth1))
-		if again != r {
-			t.Errorf("%+v became %+v", r, again)
-		}
-	}
-	if list := must(addresses(eth1)); !slices.Equal(list, prefixes("192.0.2.1/24", "2001:db8::1/64")) {
-		t.Errorf("addresses: %v", list)
-	}
-}
-
-// A dump of interfaces can lack entries when pods' interfaces are added or removed at the same time.
-func TestAListThatWasInterruptedIsAskedForAgain(t *testing.T) {
-	times, broken := 0, errors.New("broken")
-	dump := func(then error) func() ([]int, error) {
-		times = 0
-		return func() ([]int, error) {
-			if times++; times < 3 {
-				return []int{1}, netlink.ErrDumpInterrupted
-			}
-			return []int{1, 2}, then
-		}
-	}
-	if list, err := whole(dump(nil)); err != nil || len(list) != 2 {
-		t.Errorf("got %v, %v", list, err)
-	}
-	if _, err := whole(dump(broken)); !errors.Is(err, broken) || times != 3 {
-		t.Errorf("after %d times: %v", times, err)
-	}
-	if _, err := whole(dump(netlink.ErrDumpInterrupted)); !errors.Is(err, netlink.ErrDumpInterrupted) {
-		t.Errorf("a list that is never whole is taken for one: %v", err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/uplink"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -34,7 +35,7 @@ const retryDelay = 2 * time.Second
 type node struct {
 	options                       Options
 	database, vswitch, controller *supervisor.Keeper
-	uplink                        uplink
+	tunnelBridge                  tunnelBridge
 	// tunnels is the name of the last interface that had the node's address.
 	tunnels string
 	// remotes are the newest connection methods of the southbound database.
@@ -77,7 +78,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	connected, gate := make(chan struct{}), make(chan struct{})
-	n := &node{options: o, uplink: uplink{options: o, log: o.Log}, tunnels: link.Attrs().Name}
+	n := &node{options: o, tunnelBridge: tunnelBridge{options: o, log: o.Log}, tunnels: link.Attrs().Name}
 	n.configured, n.certified, n.switched = gates(gate)
 	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
 	changes := make(chan struct{}, 1)
@@ -229,7 +230,7 @@ func (n *node) reconcile(ctx context.Context, db *client.Client) error {
 
 func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr, error) {
 	if n.options.Datapath == v1alpha1.DatapathUserspace {
-		return n.uplink.reconcile(ctx, db)
+		return n.tunnelBridge.reconcile(ctx, db)
 	}
 	link, err := tunnelInterface(n.options)
 	if err == nil {
@@ -239,7 +240,7 @@ func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr
 	if n.options.TunnelInterface != "" {
 		return netip.Addr{}, err
 	}
-	former, formerErr := linkIfThere(n.tunnels)
+	former, formerErr := uplink.Link(n.tunnels)
 	if former == nil {
 		return netip.Addr{}, errors.Join(err, formerErr)
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+	"github.com/kiln-net/kiln/internal/uplink"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -71,11 +72,10 @@ func wire(t *testing.T) netns.NsHandle {
 		try(t, netlink.LinkSetUp(link))
 	}
 	for _, a := range prefixes("192.0.2.1/24", "2001:db8::1/64") {
-		try(t, addAddress(eth1, a))
+		try(t, uplink.AddAddress(eth1, a))
 	}
-	try(t, netlink.RouteAdd(via("198.51.100.0/24", "192.0.2.2").on(eth1)))
-	defaultRoute := route{Family: 6, Gateway: netip.MustParseAddr("2001:db8::2"), Priority: 1024}
-	try(t, netlink.RouteAdd(defaultRoute.on(eth1)))
+	try(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}))
+	try(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Family: netlink.FAMILY_V6, Gw: net.ParseIP("2001:db8::2"), Priority: 1024}))
 
 	other := must(netlink.NewHandleAt(there))
 	peer := must(other.LinkByName("peer"))
@@ -286,7 +286,7 @@ func TestUserspaceNode(t *testing.T) {
 		_, err := unixctl.Call(t.Context(), control(t, o.RunDir, "ovs-vswitchd"), "exit", "--cleanup")
 		try(t, err)
 		supervisortest.Eventually(t, "there is a new interface", func() error {
-			if link, err := linkIfThere(bridgeName); err != nil || link == nil || link.Attrs().Index == before {
+			if link, err := uplink.Link(bridgeName); err != nil || link == nil || link.Attrs().Index == before {
 				return errors.Join(errors.New("not yet"), err)
 			}
 			return nil
@@ -301,7 +301,7 @@ func TestUserspaceNode(t *testing.T) {
 		supervisortest.Eventually(t, "all serve again", func() error { return probe(o.HealthAddress) })
 	})
 	t.Run("an address that the uplink gets is moved too", func(t *testing.T) {
-		try(t, addAddress(must(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
+		try(t, uplink.AddAddress(must(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
 		supervisortest.Eventually(t, "it is on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 	})
 	t.Run("after a restart of the container", func(t *testing.T) {
@@ -347,10 +347,10 @@ func checkRemoved(t *testing.T, o Options) {
 	seen, err := observe(must(netlink.LinkByName("eth1")), nil)
 	try(t, err)
 	want := prefixes("192.0.2.1/24", "192.0.2.9/24", "2001:db8::1/64")
-	if missing := without(want, seen.uplinkAddresses); len(missing) > 0 || len(seen.uplinkRoutes) != 2 {
-		t.Errorf("eth1 has %v and %v", seen.uplinkAddresses, seen.uplinkRoutes)
+	if missing := lacking(want, seen.UplinkAddresses); len(missing) > 0 || len(seen.UplinkRoutes) != 2 {
+		t.Errorf("eth1 has %v and %v", seen.UplinkAddresses, seen.UplinkRoutes)
 	}
-	for _, link := range must(whole(netlink.LinkList)) {
+	for _, link := range must(uplink.Whole(netlink.LinkList)) {
 		if name := link.Attrs().Name; name != "lo" && name != "eth1" {
 			t.Errorf("interface %s is left", name)
 		}
@@ -427,9 +427,9 @@ func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
 		{name: "an address of another network", add: prefixes("198.51.100.7/24"), want: "198.51.100.7"},
 		{name: "the first address again", add: prefixes("192.0.2.1/24"), want: "192.0.2.1"},
 	} {
-		try(t, removeAddresses(eth1, step.remove))
+		try(t, uplink.RemoveAddresses(eth1, uplink.Plain(step.remove), nil))
 		for _, a := range step.add {
-			try(t, addAddress(eth1, a))
+			try(t, uplink.AddAddress(eth1, a))
 		}
 		got, err := n.tunnelAddress(t.Context(), nil)
 		if step.err != "" {
@@ -444,23 +444,23 @@ func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
 
 func checkMoved(t *testing.T, more ...string) error {
 	t.Helper()
-	bridge, err := linkIfThere(bridgeName)
+	bridge, err := uplink.Link(bridgeName)
 	if err != nil || bridge == nil {
 		return fmt.Errorf("br-phy is not there: %w", err)
 	}
-	uplink := must(netlink.LinkByName("eth1"))
-	seen, err := observe(uplink, bridge)
+	eth1 := must(netlink.LinkByName("eth1"))
+	seen, err := observe(eth1, bridge)
 	if err != nil {
 		return err
 	}
 	want := prefixes(append([]string{"192.0.2.1/24", "2001:db8::1/64"}, more...)...)
-	if missing := without(want, seen.bridgeAddresses); len(missing) > 0 || len(seen.uplinkAddresses) > 0 {
-		return fmt.Errorf("addresses: br-phy has %v, eth1 %v", seen.bridgeAddresses, seen.uplinkAddresses)
+	if missing := lacking(want, seen.BridgeAddresses); len(missing) > 0 || len(seen.UplinkAddresses) > 0 {
+		return fmt.Errorf("addresses: br-phy has %v, eth1 %v", seen.BridgeAddresses, seen.UplinkAddresses)
 	}
-	if len(seen.bridgeRoutes) != 2 || len(seen.uplinkRoutes) > 0 {
-		return fmt.Errorf("routes: br-phy has %v, eth1 %v", seen.bridgeRoutes, seen.uplinkRoutes)
+	if len(seen.BridgeRoutes) != 2 || len(seen.UplinkRoutes) > 0 {
+		return fmt.Errorf("routes: br-phy has %v, eth1 %v", seen.BridgeRoutes, seen.UplinkRoutes)
 	}
-	if !slices.Equal(bridge.Attrs().HardwareAddr, uplink.Attrs().HardwareAddr) || bridge.Attrs().MTU != uplink.Attrs().MTU {
+	if !slices.Equal(bridge.Attrs().HardwareAddr, eth1.Attrs().HardwareAddr) || bridge.Attrs().MTU != eth1.Attrs().MTU {
 		return fmt.Errorf("br-phy has MAC %s and MTU %d", bridge.Attrs().HardwareAddr, bridge.Attrs().MTU)
 	}
 	return nil

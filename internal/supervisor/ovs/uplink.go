@@ -5,18 +5,26 @@ package ovs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
-// uplink keeps the tunnel interface a port of br-phy, and moves its addresses to br-phy's interface.
-type uplink struct {
+// shieldTable is the nftables table of br-phy's uplink.
+const shieldTable uplink.Shield = "kiln-uplink"
+
+// tunnelBridge keeps the tunnel interface a port of br-phy, and moves its addresses to br-phy's interface.
+type tunnelBridge struct {
 	options Options
 	log     logr.Logger
 	// shielded is the index of the interface that has the shield.
@@ -28,8 +36,8 @@ var errNoBridgeYet = errors.New("the interface of bridge " + bridgeName + " is n
 
 // reconcile takes the next step of the move and returns the tunnel endpoint's address. The address is known before the bridge is
 // complete; then the error is errNoBridgeYet. Addresses and routes are stored in the database before they are moved.
-func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, error) {
-	have, err := readBridge(ctx, db)
+func (u *tunnelBridge) reconcile(ctx context.Context, db *client.Client) (netip.Addr, error) {
+	have, err := readBridge(ctx, db, bridgeName)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -37,7 +45,7 @@ func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, 
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	bridge, err := linkIfThere(bridgeName)
+	bridge, err := uplink.Link(bridgeName)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -53,28 +61,44 @@ func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, 
 	if err := have.rename(link, seen); err != nil {
 		return netip.Addr{}, err
 	}
-	plan := planMoves(link.Attrs().Name, have.memory, seen)
-	if len(plan.memory.Addresses) == 0 {
+	plan := uplink.Plan(link.Attrs().Name, have.memory.plain(), seen)
+	if len(plan.Memory.Addresses) == 0 {
 		return netip.Addr{}, noAddress(u.options, link)
 	}
-	if err := ensureBridge(ctx, db, have, link, plan.memory); err != nil {
+	text, err := json.Marshal(memoryOf(plan.Memory))
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("encode the memory of bridge %s: %w", bridgeName, err)
+	}
+	spec := bridgeSpec{
+		name: bridgeName, datapath: v1alpha1.DatapathUserspace, hwaddr: link.Attrs().HardwareAddr.String(), externalIDs: map[string]string{memoryKey: string(text)},
+		uplink: link.Attrs().Name, former: func(vswitch.Port) bool { return true },
+	}
+	if err := spec.ensure(ctx, db, have); err != nil {
 		return netip.Addr{}, err
 	}
-	address := plan.memory.Addresses[0].Addr()
+	address := plan.Memory.Addresses[0].Prefix.Addr()
 	if bridge == nil {
 		return address, errNoBridgeYet
 	}
-	if err := apply(plan, link, bridge); err != nil {
+	if err := uplink.Apply(plan, link, bridge, nil); err != nil {
 		return address, err
 	}
 	return address, u.shield(ctx, link)
 }
 
-func (u *uplink) shield(ctx context.Context, link netlink.Link) error {
+// observe reads what br-phy takes over of both interfaces: prefixes of addresses, and configured routes.
+func observe(link, bridge netlink.Link) (uplink.Observed, error) {
+	seen, err := uplink.Observe(link, bridge)
+	seen.UplinkAddresses = uplink.Plain(uplink.Prefixes(seen.UplinkAddresses))
+	seen.BridgeAddresses = uplink.Plain(uplink.Prefixes(seen.BridgeAddresses))
+	return seen, err
+}
+
+func (u *tunnelBridge) shield(ctx context.Context, link netlink.Link) error {
 	if u.shielded == link.Attrs().Index {
 		return nil
 	}
-	if err := shield(ctx, link.Attrs().Name); err != nil {
+	if err := shieldTable.Raise(ctx, link.Attrs().Name); err != nil {
 		return err
 	}
 	u.shielded = link.Attrs().Index
@@ -82,8 +106,8 @@ func (u *uplink) shield(ctx context.Context, link netlink.Link) error {
 }
 
 // giveBack moves addresses and routes from the bridge back to a former uplink.
-func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) error {
-	former, err := linkIfThere(m.Uplink)
+func (u *tunnelBridge) giveBack(ctx context.Context, m memory, bridge netlink.Link) error {
+	former, err := uplink.Link(m.Uplink)
 	if err != nil {
 		return err
 	}
@@ -91,40 +115,34 @@ func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) er
 		return nil // the interface was deleted: nothing to give the addresses back to
 	}
 	u.log.Info("giving addresses back to the former tunnel interface", "interface", m.Uplink, "addresses", m.Addresses)
-	if err := unshield(ctx); err != nil {
+	if err := shieldTable.Drop(ctx); err != nil {
 		return err
 	}
 	u.shielded = 0
+	addresses := uplink.Plain(m.Addresses)
 	if bridge != nil {
-		if err := removeAddresses(bridge, m.Addresses); err != nil {
+		if err := uplink.RemoveAddresses(bridge, addresses, nil); err != nil {
 			return err
 		}
 	}
-	return apply(moves{addAddresses: m.Addresses, addRoutes: m.Routes}, former, former)
+	return uplink.Apply(uplink.Moves{AddAddresses: addresses, AddRoutes: m.Routes}, former, former, nil)
 }
 
 // rename makes the memory that of the uplink if the uplink is the former one under another name. All addresses of the uplink are
 // then in the memory: the kernel may have configured some again, from router advertisements. The bridge has the hardware address of
 // the former uplink.
-func (b *bridge) rename(uplink netlink.Link, seen observed) error {
-	if b.memory.Uplink == "" || len(without(seen.uplinkAddresses, b.memory.Addresses)) > 0 {
+func (b *bridge) rename(link netlink.Link, seen uplink.Observed) error {
+	known := func(a uplink.Address) bool { return slices.Contains(b.memory.Addresses, a.Prefix) }
+	if b.memory.Uplink == "" || !all(seen.UplinkAddresses, known) {
 		return nil
 	}
-	former, err := linkIfThere(b.memory.Uplink)
-	if err == nil && former == nil && b.row.OtherConfig["hwaddr"] == uplink.Attrs().HardwareAddr.String() {
-		b.memory.Uplink = uplink.Attrs().Name
+	former, err := uplink.Link(b.memory.Uplink)
+	if err == nil && former == nil && b.row.OtherConfig["hwaddr"] == link.Attrs().HardwareAddr.String() {
+		b.memory.Uplink = link.Attrs().Name
 	}
 	return err
 }
 
-// linkIfThere returns the interface, or nil if it does not exist.
-func linkIfThere(name string) (netlink.Link, error) {
-	link, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil, nil //nolint:nilnil // no interface is a state, not a failure
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look for interface %s: %w", name, err)
-	}
-	return link, nil
+func all[T any](list []T, is func(T) bool) bool {
+	return !slices.ContainsFunc(list, func(e T) bool { return !is(e) })
 }

@@ -10,7 +10,8 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // watchKernel calls changed once at the start, and at each change of links, addresses and routes that may concern the tunnel
@@ -43,7 +44,7 @@ func watchKernel(ctx context.Context, changed func()) error {
 		case update, ok := <-addresses:
 			open, concerns = ok, isGlobal(update)
 		case update, ok := <-routes:
-			open, concerns = ok, isMade(update.Route)
+			open, concerns = ok, uplink.Configured(update.Route)
 		}
 		if !open {
 			return errors.New("the kernel ended a subscription to changes of interfaces")
@@ -63,9 +64,4 @@ func drain[T any](c <-chan T) {
 func isGlobal(update netlink.AddrUpdate) bool {
 	address, ok := netip.AddrFromSlice(update.LinkAddress.IP)
 	return ok && !address.Unmap().IsLinkLocalUnicast()
-}
-
-// isMade is false for routes that the kernel adds itself; these are never moved.
-func isMade(r netlink.Route) bool {
-	return r.Type == unix.RTN_UNICAST && r.Table != unix.RT_TABLE_LOCAL && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA
 }

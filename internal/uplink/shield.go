@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package ovs
+package uplink
 
 import (
 	"context"
@@ -10,14 +10,15 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// shieldTable is the shield's nftables table, in the netdev family.
-const shieldTable = "kiln-uplink"
+// Shield is the nftables table, of the netdev family, that drops the packets that arrive at an uplink in the userspace datapath. There is one
+// per bridge.
+type Shield string
 
-// shield drops packets that arrive at the uplink before they reach the kernel's own stack. In the userspace datapath
-// ovs-vswitchd reads the uplink through a packet socket; without the shield the kernel would also answer the packets to br-phy's
+// Raise drops packets that arrive at the uplink before they reach the kernel's own stack. In the userspace datapath
+// ovs-vswitchd reads the uplink through a packet socket; without the shield the kernel would also answer the packets to the bridge's
 // addresses, so that each gets two answers. Packet sockets receive packets before the ingress hook.
-func shield(ctx context.Context, uplink string) error {
-	nft, err := knftables.New(knftables.NetDevFamily, shieldTable)
+func (s Shield) Raise(ctx context.Context, uplink string) error {
+	nft, err := knftables.New(knftables.NetDevFamily, string(s))
 	if err != nil {
 		return fmt.Errorf("shield interface %s from the kernel's stack: %w", uplink, err)
 	}
@@ -39,9 +40,9 @@ func shield(ctx context.Context, uplink string) error {
 	return nil
 }
 
-// unshield removes the shield. It is idempotent.
-func unshield(ctx context.Context) error {
-	nft, err := knftables.New(knftables.NetDevFamily, shieldTable)
+// Drop removes the table. It is idempotent.
+func (s Shield) Drop(ctx context.Context) error {
+	nft, err := knftables.New(knftables.NetDevFamily, string(s))
 	if err != nil {
 		return fmt.Errorf("remove the shield of the former uplink: %w", err)
 	}

@@ -1,0 +1,159 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// dumps is the maximum number of attempts to dump a list from the kernel.
+const dumps = 20
+
+// Whole retries a netlink dump until it is not interrupted (NLM_F_DUMP_INTR). An interrupted dump can lack entries that existed
+// all the time. Package netlinksafe returns such a dump after a few attempts; here, a missing address or route would be lost in
+// the move to a bridge.
+func Whole[T any](dump func() ([]T, error)) (list []T, err error) {
+	for range dumps {
+		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return list, err
+}
+
+// Link returns an interface, or nil if it does not exist.
+func Link(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil //nolint:nilnil // no interface is a state, not a failure
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for interface %s: %w", name, err)
+	}
+	return link, nil
+}
+
+// Step is called before each change of the kernel, a database or the journal, with its name. Tests end the process there. It can be nil.
+type Step func(name string)
+
+func (s Step) before(name string) {
+	if s != nil {
+		s(name)
+	}
+}
+
+// Observe reads the addresses and configured routes of both interfaces; bridge can be nil.
+func Observe(uplink, bridge netlink.Link) (Observed, error) {
+	var seen Observed
+	var errs [4]error
+	seen.UplinkAddresses, errs[0] = Addresses(uplink)
+	seen.UplinkRoutes, errs[1] = Routes(uplink)
+	if bridge != nil {
+		seen.BridgeAddresses, errs[2] = Addresses(bridge)
+		seen.BridgeRoutes, errs[3] = Routes(bridge)
+	}
+	return seen, errors.Join(errs[:]...)
+}
+
+// Apply carries out the moves. Each step is idempotent: a previous attempt, or the kernel as a consequence of another step, may
+// have done it already.
+func Apply(m Moves, uplink, bridge netlink.Link, step Step) error {
+	for _, link := range []netlink.Link{uplink, bridge} {
+		if err := setUp(link, step); err != nil {
+			return err
+		}
+	}
+	for _, a := range m.AddAddresses {
+		if err := addAddress(bridge, a.ofBridge(), step); err != nil {
+			return err
+		}
+	}
+	for _, r := range m.AddRoutes {
+		if r.Protocol == unix.RTPROT_KERNEL {
+			continue // the kernel adds it with the address: see ofBridge
+		}
+		if err := addRoute(bridge, r, step); err != nil {
+			return err
+		}
+	}
+	addNeighbours(bridge, m.AddNeighbours, step)
+	return errors.Join(removeRoutes(uplink, m.ClearRoutes, step), RemoveAddresses(uplink, m.ClearAddresses, step))
+}
+
+func setUp(link netlink.Link, step Step) error {
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	step.before("set " + link.Attrs().Name + " up")
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
+func addAddress(link netlink.Link, a Address, step Step) error {
+	step.before("add " + a.Prefix.String() + " to " + link.Attrs().Name)
+	if err := netlink.AddrReplace(link, a.on(sinceBoot())); err != nil {
+		return fmt.Errorf("add address %s to %s: %w", a.Prefix, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// AddAddress adds an address, without duplicate address detection.
+func AddAddress(link netlink.Link, a netip.Prefix) error {
+	return addAddress(link, Address{Prefix: a, Plain: true}, nil)
+}
+
+func addRoute(link netlink.Link, r Route, step Step) error {
+	step.before("add route " + r.String() + " to " + link.Attrs().Name)
+	if err := r.replace(link); err != nil {
+		return fmt.Errorf("add route %s to %s: %w", r, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// addNeighbours adds what is known of neighbours. A neighbour that cannot be added is resolved when it is needed.
+func addNeighbours(link netlink.Link, list []Neighbour, step Step) {
+	if len(list) > 0 {
+		step.before("add neighbours to " + link.Attrs().Name)
+	}
+	for _, n := range list {
+		if made, err := n.on(link); err == nil {
+			_ = netlink.NeighSet(made)
+		}
+	}
+}
+
+// RemoveAddresses removes addresses from an interface. Addresses that it does not have are skipped.
+func RemoveAddresses(link netlink.Link, list []Address, step Step) error {
+	for _, a := range list {
+		step.before("remove " + a.Prefix.String() + " from " + link.Attrs().Name)
+		address := &netlink.Addr{IPNet: ipNet(a.Prefix)}
+		if a.Peer.IsValid() {
+			address.Peer = ipNet(a.Peer)
+		}
+		err := netlink.AddrDel(link, address)
+		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("remove address %s from %s: %w", a.Prefix, link.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+func removeRoutes(link netlink.Link, list []Route, step Step) error {
+	for _, r := range list {
+		step.before("remove route " + r.String() + " from " + link.Attrs().Name)
+		err := netlink.RouteDel(r.on(link))
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("remove route %s from %s: %w", r, link.Attrs().Name, err)
+		}
+	}
+	return nil
+}

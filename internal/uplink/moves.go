@@ -1,0 +1,105 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package uplink moves the addresses, routes and neighbours of a network interface to a bridge whose port the interface becomes, and back.
+// Every function is idempotent, so that an interrupted move or restoration is continued by calling it again.
+package uplink
+
+import "slices"
+
+// Memory records the addresses and routes that the bridge took over. It is stored on disk, because in the userspace datapath the bridge's
+// interface is a tap of ovs-vswitchd and loses its addresses and routes whenever that process restarts.
+type Memory struct {
+	// Uplink is the interface they were moved from.
+	Uplink    string
+	Addresses []Address
+	Routes    []Route
+}
+
+// Observed is the kernel's state of the uplink and the bridge: global addresses, and routes that the kernel did not add itself.
+type Observed struct {
+	UplinkAddresses, BridgeAddresses []Address
+	UplinkRoutes, BridgeRoutes       []Route
+}
+
+// Moves are the steps after which the bridge has all addresses and routes and the uplink has none.
+type Moves struct {
+	// Memory must be stored on disk before any other step.
+	Memory Memory
+	// AddAddresses, AddRoutes and AddNeighbours are added to the bridge, in this order.
+	AddAddresses  []Address
+	AddRoutes     []Route
+	AddNeighbours []Neighbour
+	// ClearAddresses and ClearRoutes are removed from the uplink after the bridge has them.
+	ClearAddresses []Address
+	ClearRoutes    []Route
+}
+
+// Plan plans the complete move of an interface's addresses to a bridge. The move can be interrupted after any step, and the
+// bridge's interface can vanish at any time: the next plan continues from the state it finds.
+func Plan(uplink string, m Memory, seen Observed) Moves {
+	switch {
+	case m.Uplink == "" && len(seen.UplinkAddresses) == 0: // another program made the bridge, and it already has the addresses
+		m = Memory{Uplink: uplink, Addresses: seen.BridgeAddresses, Routes: seen.BridgeRoutes}
+	case m.Uplink != uplink:
+		m = Memory{Uplink: uplink}
+	}
+	next := Memory{
+		Uplink:    uplink,
+		Addresses: remember(m.Addresses, seen.UplinkAddresses, seen.BridgeAddresses),
+		Routes:    remember(m.Routes, seen.UplinkRoutes, seen.BridgeRoutes),
+	}
+	slices.SortStableFunc(next.Addresses, shortFirst) // the first is the tunnel endpoint
+	slices.SortStableFunc(next.Routes, gatewaysLast)
+	return Moves{
+		Memory:         next,
+		AddAddresses:   without(next.Addresses, seen.BridgeAddresses),
+		AddRoutes:      without(next.Routes, seen.BridgeRoutes),
+		ClearAddresses: seen.UplinkAddresses,
+		ClearRoutes:    seen.UplinkRoutes,
+	}
+}
+
+// remember returns the entries that the bridge should have. If the uplink has only known entries, a move was interrupted or the
+// node's network configuration restored them: the known entries stay. If the uplink has new entries, it was reconfigured: its
+// entries apply, together with the known ones that are still on the uplink or the bridge.
+func remember[T keyed[K], K comparable](known, uplink, bridge []T) []T {
+	fresh := without(uplink, known)
+	if len(fresh) == 0 {
+		return slices.Clone(known)
+	}
+	kept := make([]T, 0, len(known)+len(fresh))
+	for _, k := range known {
+		if contains(uplink, k) || contains(bridge, k) {
+			kept = append(kept, k)
+		}
+	}
+	return append(kept, fresh...)
+}
+
+// shortFirst puts IPv4 before IPv6.
+func shortFirst(a, b Address) int { return a.Prefix.Addr().BitLen() - b.Prefix.Addr().BitLen() }
+
+// gatewaysLast sorts routes with a gateway last: the kernel accepts them only when the gateway is reachable.
+func gatewaysLast(a, b Route) int {
+	one, other := len(a.gateways()) > 0, len(b.gateways()) > 0
+	switch {
+	case one == other:
+		return 0
+	case other:
+		return -1
+	}
+	return 1
+}
+
+// keyed is an entry whose key says whether two are the same one.
+type keyed[K comparable] interface{ key() K }
+
+func contains[T keyed[K], K comparable](list []T, e T) bool {
+	return slices.ContainsFunc(list, func(other T) bool { return other.key() == e.key() })
+}
+
+// without returns the elements of a that are not in b, in a's order.
+func without[T keyed[K], K comparable](a, b []T) []T {
+	return slices.DeleteFunc(slices.Clone(a), func(e T) bool { return contains(b, e) })
+}

@@ -1,0 +1,328 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Route is a route of an interface that moves to a bridge. It is stored as JSON in databases.
+type Route struct {
+	// Destination is invalid for a default route.
+	Destination netip.Prefix `json:"destination,omitzero"`
+	// Gateway of an IPv4 route can be an IPv6 address (RFC 5549).
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	Source  netip.Addr `json:"source,omitzero"`
+	// Family is 4 or 6; needed for a default route without a gateway.
+	Family   int   `json:"family"`
+	Priority int   `json:"priority,omitempty"`
+	Table    int   `json:"table,omitempty"`
+	Scope    uint8 `json:"scope,omitempty"`
+	Protocol int   `json:"protocol,omitempty"`
+	Flags    int   `json:"flags,omitempty"`
+	MTU      int   `json:"mtu,omitempty"`
+	AdvMSS   int   `json:"advmss,omitempty"`
+	Tos      int   `json:"tos,omitempty"`
+	// Hops are the next hops of a multipath route. Those without an interface move.
+	Hops hops `json:"hops,omitempty"`
+	// Expires ends a route from a router advertisement, since the boot of the node; 0 for never.
+	Expires time.Duration `json:"expires,omitempty"`
+}
+
+// key identifies the route: the same route of a later router advertisement has another end.
+func (r Route) key() Route {
+	r.Expires = 0
+	return r
+}
+
+// hop is a next hop of a multipath route.
+type hop struct {
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	// Index is that of another interface; 0 for the one that moves.
+	Index  int `json:"index,omitempty"`
+	Weight int `json:"weight,omitempty"`
+	Flags  int `json:"flags,omitempty"`
+}
+
+// hops is a list of hops as JSON, so that routes are comparable.
+type hops string
+
+// MarshalJSON returns the list.
+func (h hops) MarshalJSON() ([]byte, error) { return []byte(h), nil }
+
+// UnmarshalJSON stores the list in the form that parsed hops have.
+func (h *hops) UnmarshalJSON(text []byte) error {
+	var list []hop
+	if err := json.Unmarshal(text, &list); err != nil {
+		return fmt.Errorf("decode the hops of a route: %w", err)
+	}
+	*h = formatHops(list)
+	return nil
+}
+
+func formatHops(list []hop) hops {
+	text, err := json.Marshal(list)
+	if err != nil {
+		panic(fmt.Sprintf("encode hops: %v", err)) // all of its fields can be encoded
+	}
+	return hops(text)
+}
+
+func (h hops) parse() (list []hop) {
+	if h != "" {
+		_ = json.Unmarshal([]byte(h), &list) // formatHops made it
+	}
+	return list
+}
+
+// routes returns the wanted unicast routes through an interface, of all tables but that of local addresses.
+func routes(link netlink.Link, wanted func(netlink.Route) bool) ([]Route, error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+	list, err := Whole(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes of %s: %w", link.Attrs().Name, err)
+	}
+	ends, err := expiries(link.Attrs().Index)
+	if err != nil {
+		return nil, err
+	}
+	var made []Route
+	for _, r := range list {
+		if r.Type != unix.RTN_UNICAST || r.Table == unix.RT_TABLE_LOCAL || !wanted(r) || r.Flags&unix.RTM_F_CLONED != 0 || !through(r, link.Attrs().Index) {
+			continue
+		}
+		route := routeOf(r, link.Attrs().Index)
+		if route.Protocol == unix.RTPROT_RA {
+			route.Expires = ends[route.expiryKey()]
+		}
+		made = append(made, route)
+	}
+	return made, nil
+}
+
+// through reports whether a route, or a hop of it, leaves by an interface.
+func through(r netlink.Route, index int) bool {
+	for _, h := range r.MultiPath {
+		if h.LinkIndex == index {
+			return true
+		}
+	}
+	return r.LinkIndex == index && len(r.MultiPath) == 0
+}
+
+// Configured reports whether an administrator or a program made the route. The kernel adds the other ones itself: those of addresses, and
+// those of router advertisements, which a bridge receives, too.
+func Configured(r netlink.Route) bool {
+	return r.Type == unix.RTN_UNICAST && r.Table != unix.RT_TABLE_LOCAL && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA
+}
+
+// Routes returns the configured routes through an interface, without multipath routes.
+func Routes(link netlink.Link) ([]Route, error) {
+	return routes(link, func(r netlink.Route) bool { return Configured(r) && len(r.MultiPath) == 0 })
+}
+
+func routeOf(r netlink.Route, index int) Route {
+	family := 4
+	if r.Family == netlink.FAMILY_V6 {
+		family = 6
+	}
+	made := Route{
+		Family: family, Priority: r.Priority, Table: r.Table, Scope: uint8(r.Scope), Protocol: int(r.Protocol),
+		Flags: r.Flags & int(netlink.FLAG_ONLINK), MTU: r.MTU, AdvMSS: r.AdvMSS, Tos: r.Tos,
+		Destination: prefixOf(r.Dst), Gateway: gateway(AddrOf(r.Gw), r.Via), Source: AddrOf(r.Src),
+	}
+	if made.Destination.IsValid() && made.Destination.Bits() == 0 {
+		made.Destination = netip.Prefix{}
+	}
+	var list []hop
+	for _, h := range r.MultiPath {
+		one := hop{Gateway: gateway(AddrOf(h.Gw), h.Via), Weight: h.Hops, Flags: h.Flags & int(netlink.FLAG_ONLINK)}
+		if h.LinkIndex != index {
+			one.Index = h.LinkIndex
+		}
+		list = append(list, one)
+	}
+	if len(list) > 0 {
+		made.Hops = formatHops(list)
+	}
+	return made
+}
+
+func gateway(gw netip.Addr, via netlink.Destination) netip.Addr {
+	if v, ok := via.(*netlink.Via); ok && !gw.IsValid() {
+		return AddrOf(v.Addr)
+	}
+	return gw
+}
+
+// on is the inverse of routeOf: it returns the route through the given link.
+func (r Route) on(link netlink.Link) *netlink.Route {
+	family, everything := netlink.FAMILY_V4, netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	if r.Family == 6 {
+		family, everything = netlink.FAMILY_V6, netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	destination := r.Destination
+	if !destination.IsValid() {
+		destination = everything
+	}
+	made := &netlink.Route{
+		Family: family, Priority: r.Priority, Table: r.Table,
+		Scope: netlink.Scope(r.Scope), Protocol: netlink.RouteProtocol(r.Protocol), Flags: r.Flags, MTU: r.MTU, AdvMSS: r.AdvMSS, Tos: r.Tos,
+		Dst: ipNet(destination),
+	}
+	if r.Source.IsValid() {
+		made.Src = r.Source.AsSlice()
+	}
+	list := r.Hops.parse()
+	if len(list) == 0 {
+		made.LinkIndex = link.Attrs().Index
+		made.Gw, made.Via = r.next(r.Gateway)
+	}
+	for _, h := range list {
+		one := &netlink.NexthopInfo{LinkIndex: h.Index, Hops: h.Weight, Flags: h.Flags}
+		if h.Index == 0 {
+			one.LinkIndex = link.Attrs().Index
+		}
+		one.Gw, one.Via = r.next(h.Gateway)
+		made.MultiPath = append(made.MultiPath, one)
+	}
+	return made
+}
+
+// next returns a gateway in the form that its family needs.
+func (r Route) next(gateway netip.Addr) (gw []byte, via netlink.Destination) {
+	switch {
+	case !gateway.IsValid():
+		return nil, nil
+	case r.Family == 4 && gateway.Is6():
+		return nil, &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: gateway.AsSlice()}
+	}
+	return gateway.AsSlice(), nil
+}
+
+// gateways returns the next hops of the route that are neighbours on the interface.
+func (r Route) gateways() (list []netip.Addr) {
+	if r.Gateway.IsValid() {
+		list = append(list, r.Gateway)
+	}
+	for _, h := range r.Hops.parse() {
+		if h.Index == 0 && h.Gateway.IsValid() {
+			list = append(list, h.Gateway)
+		}
+	}
+	return list
+}
+
+// String formats the route like ip-route(8).
+func (r Route) String() string {
+	words := []string{"default"}
+	if r.Destination.IsValid() {
+		words[0] = r.Destination.String()
+	}
+	for _, g := range r.gateways() {
+		words = append(words, "via", g.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// expiryKey identifies a route from a router advertisement on its interface.
+type expiryKey struct {
+	destination     netip.Prefix
+	gateway         netip.Addr
+	table, priority int
+}
+
+func (r Route) expiryKey() expiryKey {
+	return expiryKey{r.Destination, r.Gateway, r.Table, r.Priority}
+}
+
+// userHz is the unit of times in netlink messages, per second.
+const userHz = 100
+
+// expiries returns when routes from router advertisements end. Package netlink does not read the attribute.
+func expiries(index int) (map[expiryKey]time.Duration, error) {
+	messages, err := Whole(func() ([][]byte, error) {
+		request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+		dump := nl.NewRtMsg()
+		dump.Family = unix.AF_INET6
+		request.AddData(dump)
+		return request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes of router advertisements: %w", err)
+	}
+	now, ends := sinceBoot(), map[expiryKey]time.Duration{}
+	for _, m := range messages {
+		message := nl.DeserializeRtMsg(m)
+		if message.Protocol != unix.RTPROT_RA {
+			continue
+		}
+		attributes, err := nl.ParseRouteAttr(m[message.Len():])
+		if err != nil {
+			return nil, fmt.Errorf("decode a route of a router advertisement: %w", err)
+		}
+		key, link, left := expiryKey{table: int(message.Table)}, 0, int32(0)
+		for _, a := range attributes {
+			switch a.Attr.Type {
+			case unix.RTA_DST:
+				address, _ := netip.AddrFromSlice(a.Value)
+				key.destination = netip.PrefixFrom(address, int(message.Dst_len))
+			case unix.RTA_GATEWAY:
+				key.gateway, _ = netip.AddrFromSlice(a.Value)
+			case unix.RTA_TABLE:
+				key.table = int(nl.NativeEndian().Uint32(a.Value))
+			case unix.RTA_PRIORITY:
+				key.priority = int(nl.NativeEndian().Uint32(a.Value))
+			case unix.RTA_OIF:
+				link = int(nl.NativeEndian().Uint32(a.Value))
+			case unix.RTA_CACHEINFO: // struct rta_cacheinfo: the third field is rta_expires
+				left = int32(nl.NativeEndian().Uint32(a.Value[8:])) //nolint:gosec // signed in the kernel
+			}
+		}
+		if link == index && left > 0 {
+			ends[key] = now + time.Duration(left)*time.Second/userHz
+		}
+	}
+	return ends, nil
+}
+
+// replace makes the kernel have the route through an interface. Package netlink does not write the end of a route.
+func (r Route) replace(link netlink.Link) error {
+	if r.Expires == 0 {
+		return netlink.RouteReplace(r.on(link))
+	}
+	left := rest(r.Expires, sinceBoot())
+	if left == 0 {
+		return nil
+	}
+	request := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	message := nl.NewRtMsg()
+	message.Family, message.Protocol, message.Type = unix.AF_INET6, uint8(r.Protocol), unix.RTN_UNICAST //nolint:gosec // a byte in the kernel
+	message.Table, message.Scope = unix.RT_TABLE_UNSPEC, r.Scope
+	if r.Destination.IsValid() {
+		message.Dst_len = uint8(r.Destination.Bits()) //nolint:gosec // at most 128
+	}
+	request.AddData(message)
+	if r.Destination.IsValid() {
+		request.AddData(nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
+	}
+	if r.Gateway.IsValid() {
+		request.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Gateway.AsSlice()))
+	}
+	for attribute, value := range map[int]int{unix.RTA_OIF: link.Attrs().Index, unix.RTA_TABLE: r.Table, unix.RTA_PRIORITY: r.Priority, unix.RTA_EXPIRES: left} {
+		request.AddData(nl.NewRtAttr(attribute, nl.Uint32Attr(uint32(value)))) //nolint:gosec // 32 bits in the kernel
+	}
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}

@@ -1,0 +1,245 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// forever is a lifetime without end (INFINITY_LIFE_TIME).
+const forever = 1<<32 - 1
+
+// Address is an address of an interface. Its key is Prefix. Times are since the boot of the node.
+type Address struct {
+	Prefix    netip.Prefix `json:"prefix"`
+	Peer      netip.Prefix `json:"peer,omitzero"`
+	Broadcast netip.Addr   `json:"broadcast,omitzero"`
+	// Label is empty if it is the name of the interface.
+	Label string `json:"label,omitempty"`
+	Scope uint8  `json:"scope,omitempty"`
+	Flags int    `json:"flags,omitempty"`
+	// Valid and Preferred end the lifetimes; 0 for no end.
+	Valid     time.Duration `json:"valid,omitempty"`
+	Preferred time.Duration `json:"preferred,omitempty"`
+	// Plain is set if only the prefix is known. The kernel's defaults apply to the rest.
+	Plain bool `json:"plain,omitempty"`
+}
+
+func (a Address) key() netip.Prefix { return a.Prefix }
+
+// flagsOfConfiguration are the flags that come from the configuration of an address, and not from its state.
+const flagsOfConfiguration = unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MANAGETEMPADDR | unix.IFA_F_MCAUTOJOIN | unix.IFA_F_HOMEADDRESS
+
+// Plain returns addresses of which only the prefix is known.
+func Plain(prefixes []netip.Prefix) []Address {
+	list := make([]Address, len(prefixes))
+	for i, p := range prefixes {
+		list[i] = Address{Prefix: p, Plain: true}
+	}
+	return list
+}
+
+// Prefixes returns the prefixes of addresses.
+func Prefixes(list []Address) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, a := range list {
+		prefixes = append(prefixes, a.Prefix)
+	}
+	return prefixes
+}
+
+// Addresses returns the global addresses of an interface, IPv4 first, in the kernel's order. Link-local and temporary addresses belong to
+// the interface and are not moved.
+func Addresses(link netlink.Link) ([]Address, error) {
+	list, err := Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+	}
+	var global []Address
+	now := sinceBoot()
+	for _, a := range list {
+		prefix := prefixOf(a.IPNet)
+		temporary := prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 // for IPv4, the same bit means secondary
+		if prefix.IsValid() && !prefix.Addr().IsLinkLocalUnicast() && !temporary {
+			global = append(global, addressOf(a, link.Attrs().Name, now))
+		}
+	}
+	slices.SortStableFunc(global, shortFirst)
+	return global, nil
+}
+
+func addressOf(a netlink.Addr, name string, now time.Duration) Address {
+	address := Address{
+		Prefix: prefixOf(a.IPNet), Peer: prefixOf(a.Peer), Broadcast: AddrOf(a.Broadcast), Scope: uint8(a.Scope), //nolint:gosec // a byte in the kernel
+		Flags: a.Flags & flagsOfConfiguration, Valid: end(a.ValidLft, now), Preferred: end(a.PreferedLft, now),
+	}
+	if a.Label != name {
+		address.Label = a.Label
+	}
+	return address
+}
+
+// end returns when a lifetime in seconds ends; 0 for never.
+func end(seconds int, now time.Duration) time.Duration {
+	if seconds == forever {
+		return 0
+	}
+	return max(1, now+time.Duration(seconds)*time.Second)
+}
+
+// rest returns the rest of a lifetime in seconds.
+func rest(end, now time.Duration) int {
+	if end == 0 {
+		return forever
+	}
+	return max(0, int((end-now+time.Second/2)/time.Second))
+}
+
+// on returns the address for the kernel. It skips duplicate address detection: the address was in use on another interface.
+func (a Address) on(now time.Duration) *netlink.Addr {
+	made := &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: a.Flags}
+	if a.Prefix.Addr().Is6() {
+		made.Flags |= unix.IFA_F_NODAD
+	}
+	if a.Plain {
+		return made
+	}
+	made.Scope, made.Label = int(a.Scope), a.Label
+	if a.Peer.IsValid() {
+		made.Peer = ipNet(a.Peer)
+	}
+	made.Broadcast = net.IPv4zero // none
+	if a.Broadcast.IsValid() {
+		made.Broadcast = a.Broadcast.AsSlice()
+	}
+	if a.Valid != 0 || a.Preferred != 0 {
+		made.ValidLft, made.PreferedLft = max(1, rest(a.Valid, now)), rest(a.Preferred, now)
+	}
+	return made
+}
+
+// ofBridge returns the address as the bridge gets it. The kernel adds the route to the network itself, creates no temporary addresses, and
+// an IPv4 label would name the other interface.
+func (a Address) ofBridge() Address {
+	a.Label = ""
+	a.Flags &^= unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MANAGETEMPADDR
+	return a
+}
+
+// Neighbour is an entry of the neighbour table.
+type Neighbour struct {
+	Address   netip.Addr `json:"address"`
+	MAC       string     `json:"mac"`
+	Permanent bool       `json:"permanent,omitempty"`
+	Flags     int        `json:"flags,omitempty"`
+}
+
+// maxNeighbours bounds the entries that are moved; the others are resolved again.
+const maxNeighbours = 256
+
+// neighbours returns the resolved neighbours of an interface, permanent ones first.
+func neighbours(link netlink.Link) ([]Neighbour, error) {
+	list, err := Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours of %s: %w", link.Attrs().Name, err)
+	}
+	const resolved = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT
+	var known []Neighbour
+	for _, n := range list {
+		address := AddrOf(n.IP)
+		if n.State&resolved == 0 || len(n.HardwareAddr) == 0 || !address.IsValid() || address.IsMulticast() || n.Flags&netlink.NTF_PROXY != 0 {
+			continue
+		}
+		known = append(known, Neighbour{
+			Address: address, MAC: n.HardwareAddr.String(), Permanent: n.State&netlink.NUD_PERMANENT != 0, Flags: n.Flags & netlink.NTF_ROUTER,
+		})
+	}
+	slices.SortStableFunc(known, func(a, b Neighbour) int {
+		switch {
+		case a.Permanent == b.Permanent:
+			return 0
+		case a.Permanent:
+			return -1
+		}
+		return 1
+	})
+	return known[:min(len(known), maxNeighbours)], nil
+}
+
+func (n Neighbour) on(link netlink.Link) (*netlink.Neigh, error) {
+	mac, err := net.ParseMAC(n.MAC)
+	if err != nil {
+		return nil, fmt.Errorf("neighbour %s: %w", n.Address, err)
+	}
+	made := &netlink.Neigh{LinkIndex: link.Attrs().Index, IP: n.Address.AsSlice(), HardwareAddr: mac, State: netlink.NUD_STALE, Flags: n.Flags}
+	if n.Permanent {
+		made.State = netlink.NUD_PERMANENT
+	}
+	return made, nil
+}
+
+// State is what an interface loses when it becomes a port of a bridge.
+type State struct {
+	Addresses  []Address   `json:"addresses,omitempty"`
+	Routes     []Route     `json:"routes,omitempty"`
+	Neighbours []Neighbour `json:"neighbours,omitempty"`
+	MTU        int         `json:"mtu,omitempty"`
+}
+
+// Read returns the state of an interface. An address of a single host beside a wider one of its family stays where it is, and is not
+// returned: it is a virtual address, such as keepalived's, and the program that added it will remove it from this interface.
+func Read(link netlink.Link) (State, error) {
+	s := State{MTU: link.Attrs().MTU}
+	var err error
+	if s.Addresses, err = Addresses(link); err != nil {
+		return s, err
+	}
+	wide := map[bool]bool{}
+	for _, a := range s.Addresses {
+		wide[a.Prefix.Addr().Is4()] = wide[a.Prefix.Addr().Is4()] || !a.Prefix.IsSingleIP()
+	}
+	s.Addresses = slices.DeleteFunc(s.Addresses, func(a Address) bool { return a.Prefix.IsSingleIP() && wide[a.Prefix.Addr().Is4()] })
+	manual := slices.ContainsFunc(s.Addresses, func(a Address) bool { return a.Flags&unix.IFA_F_NOPREFIXROUTE != 0 })
+	if s.Routes, err = routes(link, func(r netlink.Route) bool {
+		return r.Protocol != unix.RTPROT_KERNEL || manual && r.Scope == netlink.SCOPE_LINK
+	}); err != nil {
+		return s, err
+	}
+	s.Neighbours, err = neighbours(link)
+	return s, err
+}
+
+// sinceBoot returns CLOCK_BOOTTIME, which all processes of the node share and nobody sets.
+func sinceBoot() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		panic(fmt.Sprintf("read CLOCK_BOOTTIME: %v", err)) // exists since Linux 2.6.39
+	}
+	return time.Duration(now.Nano())
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(AddrOf(n.IP), bits)
+}
+
+// AddrOf converts an address of package net; the result is invalid for nil.
+func AddrOf(ip net.IP) netip.Addr {
+	address, _ := netip.AddrFromSlice(ip)
+	return address.Unmap()
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
