@@ -71,13 +71,13 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationIPPool, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.Pools, r.Choices, err = parsePools(s); return }},
 	{name: AnnotationVip, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.Vip, err = parseName(s); return }},
 	{name: AnnotationRoutes, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.Routes, err = parseRoutes(s); return }},
-	{name: AnnotationDefaultRoute, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.WithoutDefaultRoute, err = parseNo(s); return }},
+	{name: AnnotationDefaultRoute, on: OnPod, role: RoleRequest, parse: withoutDefaultRoute},
 	{name: AnnotationNorthGateway, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.NorthGateway, err = parseOnePerFamily(s); return }},
 	{name: AnnotationPortVips, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.Vips, err = parseVips(s); return }},
 	{name: AnnotationDHCPv4, on: OnPod, role: RoleRequest},
 	{name: AnnotationDHCPv6, on: OnPod, role: RoleRequest},
-	{name: AnnotationPortSecurity, on: OnPod, role: RoleRequest, check: valid(parseNo)},
-	{name: AnnotationLayer2Forward, on: OnPod, role: RoleRequest, check: valid(parseNo)},
+	{name: AnnotationPortSecurity, on: OnPod, role: RoleRequest, check: valid(parseBool)},
+	{name: AnnotationLayer2Forward, on: OnPod, role: RoleRequest, check: valid(parseBool)},
 	{name: AnnotationAAPs, on: OnPod, role: RoleRequest, check: valid(parseNames)},
 	{name: AnnotationGroups, on: OnPod, role: RoleRequest, check: valid(parseNames)}, // a group with an invalid name allows nothing
 

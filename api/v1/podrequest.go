@@ -213,12 +213,17 @@ func parseVips(s string) ([]netip.Addr, error) {
 	}), err
 }
 
-// parseNo parses a boolean and returns its negation.
-func parseNo(s string) (bool, error) {
+func withoutDefaultRoute(r *PodRequest, s string) error {
+	with, err := parseBool(s)
+	r.WithoutDefaultRoute = err == nil && !with
+	return err
+}
+
+func parseBool(s string) (bool, error) {
 	if s != "true" && s != "false" {
 		return false, errors.New("must be true or false")
 	}
-	return s == "false", nil
+	return s == "true", nil
 }
 
 func parseFamily(s string) (corev1.IPFamily, error) {

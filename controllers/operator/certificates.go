@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
@@ -32,7 +31,7 @@ func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 	if p.config.Spec.Central.Backup.PersistentVolumeClaim != nil {
 		wanted = append(slices.Clone(wanted), certs.Backups)
 	}
-	if p.config.Spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled {
+	if render.HasMonitor(&p.config.Spec) {
 		wanted = append(slices.Clone(wanted), certs.Monitor)
 	}
 	for _, c := range wanted {

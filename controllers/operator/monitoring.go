@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -62,7 +61,7 @@ func (r *Reconciler) tolerate(ctx context.Context, p *pass, kind string, err err
 		return err
 	}
 	logr.FromContextOrDiscard(ctx).Info("cannot apply objects of monitoring: apply the manifests of this version", "kind", kind, "reason", err.Error())
-	if p.config.Spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled {
+	if render.HasMonitor(&p.config.Spec) {
 		p.note(render.MonitorName, note{aside: true, text: fmt.Sprintf("apply the manifests of this version: %s", err)})
 	}
 	p.wakeAt(p.now.Add(policyRetry))

@@ -47,7 +47,7 @@ var removalPhases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
 }{
-	{"stop the pinger", stopping(render.StopPods)},
+	{"stop the pods on the pod network", stopping(render.StopPods)},
 	{"stop the controller and the agents", stopping(render.StopWriters)},
 	{"stop northd and Open vSwitch", stopping(render.StopDaemons)},
 	{"stop the databases", stopping(render.StopDatabases)},

@@ -142,12 +142,17 @@ func withBackups() render.Config {
 }
 
 // rendered returns all objects that the operator renders, with every option that adds one.
-func rendered() []render.Object {
+func rendered(t *testing.T) []render.Object {
+	t.Helper()
 	c := withBackups()
 	c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
 	all := slices.Concat(render.AccessObjects(c), render.Policies(c), render.DisruptionBudgets(c))
 	for _, o := range render.Operands {
-		all = append(all, o.Objects(c)...)
+		objects := o.Objects(c)
+		if len(objects) == 0 {
+			t.Fatalf("operand %s is off: switch it on in this configuration", o.Name)
+		}
+		all = append(all, objects...)
 	}
 	return slices.Concat(all, render.MetricsServices(c), render.ServiceMonitors(c), render.PrometheusRules(c))
 }
@@ -156,7 +161,7 @@ func rendered() []render.Object {
 func (w *world) operatorOwns(t *testing.T) map[string][]string {
 	t.Helper()
 	owns := map[string][]string{"configmaps @own": {render.TrustConfigMap, strictMark}}
-	for _, o := range rendered() {
+	for _, o := range rendered(t) {
 		gvk, err := apiutil.GVKForObject(o, w.admin.Scheme())
 		if err != nil {
 			t.Fatal(err)

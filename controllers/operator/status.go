@@ -35,17 +35,7 @@ type component struct {
 
 // components returns the components of this installation in the order of their start.
 func (p *pass) components() []string {
-	names := render.Components()
-	if p.cluster.Spec.Central.Backup.PersistentVolumeClaim != nil {
-		names = append(names, render.BackupsName)
-	}
-	if p.cluster.Spec.Pinger.Mode == v1alpha1.PingerEnabled {
-		names = append(names, render.PingerName)
-	}
-	if p.cluster.Spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled {
-		names = append(names, render.MonitorName)
-	}
-	return names
+	return render.Select(func(o render.Operand) bool { return !o.Hidden && (o.Runs == nil || o.Runs(&p.cluster.Spec)) })
 }
 
 // report computes the status at the end of a pass, writes it if it changed, and creates events for changed conditions.
@@ -102,7 +92,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		if p.removing() {
 			message = "removed"
 		}
-		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}, aside: render.OperandOf(name).Optional}, nil
+		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}, aside: render.OperandOf(name).Runs != nil}, nil
 	}
 	progress := progressOf(workload)
 	if _, is := workload.(*appsv1.Deployment); !is {
@@ -112,7 +102,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		row: v1alpha1.ComponentStatus{
 			Name: name, Desired: progress.desired, Ready: progress.ready, Updated: progress.updated, Image: progress.image,
 		},
-		serves: progress.serves(), aside: render.OperandOf(name).Optional,
+		serves: progress.serves(), aside: render.OperandOf(name).Runs != nil,
 	}
 	c.row.Versions = r.versionsOf(p, name)
 	unreachable := int32(0)

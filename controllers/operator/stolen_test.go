@@ -136,7 +136,7 @@ func TestStolenTokens(t *testing.T) {
 			t.Errorf("mayWrite does not list what ServiceAccount %s needs", name)
 		}
 	}
-	for _, o := range rendered() {
+	for _, o := range rendered(t) {
 		template := render.Template(o)
 		if template == nil || template.Spec.AutomountServiceAccountToken != nil && !*template.Spec.AutomountServiceAccountToken {
 			continue

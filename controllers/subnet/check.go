@@ -119,7 +119,7 @@ func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 // linkConflict returns a problem if a link between the subnet's VPC and another VPC contains addresses of the subnet. The subnet takes
 // precedence over a link that is not applied yet.
 func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.Problem {
-	if in.vpc == nil || len(in.vpc.Spec.VpcPeerings) == 0 || r.inForce(in.subnet) {
+	if in.vpc == nil || len(in.vpc.Spec.VpcPeerings) == 0 || r.hasItsCIDRs(in.subnet) {
 		return nil
 	}
 	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
@@ -135,7 +135,7 @@ func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.P
 // yields reports whether peer takes precedence over s when both overlap. A subnet whose CIDRs are applied takes precedence, so that a
 // change never breaks a working subnet; otherwise the older subnet does.
 func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
-	ours, theirs := r.inForce(s), r.inForce(peer)
+	ours, theirs := r.hasItsCIDRs(s), r.hasItsCIDRs(peer)
 	if ours != theirs {
 		return theirs
 	}
@@ -145,8 +145,8 @@ func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
 	return s.Name > peer.Name
 }
 
-// inForce reports whether the router port of a subnet has the CIDRs of its spec, or is about to get them.
-func (r *Reconciler) inForce(s *kubeovnv1.Subnet) bool {
+// hasItsCIDRs reports whether the router port of a subnet has the CIDRs of its spec, or is about to get them.
+func (r *Reconciler) hasItsCIDRs(s *kubeovnv1.Subnet) bool {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
 	switch {

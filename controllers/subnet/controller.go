@@ -106,8 +106,8 @@ type result struct {
 	querier *translate.Querier
 }
 
-// inForce reports whether the current spec is applied.
-func (r result) inForce() bool { return r.problem == nil && !r.unbuilt && r.err == nil }
+// specApplied reports whether the current spec is applied.
+func (r result) specApplied() bool { return r.problem == nil && !r.unbuilt && r.err == nil }
 
 // apply validates the subnet, passes it to the allocator and commits its rows. The allocator is updated before the switch exists: rows of
 // an early port wait for the switch.

@@ -31,7 +31,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 		subnet.Status.ValidatedSpec = subnet.Spec.DeepCopy()
 		subnet.Status.ValidatedSpec.ACLs = nil
 	}
-	if result.inForce() {
+	if result.specApplied() {
 		setOptionRows(subnet)
 		setQuerier(&subnet.Status, result.querier)
 	}

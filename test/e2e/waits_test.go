@@ -41,8 +41,9 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^transit_test.go:`), "probes fail several times before the kubelet restarts a container, and a failover has a limit of its own"},
 	{regexp.MustCompile(`^latency_test.go:.*measureCNI`), "two kubelets end 100 pods"},
 	{regexp.MustCompile(`^(switches|changes)_test.go:`), "the operator replaces pods node by node"},
-	{regexp.MustCompile(`^pinger_test.go:`), "checks of a fault end at their timeouts, and ports have 5 s to be bound"},
-	{regexp.MustCompile(`^pinger_test.go:`), "a port counts as unbound after 15 s, and pods of kube-ovn-pinger start on every node"},
+	{regexp.MustCompile(`^pinger_test.go:`), "checks of a fault end at their timeouts, a port counts as unbound after 15 s, and pods start on every node"},
+	{regexp.MustCompile(`^service_objects_test.go:.*rolledOut`), "a Deployment replaces its pods one after another"},
+	{regexp.MustCompile(`^samples_test.go:`), "the pods and gateways of all samples start at the same time"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }

@@ -6,6 +6,8 @@ package render
 import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 const (
@@ -16,13 +18,17 @@ const (
 	backupsDirectory = "/backups"
 )
 
+func hasBackups(spec *v1alpha1.OVNClusterSpec) bool {
+	return spec.Central.Backup.PersistentVolumeClaim != nil
+}
+
 // BackupsObjects returns the Deployment whose only pod mounts the claim. Database members do not mount it: a claim whose
 // storage is unavailable, or needs the network itself, must not prevent a member from starting.
 func BackupsObjects(c Config) []Object {
-	claim := c.Spec.Central.Backup.PersistentVolumeClaim
-	if claim == nil {
+	if !hasBackups(&c.Spec) {
 		return nil
 	}
+	claim := c.Spec.Central.Backup.PersistentVolumeClaim
 	template := c.template(program{
 		app:           centralApp,
 		component:     BackupsName,

@@ -16,9 +16,14 @@ const (
 	monitorHealthPort = 10661
 )
 
+// HasMonitor says whether kube-ovn-monitor runs.
+func HasMonitor(spec *v1alpha1.OVNClusterSpec) bool {
+	return spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled
+}
+
 // MonitorObjects returns the Deployment of kube-ovn-monitor. It has one pod: another one would export every series twice.
 func MonitorObjects(c Config) []Object {
-	if c.Spec.Monitoring.Monitor == v1alpha1.MonitoringDisabled {
+	if !HasMonitor(&c.Spec) {
 		return nil
 	}
 	template := c.template(program{

@@ -45,8 +45,8 @@ type Operand struct {
 	VersionPort uint16
 	// LabelsPods is true if its pods write labels or annotations of pods.
 	LabelsPods bool
-	// Optional is true if the network works without it. Then it runs only when the spec asks for it.
-	Optional bool
+	// Runs says for an optional operand whether this spec has it; nil for an operand that the network needs, which always runs.
+	Runs func(*v1alpha1.OVNClusterSpec) bool
 	// OperatorImage is true if its pods run the operator's own image, so that upgrades and rollbacks do not change their version.
 	OperatorImage bool
 	// Hidden is true if it has no row in the status.
@@ -93,10 +93,10 @@ var Operands = []Operand{
 		Name: AgentName, Kind: "DaemonSet", Objects: AgentObjects,
 		Stage: v1alpha1.StageNodes, VersionPort: agentHealthPort, Removal: StopWriters,
 	},
-	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Optional: true, Removal: StopDaemons},
-	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Optional: true, Removal: StopPods},
+	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Runs: hasBackups, Removal: StopDaemons},
+	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Runs: hasPinger, Removal: StopPods},
 	{
-		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Optional: true, OperatorImage: true,
+		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Runs: HasMonitor, OperatorImage: true,
 		Removal: StopWriters,
 	},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
@@ -125,7 +125,7 @@ func Select(has func(Operand) bool) []string {
 
 // Components returns the operands that always run and have a row in the status, in the order in which they come up.
 func Components() []string {
-	return Select(func(o Operand) bool { return !o.Optional && !o.Hidden })
+	return Select(func(o Operand) bool { return o.Runs == nil && !o.Hidden })
 }
 
 // OnNodes returns the operands that connect nodes, whose pods are replaced node by node.

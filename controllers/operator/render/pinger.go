@@ -14,10 +14,12 @@ import (
 // pingerPort is the port of metrics and health of kube-ovn-pinger, in the network of the pod.
 const pingerPort = 8080
 
+func hasPinger(spec *v1alpha1.OVNClusterSpec) bool { return spec.Pinger.Mode == v1alpha1.PingerEnabled }
+
 // PingerObjects returns the DaemonSet of kube-ovn-pinger; nil if it is disabled. Its pods are on the pod network and use the cluster's DNS and the
 // ClusterIP of the API server, because they measure the network of other pods. They have no priority: a node that is full is no reason to evict others.
 func PingerObjects(c Config) []Object {
-	if c.Spec.Pinger.Mode != v1alpha1.PingerEnabled {
+	if !hasPinger(&c.Spec) {
 		return nil
 	}
 	template := c.template(program{

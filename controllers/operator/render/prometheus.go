@@ -52,10 +52,10 @@ func (c Config) sources() []source {
 		{component: OperatorName, app: OperatorName, port: operatorHealthPort}, {component: ControllerName, app: ControllerName, port: controllerHealthPort},
 		{component: AgentName, app: AgentName, port: agentHealthPort}, {component: OpenVSwitch, app: openVSwitchApp, port: openVSwitchHealthPort},
 	}
-	if c.Spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled {
+	if HasMonitor(&c.Spec) {
 		all = append(all, source{component: MonitorName, app: MonitorName, port: monitorHealthPort})
 	}
-	if c.Spec.Pinger.Mode == v1alpha1.PingerEnabled {
+	if hasPinger(&c.Spec) {
 		all = append(all, source{component: PingerName, app: PingerName, port: pingerPort, plain: true})
 	}
 	return all

@@ -194,7 +194,7 @@ func Isolation(in IsolationInputs) []desired.Row {
 	for _, ip := range []string{"ip4", "ip6"} {
 		client, server := dhcpPorts(ip)
 		acl := aclOn(group, Egress, ip, fmt.Sprintf("udp.src == %d && udp.dst == %d", client, server))
-		acl.Tier, acl.Priority = TierPolicy, priorityAlways
+		acl.Tier, acl.Priority = TierPolicy, priorityDHCP
 		always("dhcp/"+ip, acl)
 	}
 	if in.Grouped {

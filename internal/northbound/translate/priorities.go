@@ -41,10 +41,11 @@ const (
 	PriorityBaseline = 1800
 )
 
-// Priorities of ACLs in TierPolicy; those of security groups may be in TierBaseline too.
+// Priorities of ACLs in TierPolicy; those of security groups may be in TierBaseline too. Security groups come before NetworkPolicies, so that groups
+// decide about their pods; then come the rules of subnets.
 const (
 	prioritySecurityRule = 18484 // a security group's rule of priority n has this priority minus n
-	priorityAlways       = 3000  // DHCP requests of isolated pods
+	priorityDHCP         = 3000  // DHCP requests of isolated pods
 	priorityNodeAllow    = 3000  // traffic from nodes to a private subnet
 	prioritySecurityBase = 2005  // what pods with security groups need: DHCP, VRRP
 	prioritySecuritySame = 2004  // traffic between pods of one security group
