@@ -44,8 +44,11 @@ var Root = ImageRoot(runtime.GOARCH)
 
 // Program returns the command line that runs a program of the root file system on this machine, independent of the machine's
 // libraries.
-func Program(path string) ([]string, error) {
-	program, err := File(filepath.Join(Root, path))
+func Program(path string) ([]string, error) { return Command(filepath.Join(Root, path)) }
+
+// Command returns the command line that runs a program in Dir which is built for the root file system, such as bin/promtool.
+func Command(name string) ([]string, error) {
+	program, err := File(name)
 	if err != nil {
 		return nil, err
 	}

@@ -92,21 +92,9 @@ func copyPorterFiles(ctx context.Context, module, into string) error {
 	return nil
 }
 
-// staticBusybox is busybox from Debian's package; tests call it as wget.
+// staticBusybox is busybox of Debian's package; tests call it as wget.
 func staticBusybox(o Options) cache.Artifact {
-	const name, pkg = "busybox", "busybox-static"
-	return cache.Artifact{
-		Name: name, Title: "unpack Debian's " + pkg, Outputs: []string{name},
-		Inputs: func() ([]string, error) { return []string{Suite, pkg}, nil },
-		Build: func(ctx context.Context, into string) error {
-			root := filepath.Join(into, "root")
-			args := append([]string{"--mode=root", "--variant=extract", "--keyring=" + keyring, "--include=" + pkg, Suite, root}, mirror()...)
-			if err := run(ctx, o.Cache.Log(name), into, nil, "mmdebstrap", args...); err != nil {
-				return err
-			}
-			return os.Rename(filepath.Join(root, "usr/bin", name), filepath.Join(into, name))
-		},
-	}
+	return fromPackage(o, "busybox", "busybox-static", map[string]string{"busybox": "usr/bin/busybox"})
 }
 
 // TestImages makes the referenced images that the end-to-end tests of the network use, and skips the others. It writes layers to

@@ -30,7 +30,7 @@ type Options struct {
 // Run builds the parts of the cache that are missing or out of date. It is fast when there are none.
 func Run(ctx context.Context, o Options) error {
 	artifacts := append(programs(o), rootFileSystems(o)...)
-	return ensure(ctx, o, append(artifacts, nodeImages(o))...)
+	return ensure(ctx, o, append(artifacts, prometheus(o), nodeImages(o))...)
 }
 
 // ImageRootfs makes only the root file systems that are layer 1 of Kiln's image, for the given architectures.

@@ -6,9 +6,11 @@ package prepare
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/kiln-net/kiln/hack/image/debian"
@@ -110,6 +112,37 @@ func rootfs(o Options, suite, name, title string, packages, options []string) ca
 			return unpack(ctx, o.Cache.Log(name), archive, dir)
 		},
 	}
+}
+
+// fromPackage is an artifact of some files of a Debian package that is not installed anywhere. The map has their paths in the package by their
+// paths in the cache.
+func fromPackage(o Options, name, pkg string, files map[string]string) cache.Artifact {
+	return cache.Artifact{
+		Name: name, Title: "unpack Debian's " + pkg, Outputs: slices.Sorted(maps.Keys(files)),
+		Inputs: func() ([]string, error) { return []string{Suite, pkg}, nil },
+		Build: func(ctx context.Context, into string) error {
+			root := filepath.Join(into, "root")
+			args := append([]string{"--mode=root", "--variant=extract", "--keyring=" + keyring, "--include=" + pkg, Suite, root}, mirror()...)
+			if err := run(ctx, o.Cache.Log(name), into, nil, "mmdebstrap", args...); err != nil {
+				return err
+			}
+			for output, file := range files {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(into, output)), 0o755); err != nil {
+					return fmt.Errorf("make a directory of %s: %w", pkg, err)
+				}
+				if err := os.Rename(filepath.Join(root, file), filepath.Join(into, output)); err != nil {
+					return fmt.Errorf("take a file of %s: %w", pkg, err)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// prometheus is the server and promtool of Debian's package. Nodes of the lab find them in their PATH; on the host they run with the libraries
+// of the image's root file system (prepared.Command).
+func prometheus(o Options) cache.Artifact {
+	return fromPackage(o, "prometheus", "prometheus", map[string]string{"bin/prometheus": "usr/bin/prometheus", "bin/promtool": "usr/bin/promtool"})
 }
 
 // mirror returns mmdebstrap's optional last argument: debian.MirrorVariable, if set, replaces Debian's own mirror.
