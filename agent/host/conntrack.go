@@ -7,6 +7,7 @@ import (
 	"context"
 	"runtime"
 	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -65,7 +66,8 @@ func parameter(key string) func() float64 {
 	}
 }
 
-func init() {
+// exportMetrics registers the metrics of this package when a process configures a node. Other processes of the program do not export them.
+var exportMetrics = sync.OnceFunc(func() {
 	metrics.Registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "kiln_conntrack_entries", Help: "Connections that the node's kernel tracks.",
@@ -74,4 +76,4 @@ func init() {
 			Name: "kiln_conntrack_limit", Help: "The largest number of connections that the node's kernel can track.",
 		}, parameter(conntrackMax)),
 	)
-}
+})

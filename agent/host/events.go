@@ -37,6 +37,7 @@ const resubscribe = time.Second
 // SetupWithManager runs the reconciler on events of this node, subnets, VPCs, the kernel and Open vSwitch. The manager's cache must
 // contain this node only.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	exportMetrics()
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: r.Node}}
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{request}

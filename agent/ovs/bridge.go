@@ -46,6 +46,7 @@ type Bridge struct {
 
 // New returns the integration bridge of the database that c is connected to. The bridge itself need not exist yet.
 func New(c *client.Client) *Bridge {
+	exportMetrics()
 	b := &Bridge{client: c}
 	signal := func(_ string, row model.Model) { b.changes.signal(nameOf(row)) }
 	c.Cache().AddEventHandler(&cache.EventHandlerFuncs{

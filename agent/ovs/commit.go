@@ -39,7 +39,10 @@ var transactions = prometheus.NewCounter(prometheus.CounterOpts{
 	Help: "Transactions sent to the node's Open vSwitch database. Operations that come at once share one.",
 })
 
-func init() { metrics.Registry.MustRegister(transactions) }
+// exportMetrics registers the metrics of this package when a process uses the integration bridge. Other processes of the program do not export them.
+var exportMetrics = sync.OnceFunc(func() {
+	metrics.Registry.MustRegister(transactions)
+})
 
 // change holds the operations that a request needs, computed from the current replica.
 type change struct {

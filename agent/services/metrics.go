@@ -4,6 +4,8 @@
 package services
 
 import (
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -28,6 +30,7 @@ var (
 	})
 )
 
-func init() {
+// exportMetrics registers the metrics of this package when a process serves Services. Other processes of the program do not export them.
+var exportMetrics = sync.OnceFunc(func() {
 	metrics.Registry.MustRegister(syncSeconds, syncErrors, elementsWritten, servicesServed, servicesRefused)
-}
+})

@@ -69,6 +69,7 @@ type Proxy struct {
 
 // Start runs until ctx ends (manager.Runnable). The kernel's state stays.
 func (p *Proxy) Start(ctx context.Context) error {
+	exportMetrics()
 	p.dirty, p.wake, p.writer = map[types.NamespacedName]bool{}, make(chan struct{}, 1), newWriter(p.NFT)
 	switch err := p.watch(ctx); {
 	case ctx.Err() != nil: // shutdown while caches are read is not an error

@@ -28,7 +28,10 @@ func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 	s := n.centralized("s", "10.17.0.0/24", "n1,n2", nil)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
 	n.Measures(1, "centralized_subnet_info", "subnet_name", "s", "active_gateway", "n1", "nexthops", "100.64.0.1,fd00:100:64::1", "match", "10.17.0.0/24")
-	failovers, _ := n.Metric("kiln_gateway_failovers_total", "subnet_name", "s")
+	failovers, counted := n.Metric("kiln_gateway_failovers_total", "subnet_name", "s")
+	if !counted {
+		t.Error("the subnet has no counter before its first failover")
+	}
 	stop() // the data path of the node fails; its kubelet still works
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
 	n.status("s", "n2", gatewayctl.ReasonReady)

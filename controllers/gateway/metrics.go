@@ -27,8 +27,9 @@ var (
 
 func init() { metrics.Registry.MustRegister(failovers) }
 
-// measure exports the gateway of a subnet.
+// measure exports the gateway of a subnet. Its counter begins with 0, so that Prometheus sees the first failover as an increase.
 func measure(in inputs, hops []netip.Addr) {
+	failovers.WithLabelValues(in.subnet.Name)
 	value := 0.0
 	if len(hops) > 0 {
 		value = 1

@@ -39,7 +39,10 @@ var (
 	})
 )
 
-func init() { metrics.Registry.MustRegister(stageSeconds, wholePath) }
+// exportMetrics registers the metrics of this package when a process runs the controller of pods. Other processes of the program do not export them.
+var exportMetrics = sync.OnceFunc(func() {
+	metrics.Registry.MustRegister(stageSeconds, wholePath)
+})
 
 // latencies measures the latency of pods that have no network yet. It drops pods that wait for a change by a user.
 type latencies struct {

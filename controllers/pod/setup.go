@@ -29,6 +29,7 @@ const indexSubnet = "pod.subnet"
 
 // SetupWithManager adds the controllers of pods and of their IP objects. Call it once, before the manager starts.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	exportMetrics()
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexSubnet, subnetOf); err != nil {
 		return fmt.Errorf("index pods by subnet: %w", err)
 	}

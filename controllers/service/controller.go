@@ -66,6 +66,7 @@ type Reconciler struct {
 // its VPC, and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	measured.Store(&r.budget)
+	exportMetrics()
 	err := mgr.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
 		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
 	})

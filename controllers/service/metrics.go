@@ -4,6 +4,7 @@
 package service
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,4 +25,7 @@ var refusedServices = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 	return 0
 })
 
-func init() { metrics.Registry.MustRegister(refusedServices) }
+// exportMetrics registers the metrics of this package when a process runs the controller of Services. Other processes of the program do not export them.
+var exportMetrics = sync.OnceFunc(func() {
+	metrics.Registry.MustRegister(refusedServices)
+})

@@ -52,7 +52,10 @@ func TestAWayOutComesMovesAndGoes(t *testing.T) {
 	}
 
 	c.Measures(1, "kiln_vpc_transit_info", "vpc", "blue", "node", first.Node, "standby", first.Standby, "addresses", strings.Join(first.Addresses, ","))
-	failovers, _ := c.Metric("kiln_vpc_transit_failovers_total", "vpc", "blue")
+	failovers, counted := c.Metric("kiln_vpc_transit_failovers_total", "vpc", "blue")
+	if !counted {
+		t.Error("the VPC has no counter before its first failover")
+	}
 
 	c.leases.set(first.Standby, gateway.Alive)
 	c.leases.set(first.Node, gateway.Stopped)

@@ -22,8 +22,9 @@ var (
 
 func init() { metrics.Registry.MustRegister(failovers) }
 
-// measure exports the gateway router of a VPC.
+// measure exports the gateway router of a VPC. Its counter begins with 0, so that Prometheus sees the first failover as an increase.
 func measure(in inputs) {
+	failovers.WithLabelValues(in.vpc.Name)
 	value := 0.0
 	if in.up && in.conflict == "" {
 		value = 1

@@ -62,6 +62,7 @@ func New(session *ovsdbclient.Session, log logr.Logger) (*Engine, error) {
 	if session == nil {
 		return nil, errors.New("northbound engine needs a session")
 	}
+	exportMetrics()
 	e := &Engine{
 		session:  session,
 		log:      log,

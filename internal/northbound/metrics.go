@@ -5,6 +5,7 @@ package northbound
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
@@ -44,9 +45,10 @@ var (
 	})
 )
 
-func init() {
+// exportMetrics registers the metrics of this package when a process has an engine. Other processes of the program do not export them.
+var exportMetrics = sync.OnceFunc(func() {
 	metrics.Registry.MustRegister(operationsPerTransaction, ownersPerTransaction, gathering, waitingOwners, refusedOwners, lastCommit)
-}
+})
 
 // send sends a transaction and measures it.
 func (e *Engine) send(ctx context.Context, method string, operations []ovsdb.Operation) ([]ovsdbclient.Result, error) {

@@ -36,7 +36,10 @@ var queuedWrites = prometheus.NewGauge(prometheus.GaugeOpts{
 	Help: "IP objects of pods that are not written yet; they wait while many pods are created.",
 })
 
-func init() { metrics.Registry.MustRegister(queuedWrites) }
+// exportMetrics registers the metrics of this package when a process writes IP objects. Other processes of the program do not export them.
+var exportMetrics = sync.OnceFunc(func() {
+	metrics.Registry.MustRegister(queuedWrites)
+})
 
 // writeQueue queues the pods whose IP objects need a write, oldest first. It feeds the controller of IP objects.
 type writeQueue struct {

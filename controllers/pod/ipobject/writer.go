@@ -61,6 +61,7 @@ const workers = 16
 
 // SetupWithManager adds the controller of IP objects. It writes no rows, so Gate.WaitWritten does not wait for it.
 func (w *Writer) SetupWithManager(mgr ctrl.Manager) error {
+	exportMetrics()
 	w.queue.pace = w.Pace
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("ip").
