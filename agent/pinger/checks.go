@@ -28,6 +28,7 @@ const (
 	CheckPod           Check = "pod"
 	CheckNode          Check = "node"
 	CheckExternal      Check = "external"
+	CheckPort          Check = "port"
 )
 
 // Result is the outcome of one check of one target.

@@ -16,7 +16,7 @@ import (
 
 // order is the order in which a job prints its results.
 var order = []Check{
-	CheckOpenVSwitch, CheckOVNController, CheckSouthbound, CheckPorts, CheckAPIServer, CheckInternalDNS, CheckExternalDNS, CheckPod, CheckNode, CheckExternal,
+	CheckOpenVSwitch, CheckOVNController, CheckSouthbound, CheckPorts, CheckAPIServer, CheckInternalDNS, CheckExternalDNS, CheckPod, CheckNode, CheckExternal, CheckPort,
 }
 
 // FailedError is the error of a job whose checks did not all pass.
@@ -41,6 +41,11 @@ func (p *Pinger) Job(ctx context.Context, s Settings, w io.Writer) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("interrupted: %w", err)
 	}
+	return report(results, w)
+}
+
+// report writes the results of a job, and returns a FailedError if a check failed.
+func report(results []Result, w io.Writer) error {
 	slices.SortStableFunc(results, func(a, b Result) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a.Check), slices.Index(order, b.Check)), cmp.Compare(a.Target, b.Target))
 	})

@@ -36,6 +36,7 @@ type pingerFlags struct {
 	mode                                  string
 	exitCode                              int
 	internalDNS, externalDNS, externalIPs []string
+	ports                                 []string
 }
 
 func newPingerCommand() *cobra.Command {
@@ -45,6 +46,9 @@ func newPingerCommand() *cobra.Command {
 		Short: "Check the network from a pod, in rounds or once",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
+			if f.ports != nil {
+				return f.checkPorts(command.Context(), command.OutOrStdout())
+			}
 			o, err := pingerOptions()
 			if err != nil {
 				return err
@@ -68,7 +72,28 @@ func newPingerCommand() *cobra.Command {
 	flags.StringSliceVar(&f.internalDNS, "internal-dns", nil, "names of the cluster to resolve, instead of pinger.internalNames of the OVNCluster")
 	flags.StringSliceVar(&f.externalDNS, "external-dns", nil, "external names to resolve, instead of pinger.externalNames of the OVNCluster")
 	flags.StringSliceVar(&f.externalIPs, "external-address", nil, "external addresses to ping, instead of pinger.externalAddresses of the OVNCluster")
+	flags.StringSliceVar(&f.ports, "ports", nil, "check these ports once and nothing else, as in tcp-10.16.0.5-80,udp-10.96.0.10-53")
 	return command
+}
+
+func (f pingerFlags) checkPorts(ctx context.Context, out io.Writer) error {
+	ports := make([]pinger.Port, 0, len(f.ports))
+	for _, text := range f.ports {
+		port, err := pinger.ParsePort(text)
+		if err != nil {
+			return err
+		}
+		ports = append(ports, port)
+	}
+	return f.exit(pinger.CheckPortsOnce(ctx, ports, out))
+}
+
+// exit gives the error of failed checks the exit code of the flags.
+func (f pingerFlags) exit(err error) error {
+	if failed := (pinger.FailedError{}); errors.As(err, &failed) {
+		return exitError{failed, f.exitCode}
+	}
+	return err
 }
 
 // pingerOptions reads the variables of the downward API.
@@ -147,9 +172,5 @@ func (f pingerFlags) job(ctx context.Context, kubeconfig *rest.Config, o pinger.
 	if err := reader.Get(read, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &cluster); err != nil {
 		fmt.Fprintf(out, "the OVNCluster cannot be read, so its targets are not checked: %v\n", err)
 	}
-	err = p.Job(ctx, f.settings(cluster.Spec.Pinger), out)
-	if failed := (pinger.FailedError{}); errors.As(err, &failed) {
-		return exitError{failed, f.exitCode}
-	}
-	return err
+	return f.exit(p.Job(ctx, f.settings(cluster.Spec.Pinger), out))
 }

@@ -64,7 +64,7 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	source = p.connectionFlags(f)
 	f.BoolVarP(&p.stdin, "stdin", "i", false, "pass the standard input to the program in the pod, as in `kubectl ko -i ofctl NODE add-flows br-int -`")
 	root.AddCommand(p.programs(source)...)
-	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.logs())
+	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.logs(), p.tcpdump())
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}
@@ -76,7 +76,7 @@ var offline = []string{"help", "version", cobra.ShellCompRequestCmd, cobra.Shell
 
 // missing are commands of Kube-OVN's plugin that this version does not have. Scripts call them, so the error says that the command is missing
 // here and not misspelt.
-var missing = []string{"ovn-trace", "perf", "tcpdump", "trace"}
+var missing = []string{"ovn-trace", "perf", "trace"}
 
 // known returns an error if the first argument, which names no command, is there. Without it cobra prints help and reports success, which
 // scripts take for the answer of the command.

@@ -14,7 +14,6 @@ func TestUnknownCommandsFail(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/does/not/exist")
 	for args, want := range map[string]string{
 		"trace default/web 10.0.0.1 icmp": `this version has no command "trace" of Kube-OVN's plugin`,
-		"tcpdump default/web":             `this version has no command "tcpdump" of Kube-OVN's plugin`,
 		"log everything":                  `invalid argument "everything"`,
 		"statuss":                         `unknown command "statuss"`,
 		"-n kiln nbctk show":              `unknown command "nbctk" (is it nbctl or sbctl?)`,

@@ -24,7 +24,7 @@ const pinger = "kube-ovn-pinger"
 func (p *plugin) diagnose(source func() clientcmd.ClientConfig) *cobra.Command {
 	root := &cobra.Command{
 		Use: "diagnose", Short: "Checks of the network from pods, and the state of a subnet", Args: cobra.NoArgs,
-		Long: "Checks of `all` and `node` run in the pods of kube-ovn-pinger (spec.pinger.mode of the OVNCluster).",
+		Long: "Checks of `all`, `node` and `IPPorts` run in the pods of kube-ovn-pinger (spec.pinger.mode of the OVNCluster).",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(
@@ -37,6 +37,11 @@ func (p *plugin) diagnose(source func() clientcmd.ClientConfig) *cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error { return p.check(cmd.Context(), args[0]) },
 		},
 		&cobra.Command{
+			Use: "IPPorts PROTOCOL-ADDRESS-PORT[,…]", Short: "Connections from every node to TCP and UDP ports, as in tcp-10.16.0.5-80,udp-10.96.0.10-53",
+			Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return p.checkAll(cmd.Context(), "--ports="+args[0]) },
+		},
+		&cobra.Command{
 			Use: "subnet NAME", Short: "Conditions of a subnet, and its switch in the northbound database", Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error { return p.diagnoseSubnet(cmd.Context(), args[0]) },
 		},
@@ -45,28 +50,33 @@ func (p *plugin) diagnose(source func() clientcmd.ClientConfig) *cobra.Command {
 }
 
 func (p *plugin) diagnoseAll(ctx context.Context) error {
-	errs := []error{p.printStatus(ctx, formatText)}
+	return errors.Join(p.printStatus(ctx, formatText), p.checkAll(ctx))
+}
+
+// checkAll runs checks of kube-ovn-pinger on every node.
+func (p *plugin) checkAll(ctx context.Context, flags ...string) error {
 	pods, err := p.podsOf(ctx, pinger)
 	if err != nil {
 		return err
 	}
 	if len(pods) == 0 {
-		errs = append(errs, errors.New("no pod of kube-ovn-pinger runs: set spec.pinger.mode of the OVNCluster to Enabled"))
+		return errors.New("no pod of kube-ovn-pinger runs: set spec.pinger.mode of the OVNCluster to Enabled")
 	}
+	var errs []error
 	for i := range pods {
-		errs = append(errs, p.check(ctx, pods[i].Spec.NodeName))
+		errs = append(errs, p.check(ctx, pods[i].Spec.NodeName, flags...))
 	}
 	return errors.Join(errs...)
 }
 
 // check runs the checks of kube-ovn-pinger on a node once.
-func (p *plugin) check(ctx context.Context, node string) error {
+func (p *plugin) check(ctx context.Context, node string, flags ...string) error {
 	pod, err := p.podOn(ctx, pinger, node)
 	if err != nil {
 		return fmt.Errorf("%w: see spec.pinger.mode of the OVNCluster", err)
 	}
 	fmt.Fprintf(p.out, "\nchecks from node %s:\n", node)
-	err = p.run(ctx, pod, []string{"kiln", "pinger", "--mode=job"}, p.out)
+	err = p.run(ctx, pod, append([]string{"kiln", "pinger", "--mode=job"}, flags...), p.out)
 	if status := (utilexec.ExitError)(nil); errors.As(err, &status) && status.Exited() {
 		return fmt.Errorf("checks from node %s failed", node)
 	}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,8 +15,10 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/internal/kubectlko"
+	"github.com/kiln-net/kiln/test/cluster"
 )
 
 const koNamespace = "e2e-ko"
@@ -47,6 +50,22 @@ var _ = Describe("kubectl ko", func() {
 		_, err := ko(ctx, "nbctl", "get", "Logical_Switch", "no-such-switch", "name")
 		Expect(err).To(MatchError(ContainSubstring("exit code 1")))
 	}, SpecTimeout(2*time.Minute))
+
+	It("shows packets of a pod, and leaves no pod", func(ctx SpecContext) {
+		makeNamespace(ctx, koNamespace)
+		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, koNamespace) }, NodeTimeout(2*time.Minute))
+		pod, err := suite.Cluster.Run(ctx, cluster.Server(koNamespace, "captured", suite.Workers[0])) // the kubelet's probes are its traffic
+		Expect(err).NotTo(HaveOccurred())
+		out := says(ctx, "tcpdump", "--image="+cluster.AgnhostImage, koNamespace+"/"+pod.Name, "-n", "-c", "4", "tcp", "port", fmt.Sprint(cluster.HTTPPort))
+		Expect(out).To(ContainSubstring(cluster.PodAddrs(pod)[0].String() + "." + fmt.Sprint(cluster.HTTPPort)))
+		pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		for i := range pods.Items {
+			if pods.Items[i].DeletionTimestamp == nil {
+				Expect(pods.Items[i].Name).NotTo(HavePrefix("kubectl-ko-tcpdump"))
+			}
+		}
+	}, SpecTimeout(4*time.Minute))
 
 	It("reports the state of the network, for people and for scripts", func(ctx SpecContext) {
 		Expect(says(ctx, "status", "--wait", "--timeout=1m")).To(And(ContainSubstring("Available:"), ContainSubstring("kube-ovn-cni"), ContainSubstring("(leader)")))
