@@ -41,7 +41,7 @@ DATAPATH ?= userspace
 KERNEL ?= uml
 
 # The labels of `make test`'s specs.
-E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts
 
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
@@ -245,6 +245,26 @@ faults: images ## Every fault of docs/operations/reliability.md, one after anoth
 	export FAULTS_REPORT=$(CURDIR)/_output/faults.md; $(E2E) -test.timeout 60m -ginkgo.label-filter='faults && !known-defect'
 	$(LAB) down
 
+# ALERTS_FASTER: the factor by which durations of alerts are shortened.
+ALERTS_FASTER ?= 20
+
+.PHONY: monitoring
+monitoring: images ## Debian's Prometheus scrapes every component of a new lab: metrics, alerts and dashboards; the tables and pages go to _output (needs `make prepare`)
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	export MONITORING_REPORT=$(CURDIR)/_output/monitoring.md; $(E2E) -test.timeout 30m -ginkgo.label-filter=monitoring || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
+.PHONY: alerts
+alerts: images ## Each alert that a fault of the lab can cause fires and resolves, with shorter durations, in a new lab; the table goes to _output/alerts.md (needs `make prepare`; ALERT=… some)
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	export ALERTS_REPORT=$(CURDIR)/_output/alerts.md ALERTS_FASTER=$(ALERTS_FASTER); \
+		$(E2E) -test.timeout 60m -ginkgo.label-filter=alerts $(if $(ALERT),-ginkgo.focus='$(ALERT)') || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
 # Groups of the e2e suite for test-kernel, by files of test/e2e. Each takes about ten minutes in a lab with one CPU. removal must be the first:
 # it compares nodes with their state before Kiln was installed.
 KERNEL_GROUPS := removal main services rules policies policykinds vpcs transit subnets gateways tenants restarts members
@@ -263,7 +283,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
 
@@ -311,13 +331,6 @@ actionlint: $(ACTIONLINT) ## Check the workflows
 .PHONY: govulncheck
 govulncheck: $(GOVULNCHECK) ## Known vulnerabilities of the Go modules that the programs use (needs internet access)
 	$(GOVULNCHECK) ./...
-
-PROMTOOL ?= promtool
-
-.PHONY: check-alerts
-check-alerts: ## Check the grammar of the alerts, and that they fire (promtool, of Debian's package prometheus)
-	$(PROMTOOL) check rules controllers/operator/render/alerts.yaml
-	$(PROMTOOL) test rules controllers/operator/render/alerts.test.yaml
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/kiln-net/kiln/hack/dashboard/panels"
 )
 
 // libraryMetrics are metrics of Prometheus, Go, controller-runtime and client-go.
@@ -59,7 +61,7 @@ var (
 )
 
 // metricsOf returns the metrics of a PromQL expression: identifiers that are not functions, operators or labels. `promtool check rules` checks
-// the grammar (make check-alerts).
+// the grammar (TestAlertsFireAndResolve).
 func metricsOf(expr string) []string {
 	var found []string
 	for _, name := range identifier.FindAllString(strays.ReplaceAllString(expr, " "), -1) {
@@ -87,27 +89,42 @@ func TestMetricsOfExpressions(t *testing.T) {
 func TestAlertsUseExistingMetrics(t *testing.T) {
 	defined := definedMetrics(t)
 	for _, a := range alerts(t) {
-		names := metricsOf(a.Expr)
-		if len(names) == 0 {
-			t.Errorf("%s has no metric: %s", a.Alert, a.Expr)
+		checkExpression(t, defined, a.Alert, a.Expr)
+	}
+}
+
+func TestPanelsUseExistingMetrics(t *testing.T) {
+	defined := definedMetrics(t)
+	for _, p := range panels.Overview.Panels {
+		for _, q := range p.Queries {
+			checkExpression(t, defined, p.Title, q.For("1m"))
 		}
-		for _, name := range names {
-			_, exact := defined[name]
-			_, histogram := defined[suffixes.ReplaceAllString(name, "")]
-			if !exact && !histogram && !slices.Contains(libraryMetrics, name) {
-				t.Errorf("%s uses %s, which no program exports", a.Alert, name)
-			}
+	}
+}
+
+// checkExpression fails for metrics and labels that no program exports.
+func checkExpression(t *testing.T, defined map[string][]string, of, expr string) {
+	t.Helper()
+	names := metricsOf(expr)
+	if len(names) == 0 {
+		t.Errorf("%s has no metric: %s", of, expr)
+	}
+	for _, name := range names {
+		_, exact := defined[name]
+		_, histogram := defined[suffixes.ReplaceAllString(name, "")]
+		if !exact && !histogram && !slices.Contains(libraryMetrics, name) {
+			t.Errorf("%s uses %s, which no program exports", of, name)
 		}
-		for _, label := range labelsOf(a.Expr) {
-			if label == "job" || label == "instance" || label == "le" {
-				continue
-			}
-			if !slices.ContainsFunc(names, func(name string) bool {
-				labels := slices.Concat(defined[name], defined[suffixes.ReplaceAllString(name, "")])
-				return slices.Contains(labels, label)
-			}) {
-				t.Errorf("%s uses the label %s, which none of %q has", a.Alert, label, names)
-			}
+	}
+	for _, label := range labelsOf(expr) {
+		if slices.Contains([]string{"job", "instance", "le"}, label) || label == "name" && strings.Contains(expr, "workqueue_") {
+			continue
+		}
+		if !slices.ContainsFunc(names, func(name string) bool {
+			labels := slices.Concat(defined[name], defined[suffixes.ReplaceAllString(name, "")])
+			return slices.Contains(labels, label)
+		}) {
+			t.Errorf("%s uses the label %s, which none of %q has", of, label, names)
 		}
 	}
 }

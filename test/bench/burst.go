@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -236,7 +237,7 @@ func (b *bench) addMemory(ctx context.Context, scenario string) error {
 	if heap != 0 {
 		b.add(scenario, "controller live heap", "MB", heap/1e6)
 	}
-	return err
+	return errors.Join(err, b.addScrape(ctx, scenario))
 }
 
 // addMemoryAtRest adds the resident memory after the system had time to return memory to the kernel.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -35,6 +36,44 @@ func scrape(ctx context.Context, address string) (exported, error) {
 		return nil, fmt.Errorf("read the metrics of the system under test: %w", err)
 	}
 	return families, nil
+}
+
+// scrapes is the number of scrapes whose median duration is reported.
+const scrapes = 9
+
+// addScrape adds the number of series that a Prometheus gets from the system under test, and the time of a scrape.
+func (b *bench) addScrape(ctx context.Context, scenario string) error {
+	var took []time.Duration
+	families := exported{}
+	for range scrapes {
+		began := time.Now()
+		var err error
+		if families, err = scrape(ctx, b.leader.metrics); err != nil {
+			return err
+		}
+		took = append(took, time.Since(began))
+	}
+	if len(families) == 0 {
+		return nil
+	}
+	slices.Sort(took)
+	b.add(scenario, "series of the controller's metrics", "", float64(families.series()))
+	b.add(scenario, "scrape and decoding of the controller's metrics", "ms", took[scrapes/2].Seconds()*1000)
+	return nil
+}
+
+// series returns the number of series: a histogram has one for each bucket, and for its sum and count.
+func (e exported) series() int {
+	n := 0
+	for _, family := range e {
+		for _, m := range family.Metric {
+			n++
+			if m.Histogram != nil {
+				n += len(m.Histogram.Bucket) + 1
+			}
+		}
+	}
+	return n
 }
 
 // value returns the value of a counter or gauge without labels, or false if there is none.

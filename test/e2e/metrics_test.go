@@ -113,7 +113,7 @@ var _ = Describe("metrics", func() {
 		}).WithContext(ctx).Should(Succeed())
 		stranger := tokenOf(ctx, &other)
 
-		before := processes(ctx)
+		before, memory := processes(ctx), agentMemory(ctx)
 		spec := asInstalled()
 		spec.Monitoring.Access = v1alpha1.MetricsAuthorized
 		DeferCleanup(func(ctx SpecContext) { Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed()) }, NodeTimeout(time.Minute))
@@ -135,6 +135,7 @@ var _ = Describe("metrics", func() {
 				}
 			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
 		}
+		AddReportEntry("memory of an agent", fmt.Sprintf("Open %d KiB, Authorized %d KiB", memory, agentMemory(ctx)))
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed())
 		Eventually(func(g Gomega) {
 			pods := servingPods(ctx, "ovs")
@@ -156,6 +157,14 @@ func servingPods(ctx context.Context, app string) []corev1.Pod {
 // scrapeOn requests metrics on the node of a pod. It returns an error for a status other than 200.
 func scrapeOn(ctx context.Context, pod *corev1.Pod, args ...string) (string, error) {
 	return suite.Node.Exec(ctx, pod.Spec.NodeName, append([]string{"curl", "-sfk", "--max-time", "15"}, args...)...)
+}
+
+// agentMemory returns the resident memory of the first worker's agent in KiB.
+func agentMemory(ctx context.Context) (size int) {
+	GinkgoHelper()
+	_, err := fmt.Sscan(exec(ctx, suite.Workers[0], "sh", "-c", `awk '/^VmRSS/ {print $2}' /proc/$(pgrep -of 'kiln agent')/status`), &size)
+	Expect(err).NotTo(HaveOccurred())
+	return size
 }
 
 func tokenOf(ctx context.Context, account *corev1.ServiceAccount) string {

@@ -37,12 +37,7 @@ var _ = Describe("kube-ovn-pinger", Label(disruptive), Ordered, ContinueOnFailur
 	var observer string // the first worker
 	BeforeAll(func(ctx SpecContext) {
 		observer = suite.Workers[0]
-		spec := asInstalled()
-		spec.Pinger = v1alpha1.Pinger{
-			Mode: v1alpha1.PingerEnabled, Interval: &metav1.Duration{Duration: 2 * time.Second}, ExternalAddresses: []string{suite.NodeAddresses[0]},
-		}
-		spec.Pinger.Resources = spec.Agent.Resources
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, withPinger())).To(Succeed())
 		Eventually(func(g Gomega) {
 			pods, err := suite.Cluster.PodsOf(ctx, pinger.App)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -77,6 +72,16 @@ var _ = Describe("kube-ovn-pinger", Label(disruptive), Ordered, ContinueOnFailur
 			observer, suite.Workers[1]))
 	}, SpecTimeout(5*time.Minute))
 
+	It("connects from every node to ports that kubectl ko names", func(ctx SpecContext) {
+		api := fmt.Sprintf("tcp-%s-6443", suite.NodeAddresses[0])
+		out, err := ko(ctx, "diagnose", "IPPorts", api)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(strings.Count(out, "ok  port")).To(Equal(len(suite.Lab.Nodes())), out)
+		out, err = ko(ctx, "diagnose", "IPPorts", api+fmt.Sprintf(",tcp-%s-9", suite.NodeAddresses[0]))
+		Expect(err).To(MatchError(ContainSubstring("failed")), out)
+		Expect(out).To(ContainSubstring("connection refused"))
+	}, SpecTimeout(2*time.Minute))
+
 	for _, f := range pingerFaults {
 		It("fails for this fault only: "+f.name, func(ctx SpecContext) {
 			Eventually(failedPings).WithContext(ctx).WithArguments(observer).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeEmpty())
@@ -96,6 +101,17 @@ var _ = Describe("kube-ovn-pinger", Label(disruptive), Ordered, ContinueOnFailur
 		}, SpecTimeout(7*time.Minute))
 	}
 })
+
+// withPinger returns the spec of asInstalled with kube-ovn-pinger.
+func withPinger() v1alpha1.OVNClusterSpec {
+	GinkgoHelper()
+	spec := asInstalled()
+	spec.Pinger = v1alpha1.Pinger{
+		Mode: v1alpha1.PingerEnabled, Interval: &metav1.Duration{Duration: 2 * time.Second}, ExternalAddresses: []string{suite.NodeAddresses[0]},
+	}
+	spec.Pinger.Resources = spec.Agent.Resources
+	return spec
+}
 
 var pingerFaults = []pingerFault{
 	{
@@ -184,15 +200,21 @@ func stopDNS(ctx context.Context) func(context.Context) {
 func stopDaemon(program string) func(context.Context) func(context.Context) {
 	return func(ctx context.Context) func(context.Context) {
 		GinkgoHelper()
-		signal := func(ctx context.Context, name string) {
-			GinkgoHelper()
-			exec(ctx, suite.Workers[0], "sh", "-c", fmt.Sprintf("kill -%s $(pidof %s)", name, program))
-		}
-		end := func(ctx context.Context) { signal(ctx, "CONT") }
-		DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
-		signal(ctx, "STOP")
-		return end
+		return stopProcess(ctx, suite.Workers[0], program)
 	}
+}
+
+// stopProcess stops a daemon of a node by SIGSTOP.
+func stopProcess(ctx context.Context, node, program string) func(context.Context) {
+	GinkgoHelper()
+	signal := func(ctx context.Context, name string) {
+		GinkgoHelper()
+		exec(ctx, node, "sh", "-c", fmt.Sprintf("kill -%s $(pidof %s)", name, program))
+	}
+	end := func(ctx context.Context) { signal(ctx, "CONT") }
+	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
+	signal(ctx, "STOP")
+	return end
 }
 
 // cutPodsFromAPIServer drops packets of pods to the API server, which come to its node by the tunnel. Nodes reach it.
