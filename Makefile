@@ -181,21 +181,24 @@ migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and fo
 	$(E2E) -test.timeout 40m -ginkgo.label-filter=migrate || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
-# WAYS: the ways to install that test-install tests (test/e2e/packaging_test.go), each in a new lab. Two of them need kube-proxy.
-WAYS ?= installer dual-stack no-kube-proxy bundle
+# WAYS: the ways to install that test-install tests (test/e2e/packaging_test.go), each in a new lab. The last two run the commands of README.md and
+# docs/operations/packages.md, and pull the image from a registry on the host.
+WAYS ?= installer dual-stack no-kube-proxy bundle readme one-file
 flags-installer := --kube-proxy
 flags-dual-stack := --kube-proxy
+flags-readme := --kube-proxy
+flags-one-file := --kube-proxy
 
 .PHONY: test-install
-test-install: images ## Install, check, upgrade under traffic and uninstall by install.yaml, two overlays and the bundle, each in a new lab (needs `make prepare`; WAYS=bundle for some)
+test-install: images ## Install, check, upgrade under traffic and uninstall by install.yaml, two overlays, the bundle, and the documentation's commands, each in a new lab (needs `make prepare`; WAYS=bundle for some)
 	failed=; for way in $(WAYS); do $(MAKE) --no-print-directory install-by-$$way || failed="$$failed $$way"; done; test -z "$$failed" || { echo "failed ways:$$failed"; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
-.PHONY: install-by-installer install-by-dual-stack install-by-no-kube-proxy install-by-bundle
-install-by-installer install-by-dual-stack install-by-no-kube-proxy install-by-bundle: install-by-%:
+.PHONY: $(WAYS:%=install-by-%)
+$(WAYS:%=install-by-%): install-by-%:
 	$(LAB) down
 	$(LAB_UP) $(flags-$*)
-	$(LAB) load $(IMAGE_ARCHIVE)
+	$(if $(filter readme one-file,$*),,$(LAB) load $(IMAGE_ARCHIVE))
 	export INSTALL_BY=$*; $(E2E) -test.timeout 40m -ginkgo.label-filter=packaging || { $(LAB) status; exit 1; }
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.

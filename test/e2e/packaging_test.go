@@ -35,22 +35,46 @@ const (
 
 // way is a way to install Kiln. INSTALL_BY names the one by which the suite installs it.
 type way struct {
-	// apply installs a version, or upgrades to it.
+	// images are the images of the first and of the second version.
+	images [2]string
+	// apply installs a version.
 	apply func(ctx context.Context, image string)
-	// uninstall removes what apply has created, after the removal of the OVNCluster.
+	// publish makes the image of the second version available to nodes.
+	publish func(ctx context.Context, image string)
+	// upgrade upgrades to a version.
+	upgrade func(ctx context.Context, image string)
+	// remove removes the OVNCluster.
+	remove func(ctx context.Context)
+	// uninstall removes what apply has created, after remove.
 	uninstall func(ctx context.Context)
 	// withOVNCluster is true for ways that include the OVNCluster.
 	withOVNCluster bool
 }
 
-// ways are the ways of docs/operations/packages.md. The lab has kube-proxy for the first two.
+// ways are the ways of docs/operations/packages.md. The lab has kube-proxy for all but no-kube-proxy and bundle.
 func ways() map[string]way {
 	return map[string]way{
-		"installer":     {apply: applyInstaller, uninstall: deleteInstaller},
+		"installer":     loaded(way{apply: applyInstaller, uninstall: deleteInstaller}),
 		"dual-stack":    overlay("dual-stack", "userspace"),
 		"no-kube-proxy": overlay("no-kube-proxy", "dual-stack", "userspace"),
-		"bundle":        {apply: applyBundle, uninstall: deleteBundle},
+		"bundle":        loaded(way{apply: applyBundle, uninstall: deleteBundle}),
+		"readme":        followReadme(),
+		"one-file":      followOneFile(),
 	}
+}
+
+// loaded completes a way whose image the nodes have already. The second version is another name of the image.
+func loaded(w way) way {
+	w.images, w.upgrade, w.remove = [2]string{headImage, nextImage}, w.apply, remove
+	w.publish = func(ctx context.Context, image string) {
+		GinkgoHelper()
+		var nodes corev1.NodeList // machines without power have no Node object
+		Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
+		for i := range nodes.Items {
+			exec(ctx, nodes.Items[i].Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "images", "tag", "--force", headImage, image)
+		}
+	}
+	return w
 }
 
 // chosenWay returns the way of INSTALL_BY, and false without that variable.
@@ -99,7 +123,7 @@ func deleteInstaller(ctx context.Context) {
 
 // overlay returns the way by an overlay with further components. The second pass of `kubectl apply` creates the OVNCluster.
 func overlay(name string, components ...string) way {
-	return way{
+	return loaded(way{
 		withOVNCluster: true,
 		apply: func(ctx context.Context, image string) {
 			GinkgoHelper()
@@ -112,7 +136,7 @@ func overlay(name string, components ...string) way {
 			_, err := kubectl(ctx, "delete", "-k", kustomization(name, components, headImage), "--ignore-not-found", "--timeout=2m")
 			Expect(err).NotTo(HaveOccurred())
 		},
-	}
+	})
 }
 
 // kustomization writes a kustomization of an overlay for the lab, as docs/operations/packages.md shows it.
@@ -221,25 +245,21 @@ var _ = Describe("an installation by packages", Ordered, Label(packaging, disrup
 		var found bool
 		chosen, found = chosenWay()
 		Expect(found).To(BeTrue(), "run `make test-install`")
-		var nodes corev1.NodeList // machines without power have no Node object
-		Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
-		for i := range nodes.Items {
-			exec(ctx, nodes.Items[i].Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "images", "tag", "--force", headImage, nextImage)
-		}
-	}, NodeTimeout(time.Minute))
+		chosen.publish(ctx, chosen.images[1])
+	}, NodeTimeout(10*time.Minute))
 
 	It("passes all checks", func(ctx SpecContext) { expectAllChecks(ctx) }, SpecTimeout(5*time.Minute))
 
 	It("upgrades under traffic", func(ctx SpecContext) {
 		traffic := startTraffic(ctx, makePair(ctx, membersNamespace))
-		chosen.apply(ctx, nextImage)
-		runsOn(ctx, nextImage)
+		chosen.upgrade(ctx, chosen.images[1])
+		runsOn(ctx, chosen.images[1])
 		traffic(ctx, "upgrade", 2)
 		expectAllChecks(ctx)
 	}, SpecTimeout(15*time.Minute))
 
 	It("is removed completely", func(ctx SpecContext) {
-		remove(ctx)
+		chosen.remove(ctx)
 		chosen.uninstall(ctx)
 		left := func() (names []string) {
 			for _, kind := range []string{

@@ -76,7 +76,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	suite.Objects, err = c.Objects()
 	Expect(err).NotTo(HaveOccurred())
 	if by, chosen := chosenWay(); chosen {
-		by.apply(ctx, headImage)
+		by.apply(ctx, by.images[0])
 	} else {
 		Expect(cluster.ApplyManifests(ctx, l.Kubeconfig(), manifests())).To(Succeed())
 	}

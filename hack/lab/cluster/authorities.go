@@ -92,6 +92,7 @@ func (a authorities) nodeFiles(top topology.Topology, n topology.Node) (map[stri
 	}
 	files := map[string][]byte{
 		config.ContainerdFile:     config.Containerd(),
+		config.RegistryFile():     config.Registry(),
 		config.KubeletFile:        kubelet,
 		config.KubeProxyFile:      proxy,
 		config.PKIDir + "/ca.crt": a.cluster.Certificate,

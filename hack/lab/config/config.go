@@ -26,6 +26,7 @@ const (
 	KubeletFile       = "/etc/kubernetes/kubelet.yaml"
 	KubeProxyFile     = "/etc/kubernetes/kube-proxy.yaml"
 	PKIDir            = "/etc/kubernetes/pki"
+	RegistriesDir     = "/etc/containerd/certs.d"
 	ContainerdSocket  = "/run/containerd/containerd.sock"
 	CNIConfDir        = "/etc/cni/net.d"
 	CNIBinDir         = "/opt/cni/bin"
@@ -180,6 +181,9 @@ func Containerd() []byte {
   bin_dir = "` + CNIBinDir + `"
   conf_dir = "` + CNIConfDir + `"
 
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "` + RegistriesDir + `"
+
 [plugins."io.containerd.grpc.v1.cri".containerd]
   snapshotter = "overlayfs"
 
@@ -189,6 +193,14 @@ func Containerd() []byte {
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   SystemdCgroup = false
 `)
+}
+
+// RegistryFile is containerd's file about the lab's registry.
+func RegistryFile() string { return RegistriesDir + "/" + topology.Registry().String() + "/hosts.toml" }
+
+// Registry renders RegistryFile: the registry has no TLS.
+func Registry() []byte {
+	return fmt.Appendf(nil, "server = \"http://%s\"\n", topology.Registry())
 }
 
 func render(c map[string]any) ([]byte, error) {

@@ -29,6 +29,7 @@ func TestGoldenFilesOfANode(t *testing.T) {
 		same(t, n.Name+".programs.json", append(programs, '\n'), err)
 	}
 	same(t, "containerd.toml", Containerd(), nil)
+	same(t, "hosts.toml", Registry(), nil)
 }
 
 func TestControlPlaneRunsOnTheFirstNodeOnly(t *testing.T) {

@@ -21,6 +21,7 @@ const (
 const (
 	APIServerPort = 6443
 	OutsidePort   = 8080 // agnhost netexec on the outside host: /clientip, /echo, /hostname
+	RegistryPort  = 5000 // of the registry that Registry names
 )
 
 // Service addresses of the cluster, one range per family.
@@ -71,6 +72,11 @@ func (n Network) Host() []netip.Prefix { return n.At(hostPlace) }
 
 // Router returns the addresses of the outside world's router.
 func (n Network) Router() []netip.Prefix { return n.At(routerPlace) }
+
+// Registry returns address and port of the registry from which nodes pull images by HTTP. The lab runs no registry: tests serve one there.
+func Registry() netip.AddrPort {
+	return netip.AddrPortFrom(Management.Host()[0].Addr(), RegistryPort)
+}
 
 // OutsideHost returns the addresses of the host behind the router.
 func OutsideHost() []netip.Prefix { return Outside.At(outsidePlace) }
