@@ -198,9 +198,9 @@ func Containerd() []byte {
 // RegistryFile is containerd's file about the lab's registry.
 func RegistryFile() string { return RegistriesDir + "/" + topology.Registry().String() + "/hosts.toml" }
 
-// Registry renders RegistryFile: the registry has no TLS.
+// Registry renders RegistryFile: the registry has no TLS. containerd 1.7 does not read a file without a table for a host.
 func Registry() []byte {
-	return fmt.Appendf(nil, "server = \"http://%s\"\n", topology.Registry())
+	return fmt.Appendf(nil, "[host.\"http://%s\"]\n", topology.Registry())
 }
 
 func render(c map[string]any) ([]byte, error) {
