@@ -177,8 +177,8 @@ func writeFile(root *os.Root, name string, content io.Reader, mode fs.FileMode) 
 	return errors.Join(err, f.Close())
 }
 
-// largest is the limit of the compressed image, which docs/operations/install.md states.
-const largest = 55 << 20
+// largest is the limit of the compressed image. docs/operations/image.md states the size.
+const largest = 50 << 20
 
 func checkSize(t *testing.T, img v1.Image) {
 	t.Helper()
