@@ -8,8 +8,10 @@ package olm
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/operator-framework/api/pkg/operators/v1alpha1"
@@ -171,8 +173,20 @@ func describe(csv *v1alpha1.ClusterServiceVersion, object *unstructured.Unstruct
 		(*owned)[at].Version = v.Name
 		(*owned)[at].DisplayName = crd.Spec.Names.Kind
 		(*owned)[at].Description = summary(crd.Spec.Names.Kind, v.Schema.OpenAPIV3Schema.Description)
+		if len((*owned)[at].SpecDescriptors) == 0 && !unimplemented(crd.Spec.Names.Kind) {
+			(*owned)[at].SpecDescriptors = descriptors(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties)
+		}
 	}
 	return nil
+}
+
+// descriptors returns a descriptor of each field of a spec.
+func descriptors(fields map[string]apiextensionsv1.JSONSchemaProps) []v1alpha1.SpecDescriptor {
+	out := make([]v1alpha1.SpecDescriptor, 0, len(fields))
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		out = append(out, v1alpha1.SpecDescriptor{Path: name, DisplayName: name, Description: firstSentence(fields[name].Description)})
+	}
+	return out
 }
 
 // convert converts an unstructured object into a typed one.

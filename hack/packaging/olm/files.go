@@ -77,12 +77,23 @@ func iconOf(svg []byte) v1alpha1.Icon {
 
 // summary returns the first sentence of a description, and for a kind without a controller also the sentence that says so.
 func summary(kind, description string) string {
-	description = strings.Join(strings.Fields(description), " ")
-	without := slices.ContainsFunc(kubeovnv1.UnimplementedKinds, func(k kubeovnv1.UnimplementedKind) bool { return k.Kind == kind })
-	if first, _, more := strings.Cut(description, ". "); more && !without {
+	if unimplemented(kind) {
+		return strings.Join(strings.Fields(description), " ")
+	}
+	return firstSentence(description)
+}
+
+// unimplemented returns whether a kind has no controller.
+func unimplemented(kind string) bool {
+	return slices.ContainsFunc(kubeovnv1.UnimplementedKinds, func(k kubeovnv1.UnimplementedKind) bool { return k.Kind == kind })
+}
+
+func firstSentence(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if first, _, more := strings.Cut(text, ". "); more {
 		return first + "."
 	}
-	return description
+	return text
 }
 
 // examples returns one object of each kind from config/samples, as JSON. Kinds without a controller have none.
