@@ -33,6 +33,7 @@ const (
 	OnNode          = "Node"
 	OnNamespace     = "Namespace"
 	OnService       = "Service"
+	OnSubnet        = "Subnet"
 	OnIP            = "IP"
 	OnNetworkPolicy = "NetworkPolicy"
 	OnSwitchLBRule  = "SwitchLBRule"
@@ -78,6 +79,7 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationDHCPv6, on: OnPod, role: RoleRequest},
 	{name: AnnotationPortSecurity, on: OnPod, role: RoleRequest, check: valid(parseBool)},
 	{name: AnnotationLayer2Forward, on: OnPod, role: RoleRequest, check: valid(parseBool)},
+	{name: AnnotationBGP, on: OnPod, role: RoleRequest, check: valid(ParseAnnouncement)},
 	{name: AnnotationAAPs, on: OnPod, role: RoleRequest, check: valid(parseNames)},
 	{name: AnnotationGroups, on: OnPod, role: RoleRequest, check: valid(parseNames)}, // a group with an invalid name allows nothing
 
@@ -100,6 +102,8 @@ var annotationTable = []annotationEntry{
 
 	{name: AnnotationLogicalRouter, on: OnService, role: RoleRequest, check: valid(parseName)},
 	{name: AnnotationVpc, on: OnService, role: RoleResult},
+	{name: AnnotationBGP, on: OnService, role: RoleRequest}, // the speaker checks it: another annotation of the Service stays in effect
+	{name: AnnotationBGP, on: OnSubnet, role: RoleRequest},
 
 	{name: AnnotationLogicalRouter, on: OnSwitchLBRule, role: RoleRequest},
 	{name: AnnotationLogicalSwitch, on: OnSwitchLBRule, role: RoleRequest},
@@ -131,7 +135,6 @@ func IgnoredAnnotations() map[string]string { return ignoredAnnotations }
 
 var ignoredAnnotations = map[string]string{
 	"activation_strategy":        "rarp",
-	"bgp":                        "false",
 	"egress_burst":               "",
 	"egress_rate":                "",
 	"eip":                        "",

@@ -32,6 +32,7 @@ func Keys(annotations []Annotation) []string {
 const (
 	AnnotationAAPs            Annotation = "aaps"                       // Vips whose addresses the pod shares with others, separated by commas
 	AnnotationAllocated       Annotation = "allocated"                  // "true": the port is in the northbound database
+	AnnotationBGP             Annotation = "bgp"                        // how kube-ovn-speaker announces the object (Announcement)
 	AnnotationCIDR            Annotation = "cidr"                       // CIDRs of the subnet; on a namespace: of its subnets, separated by semicolons
 	AnnotationChassis         Annotation = "chassis"                    // the OVS system-id
 	AnnotationDHCPv4          Annotation = "dhcp-v4-options"            // options of DHCP answers to the pod; they override the options of its subnet

@@ -15,6 +15,8 @@ const (
 	ConditionDegraded = "Degraded"
 	// ConditionProtected: the admission policies are applied. Without them, only RBAC limits tenants and stolen tokens.
 	ConditionProtected = "Protected"
+	// ConditionPeersEstablished: every BGP session that a node reports is established. It exists while there is spec.speaker.
+	ConditionPeersEstablished = "PeersEstablished"
 )
 
 // ComponentStatus is the state of one component.
@@ -188,6 +190,9 @@ type OVNClusterStatus struct {
 	// southbound is the state of the southbound database. Clients read its addresses from here.
 	// +optional
 	Southbound DatabaseStatus `json:"southbound,omitempty"`
+	// speaker is the state of the BGP sessions, if there is spec.speaker.
+	// +optional
+	Speaker *SpeakerStatus `json:"speaker,omitempty"`
 	// +optional
 	Upgrade UpgradeStatus `json:"upgrade,omitempty"`
 }

@@ -86,6 +86,10 @@ type OVNClusterSpec struct {
 	// +kubebuilder:default={}
 	Pinger Pinger `json:"pinger,omitempty"`
 
+	// speaker announces pods, subnets and Services to BGP routers. By default there is none.
+	// +optional
+	Speaker *Speaker `json:"speaker,omitempty"`
+
 	// +optional
 	// +kubebuilder:default={}
 	Upgrade Upgrade `json:"upgrade,omitempty"`

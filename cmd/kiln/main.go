@@ -23,7 +23,8 @@ func main() {
 	root.AddCommand(
 		newOperatorCommand(), newControllerCommand(), newAgentCommand(), // for the cluster, and for a node
 		newOVSDBCommand(), newNorthdCommand(), newOVSCommand(), // next to the daemons of OVN and Open vSwitch
-		newBackupsCommand(), newMonitorCommand(), newCleanUpCommand(), newHoldImageCommand(), newPingerCommand(), newVersionCommand(),
+		newBackupsCommand(), newMonitorCommand(), newCleanUpCommand(), newHoldImageCommand(), newPingerCommand(), newSpeakerCommand(),
+		newVersionCommand(),
 	)
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		os.Exit(exitCode(err))

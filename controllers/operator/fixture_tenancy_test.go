@@ -26,6 +26,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1/requesttest"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -61,6 +62,7 @@ const (
 	asAgent      = "the agent of node-1"
 	asVSwitch    = "ovs-ovn of node-1"
 	asOperator   = "kiln-operator"
+	asSpeaker    = "the speaker of node-1"
 )
 
 // try makes each write as a dry run, which passes through authorisation and admission.
@@ -83,6 +85,7 @@ func (w *tenancy) try(t *testing.T, trials []trial) {
 func newTenancy(t *testing.T, c render.Config) *tenancy {
 	t.Helper()
 	theWorld.discard(t)
+	c.Spec.Speaker = &v1alpha1.Speaker{ASN: 64512}
 	w := &tenancy{
 		world: &theWorld, clients: map[string]client.Client{asAdmin: theWorld.admin}, tokens: map[string]*rest.Config{},
 		namespace: strings.ToLower(t.Name()), // no controller here completes the deletion of a namespace
@@ -127,7 +130,7 @@ func (w *tenancy) makePods(t *testing.T) {
 		{w.namespace, "web", "own", ""}, {w.namespace, "db", "own", "node-1"},
 		{testNamespace, "controller-0", render.ControllerName, "node-1"}, {testNamespace, "northd-0", "ovn-central", "node-1"},
 		{testNamespace, "agent-0", render.AgentName, "node-1"}, {testNamespace, "monitor-0", render.MonitorName, "node-1"},
-		{testNamespace, "ovs-0", render.OpenVSwitchAccount, "node-1"},
+		{testNamespace, "ovs-0", render.OpenVSwitchAccount, "node-1"}, {testNamespace, "speaker-0", render.SpeakerName, "node-1"},
 		{testNamespace, "operator-0", "kiln-operator", "node-1"}, {testNamespace, "dns", "dns", "node-1"},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name, Labels: map[string]string{"app": p.name}}, Spec: containers()}
@@ -171,7 +174,7 @@ func (w *tenancy) identify(t *testing.T) {
 	for who, of := range map[string]struct{ account, pod string }{
 		asController: {render.ControllerName, "controller-0"}, asNorthd: {"ovn-central", "northd-0"},
 		asAgent: {render.AgentName, "agent-0"}, asVSwitch: {render.OpenVSwitchAccount, "ovs-0"},
-		asOperator: {"kiln-operator", "operator-0"},
+		asOperator: {"kiln-operator", "operator-0"}, asSpeaker: {render.SpeakerName, "speaker-0"},
 	} {
 		w.tokens[of.account] = w.token(t, testNamespace, of.account, of.pod)
 		w.clients[who] = w.client(t, w.tokens[of.account])
@@ -195,6 +198,7 @@ func (w *tenancy) inForce(t *testing.T) {
 	}{
 		{asScheduler, w.patchStatus("web", annotate("allocated", "true"))}, {asScheduler, w.bind("web", kubeovnv1.AnnotationAllocated.Key())},
 		{asController, w.patchStatus("web", label("a", "b"))}, {asNorthd, w.patchStatus("kube-system/controller-0", label("a", "b"))},
+		{asSpeaker, w.patchStatus("kube-system/speaker-0", label("a", "b"))},
 		{asController, w.patchNode("node-1", label("a", "b"))}, {asAgent, w.nodeCondition("node-2", "a")}, {asAgent, w.create(lease("other"))},
 		{asVSwitch, w.create(request(t, certificatesv1.KubeAPIServerClientSignerName))},
 		{asController, w.create(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: ports()})}, {asController, w.create(lease("other"))},

@@ -112,6 +112,7 @@ var phases = []struct {
 	{"pull the image on nodes", (*Reconciler).pullImage},
 	{"replace pods on nodes", (*Reconciler).replacePods},
 	{"run the pinger", (*Reconciler).runPinger},
+	{"run the speaker", (*Reconciler).runSpeaker},
 	{"prune", (*Reconciler).prune},
 	{"order authorities", (*Reconciler).orderAuthorities}, // last, because no other phase depends on cert-manager
 }

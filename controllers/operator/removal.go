@@ -41,13 +41,13 @@ const (
 // reasonRemoving is the reason of the conditions while the OVNCluster is removed.
 const reasonRemoving = "Removing"
 
-// removalPhases in their order: first the pods that the agents take down, then the components that change the network, then the components that carry its traffic,
+// removalPhases in their order: first the pods that the agents take down and the announcements of routes, then the components that change the network, then the components that carry its traffic,
 // then the state on the nodes. Changes of pods wake a phase that waits, and every wait has a limit.
 var removalPhases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
 }{
-	{"stop the pods on the pod network", stopping(render.StopPods)},
+	{"stop the pods on the pod network, and the speaker", stopping(render.StopPods)},
 	{"stop the controller and the agents", stopping(render.StopWriters)},
 	{"stop northd and Open vSwitch", stopping(render.StopDaemons)},
 	{"stop the databases", stopping(render.StopDatabases)},

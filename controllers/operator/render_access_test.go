@@ -54,7 +54,7 @@ var noComponentMay = []right{
 func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 	w := &theWorld
 	w.discard(t)
-	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
+	for _, o := range render.AccessObjects(withSpeaker()) {
 		if err := w.admin.Create(t.Context(), o.(client.Object)); err != nil {
 			t.Fatal(err)
 		}
@@ -86,6 +86,9 @@ func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 		}},
 		{render.PingerName, []right{"list pods @own", "watch ovnclusters.kubeovn.io"}, []right{
 			"list pods", "list nodes", "get nodes", "list services", "list subnets.kubeovn.io", "create pods @own", "create pods/exec @own",
+		}},
+		{render.SpeakerName, []right{"list pods", "list services", "list subnets.kubeovn.io", "watch ovnclusters.kubeovn.io"}, []right{
+			"list namespaces", "list secrets @own", "patch nodes/status", "create leases.coordination.k8s.io @own", "patch pods/status @default",
 		}},
 		{"ovn-central", []right{"list pods @own", "list ovnclusters.kubeovn.io"}, []right{
 			"list pods", "list nodes", "get nodes", "list services", "list subnets.kubeovn.io",
@@ -141,11 +144,17 @@ func withBackups() render.Config {
 	return c
 }
 
+// withSpeaker returns a configuration with kube-ovn-speaker.
+func withSpeaker() render.Config {
+	return render.Config{Namespace: testNamespace, Spec: v1alpha1.OVNClusterSpec{Speaker: &v1alpha1.Speaker{ASN: 64512}}}
+}
+
 // rendered returns all objects that the operator renders, with every option that adds one.
 func rendered(t *testing.T) []render.Object {
 	t.Helper()
 	c := withBackups()
 	c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
+	c.Spec.Speaker = &v1alpha1.Speaker{ASN: 64512}
 	all := slices.Concat(render.AccessObjects(c), render.Policies(c), render.DisruptionBudgets(c))
 	for _, o := range render.Operands {
 		objects := o.Objects(c)
@@ -182,7 +191,7 @@ func (w *world) operatorOwns(t *testing.T) map[string][]string {
 
 // TestNoRoleIsAggregated checks that the default roles edit and admin do not get the right to write results.
 func TestNoRoleIsAggregated(t *testing.T) {
-	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
+	for _, o := range render.AccessObjects(withSpeaker()) {
 		for key := range o.GetLabels() {
 			if strings.HasPrefix(key, "rbac.authorization.k8s.io/") {
 				t.Errorf("%T %s has label %s", o, o.GetName(), key)

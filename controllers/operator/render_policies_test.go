@@ -87,6 +87,10 @@ func TestPolicies(t *testing.T) {
 		{"an image", asNorthd, w.patch("kube-system/controller-0", `{"spec":{"containers":[{"name":"c","image":"other"}]}}`), "and nothing else of them"},
 		{"a condition of its own", asNorthd, w.patchStatus("kube-system/northd-0", podCondition(v1alpha1.PodConditionNorthbound)), "and nothing else of them"},
 		{"its own annotation", asNorthd, w.patchStatus("kube-system/northd-0", annotate("security_groups", "a")), "may not change these annotations"},
+		{"its own condition", asSpeaker, w.patchStatus("kube-system/speaker-0", podCondition(v1alpha1.PodConditionPeers)), ""},
+		{"another condition", asSpeaker, w.patchStatus("kube-system/speaker-0", podCondition(v1alpha1.PodConditionNorthbound)), "and nothing else of them"},
+		{"the condition of another pod", asSpeaker, w.patchStatus("kube-system/controller-0", podCondition(v1alpha1.PodConditionPeers)), "and nothing else of them"},
+		{"an annotation", asSpeaker, w.patchStatus("kube-system/speaker-0", annotate("security_groups", "a")), "may not change these annotations"},
 		{"a pod of a tenant", asNorthd, w.patchStatus("web", label(podlabel.NorthdLeader, "true")), "cannot patch resource \"pods/status\""},
 
 		{"its condition", asAgent, w.nodeCondition("node-1", string(corev1.NodeNetworkUnavailable)), ""},

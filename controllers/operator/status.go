@@ -67,6 +67,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	for _, c := range summary.conditions() {
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
+	p.reportSpeaker()
 	measureConditions(status.Conditions)
 	status.Message = message(status.Conditions)
 	if equality.Semantic.DeepEqual(p.before.Status, p.cluster.Status) {
@@ -192,7 +193,8 @@ func (r *Reconciler) tell(p *pass) {
 		failed := c.Type == v1alpha1.ConditionDegraded && c.Status == metav1.ConditionTrue
 		lost := c.Type == v1alpha1.ConditionAvailable && c.Status == metav1.ConditionFalse && before != nil
 		exposed := c.Type == v1alpha1.ConditionProtected && c.Status == metav1.ConditionFalse
-		if failed || lost || exposed {
+		unannounced := c.Type == v1alpha1.ConditionPeersEstablished && c.Status == metav1.ConditionFalse
+		if failed || lost || exposed || unannounced {
 			kind = corev1.EventTypeWarning
 		}
 		note := fmt.Sprintf("%s is %s: %s", c.Type, c.Status, c.Message)

@@ -38,6 +38,9 @@ var mayWrite = map[string][]grant{
 	},
 	render.PingerName:  {}, // it only reads
 	render.MonitorName: {}, // it reads
+	render.SpeakerName: {
+		{"patch pods/status @own", "the condition of its own pod: kiln-speaker-pods"},
+	},
 	render.AgentName: {
 		{"patch nodes/status", "two conditions of its own node: kiln-node-status"},
 		{"create,patch leases.coordination.k8s.io @own", "the Lease of its own node as a gateway: kiln-gateway-leases"},

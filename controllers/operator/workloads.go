@@ -37,6 +37,14 @@ func (r *Reconciler) runPinger(ctx context.Context, p *pass) error {
 	return r.apply(ctx, p, objects)
 }
 
+// runSpeaker does not wait for the pods, which may not be able to reach their routers. While an upgrade replaces pods, those of the speaker stay, so
+// that a node is not without its routes while it is without its network.
+func (r *Reconciler) runSpeaker(ctx context.Context, p *pass) error {
+	objects := render.SpeakerObjects(p.config)
+	p.keepPods(objects)
+	return r.apply(ctx, p, objects)
+}
+
 // keepPods makes DaemonSets keep their pods while an upgrade has pods of other components to replace.
 func (p *pass) keepPods(objects []render.Object) {
 	for _, o := range objects {

@@ -146,7 +146,7 @@ var components = []component{
 		}
 	}},
 	{name: "ovs-ovn-dpdk", level: Lost, text: "nodes with DPDK are not supported"},
-	{name: "kube-ovn-speaker", level: Lost, text: "routes are not announced by BGP"},
+	{name: "kube-ovn-speaker", level: Differs, text: "spec.speaker starts it; its arguments are fields of each peer (docs/user/bgp.md)"},
 	{name: "ovn-ic-server", level: Lost, text: "clusters are not connected"},
 	{name: "ovn-ic-controller", level: Lost, text: "clusters are not connected"},
 	{name: "kube-ovn-ic-controller", level: Lost, text: "clusters are not connected"},

@@ -64,7 +64,7 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	source = p.connectionFlags(f)
 	f.BoolVarP(&p.stdin, "stdin", "i", false, "pass the standard input to the program in the pod, as in `kubectl ko -i ofctl NODE add-flows br-int -`")
 	root.AddCommand(p.programs(source)...)
-	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.logs(), p.tcpdump())
+	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.bgp(source), p.logs(), p.tcpdump())
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}

@@ -19,7 +19,7 @@ import (
 
 // logGroups are the components of each group of `kubectl ko log`.
 var logGroups = map[string][]string{
-	"kube-ovn": {"kiln-operator", "kube-ovn-controller", "kube-ovn-cni", pinger, "kube-ovn-monitor"},
+	"kube-ovn": {"kiln-operator", "kube-ovn-controller", "kube-ovn-cni", pinger, speaker, "kube-ovn-monitor"},
 	"ovn":      {"ovn-central-nb", "ovn-central-sb", "ovn-central-northd", "ovn-central-backups"},
 	"ovs":      {openVSwitch},
 }

@@ -34,6 +34,7 @@ func OfPods() map[string]Values {
 				"a\nb", `{"dst":"10.0.0.0/8"}`,
 			},
 		},
+		"bgp":             {[]string{"true", "cluster", "local", "false"}, []string{"yes", "Local", "true,local"}},
 		"default_route":   {[]string{"true", "false"}, []string{"no", "True"}},
 		"north_gateway":   {[]string{"10.16.0.2,fd00::2"}, []string{"10.16.0.2,10.16.0.3", "gateway", "10.16.0.9;fd00::1"}},
 		"port_vips":       {[]string{"10.16.0.7, 10.16.0.8", "10.16.0.7,10.16.0.7"}, []string{"10.16.0.7,", "10.16.0.0/24", "10.16.0.9 10.16.0.10"}},

@@ -78,6 +78,16 @@ func accesses(patchPods, reviews bool) []access {
 			own:     []rbacv1.PolicyRule{rule("", read, "pods")}, // its targets
 		},
 		{
+			account: SpeakerName, app: SpeakerName, component: SpeakerName,
+			cluster: []rbacv1.PolicyRule{
+				readClusters, // peers, namespaces and levels of logs
+				rule("", read, "pods", "nodes", "services"),
+				rule("discovery.k8s.io", read, "endpointslices"),
+				rule("kubeovn.io", read, "subnets"),
+			},
+			own: []rbacv1.PolicyRule{rule("", []string{"patch"}, "pods/status")}, // the condition of its own pod
+		},
+		{
 			account: MonitorName, app: MonitorName, component: MonitorName,
 			cluster: []rbacv1.PolicyRule{readClusters},                       // levels of logs, and who may read metrics
 			own:     []rbacv1.PolicyRule{rule("", []string{"list"}, "pods")}, // the addresses of databases and of ovn-northd
@@ -162,10 +172,14 @@ func withResourceNames(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 	return r
 }
 
-// AccessObjects returns the ServiceAccounts of all components with their roles and bindings.
+// AccessObjects returns the ServiceAccounts of all components with their roles and bindings. That of kube-ovn-speaker exists only with spec.speaker,
+// as its admission policy does.
 func AccessObjects(c Config) []Object {
 	var objects []Object
 	for _, a := range accesses(c.PatchPods, c.authorized()) {
+		if a.account == SpeakerName && c.Spec.Speaker == nil {
+			continue
+		}
 		subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.account, Namespace: c.Namespace}}
 		clusterName := "kiln:" + a.account
 		objects = append(objects,

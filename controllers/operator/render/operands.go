@@ -19,6 +19,8 @@ const (
 	AgentName      = "kube-ovn-cni"
 	// PingerName checks the network from a pod of every node.
 	PingerName = "kube-ovn-pinger"
+	// SpeakerName announces pods, subnets and Services by BGP.
+	SpeakerName = "kube-ovn-speaker"
 	// BackupsName stores backups on a PersistentVolumeClaim, if the spec names one.
 	BackupsName = "ovn-central-backups"
 	// MonitorName exports the metrics of the databases and of ovn-northd.
@@ -55,7 +57,7 @@ type Operand struct {
 	Removal RemovalStep
 }
 
-// RemovalStep orders the end of operands: first the pods with a network of Kiln, which the agents take down, then the components that change the
+// RemovalStep orders the end of operands: first the pods with a network of Kiln, which the agents take down, and the speaker, then the components that change the
 // network, then the daemons that compute and forward and the backups, then the databases.
 type RemovalStep int
 
@@ -95,6 +97,7 @@ var Operands = []Operand{
 	},
 	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Runs: hasBackups, Removal: StopDaemons},
 	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Runs: hasPinger, Removal: StopPods},
+	{Name: SpeakerName, Kind: "DaemonSet", Objects: SpeakerObjects, LabelsPods: true, Runs: hasSpeaker, Removal: StopPods},
 	{
 		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Runs: HasMonitor, OperatorImage: true,
 		Removal: StopWriters,

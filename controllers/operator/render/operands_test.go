@@ -21,6 +21,7 @@ func TestOperandsAreComplete(t *testing.T) {
 	c := Config{Namespace: "kube-system", Image: "kiln", Spec: v1alpha1.OVNClusterSpec{}}
 	c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}
 	c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
+	c.Spec.Speaker = &v1alpha1.Speaker{ASN: 64512}
 	accounts := map[string]bool{} // true if the account may write labels or annotations of pods
 	for _, a := range accesses(false, false) {
 		accounts[a.account] = slices.ContainsFunc(slices.Concat(a.cluster, a.own), func(r rbacv1.PolicyRule) bool {

@@ -82,6 +82,10 @@ func Policies(c Config) []Object {
 	if c.Spec.Tenancy.ExternalIPs != v1alpha1.ExternalIPsOpen {
 		objects = append(objects, externalIPs().objects(c)...)
 	}
+	if c.Spec.Speaker != nil {
+		p := c.podWrites("kiln-speaker-pods", SpeakerName, SpeakerName, nil, nil, []string{string(v1alpha1.PodConditionPeers)})
+		objects = append(objects, p.objects(c)...)
+	}
 	return objects
 }
 

@@ -111,6 +111,7 @@ func adviceOnValues() []admissionv1.Validation {
 		{kubeovnv1.AnnotationLayer2Forward, kindsOfPods, isBoolean, "write true or false"},
 		{kubeovnv1.AnnotationAAPs, kindsOfPods, names, "write names of Vips with commas between them"},
 		{kubeovnv1.AnnotationGroups, kindsOfPods, names, "write names of SecurityGroups with commas between them"},
+		{kubeovnv1.AnnotationBGP, append([]string{"Service", "Subnet"}, kindsOfPods...), "v in ['true', 'cluster', 'local', 'false']", "write true, cluster, local or false"},
 		{kubeovnv1.AnnotationLogicalRouter, []string{"Service"}, isName("v"), "write the name of a Vpc"},
 	} {
 		key := r.annotation.Key()

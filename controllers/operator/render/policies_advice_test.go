@@ -158,12 +158,14 @@ func TestAdvice(t *testing.T) {
 		{"a value of several lines", pod(one("ovn.kubernetes.io/security_groups", "a\nb")), `ovn.kubernetes.io/security_groups: "a\nb" cannot be read`},
 		{"a Deployment instead of its pods", deployment(one("ovn.kubernetes.io/ip_pool", "a"), nil), "ovn.kubernetes.io/ip_pool: without effect here: annotations of pods belong"},
 		{"a CronJob", cron, "Kiln knows no such annotation"},
-		{"a subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "cluster")}}, "ovn.kubernetes.io/bgp: without effect"},
+		{"a subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "cluster")}}, ""},
+		{"a subnet with a value that is ignored", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "yes")}},
+			`ovn.kubernetes.io/bgp: "yes" cannot be read, and is ignored: write true, cluster, local or false`},
 		{"a node", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: one("ovn.kubernetes.io/tunnel_interface", "eth1")}}, "tunnel_interface: without effect"},
 		{"a Service", &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "true")},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", Annotations: one("ovn.kubernetes.io/attachmentprovider", "a.b")},
 			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
-		}, "ovn.kubernetes.io/bgp: without effect"},
+		}, "ovn.kubernetes.io/attachmentprovider: without effect"},
 		{"a VPC that no object can be", &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", Annotations: one("ovn.kubernetes.io/logical_router", "Blue")},
 			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},

@@ -58,6 +58,9 @@ func (c Config) sources() []source {
 	if hasPinger(&c.Spec) {
 		all = append(all, source{component: PingerName, app: PingerName, port: pingerPort, plain: true})
 	}
+	if c.Spec.Speaker != nil {
+		all = append(all, source{component: SpeakerName, app: SpeakerName, port: speakerHealthPort})
+	}
 	return all
 }
 

@@ -97,6 +97,16 @@ func everything() Config {
 	c.Spec.Pinger = v1alpha1.Pinger{Mode: v1alpha1.PingerEnabled, Workload: v1alpha1.Workload{Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
 	}}, LogLevel: 5, Peers: new(int32(3))}
+	c.Spec.Speaker = &v1alpha1.Speaker{
+		ASN: 64512, NodeSelector: map[string]string{"edge": "true"},
+		Peers: []v1alpha1.SpeakerPeer{
+			{Address: "192.0.2.1", ASN: 64513, Connection: v1alpha1.ConnectionPassive, Password: &v1alpha1.SecretKey{Name: "routers", Key: "first"}},
+			{Address: "192.0.2.2", ASN: 64513, Password: &v1alpha1.SecretKey{Name: "routers", Key: "second"}},
+			{Address: "2001:db8::1", ASN: 64514, Password: &v1alpha1.SecretKey{Name: "other"}},
+		},
+		Workload: v1alpha1.Workload{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}}},
+		LogLevel: 3,
+	}
 	return c
 }
 
@@ -112,6 +122,12 @@ var operands = map[string]func(Config) []Object{
 	"pinger": func(c Config) []Object {
 		c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
 		return PingerObjects(c)
+	},
+	"speaker": func(c Config) []Object {
+		if c.Spec.Speaker == nil {
+			c.Spec.Speaker = &v1alpha1.Speaker{ASN: 64512}
+		}
+		return SpeakerObjects(c)
 	},
 	"disruption": DisruptionBudgets,
 	"image":      ImageObjects,
@@ -145,6 +161,7 @@ func TestLogsAndProfilesChangeNoObject(t *testing.T) {
 		quiet, loud := defaults(), defaults()
 		loud.Spec.Central.LogLevel, loud.Spec.Controller.LogLevel, loud.Spec.Agent.LogLevel = 1, 2, 3
 		loud.Spec.Pinger.LogLevel = 4
+		quiet.Spec.Speaker, loud.Spec.Speaker = &v1alpha1.Speaker{ASN: 64512}, &v1alpha1.Speaker{ASN: 64512, LogLevel: 6}
 		loud.Spec.Logging = v1alpha1.Logging{
 			Format: v1alpha1.LogText, OperatorLevel: 4, Databases: "dbg", Northd: "dbg", OpenVSwitch: "off", OVNController: "err",
 		}

@@ -1,0 +1,320 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	gobgp "github.com/osrg/gobgp/v4/pkg/server"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// Server holds the sessions of a node. Configure, Announce and Stop must not be called concurrently; State may be called at any time.
+type Server struct {
+	log *slog.Logger
+	// port on which the node listens for passive peers.
+	port int32
+	// changed gets a value after the state of a session changed.
+	changed chan struct{}
+
+	mu      sync.Mutex
+	running *gobgp.BgpServer // nil while there is no Config
+	stop    func()
+	global  *api.Global
+	policy  *api.SetPoliciesRequest
+	peers   map[netip.Addr]*api.Peer
+	config  *Config
+	// problem is the error of the last Configure.
+	problem string
+	// prefixes are announced to all peers, and again after the sessions were stopped.
+	prefixes map[netip.Prefix]bool
+	// restarted is true once the sessions with which the process began exist.
+	restarted bool
+}
+
+// NewServer returns a Server without sessions. port is v1alpha1.DefaultBGPPort, except in tests.
+func NewServer(log *slog.Logger, port int32) *Server {
+	return &Server{log: log, port: port, changed: make(chan struct{}, 1), prefixes: map[netip.Prefix]bool{}}
+}
+
+// Changed returns a channel that gets a value after the state of a session changed.
+func (s *Server) Changed() <-chan struct{} { return s.changed }
+
+func (s *Server) notify() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Configure makes the sessions equal to c; nil ends all sessions. Sessions whose settings do not change continue.
+func (s *Server) Configure(ctx context.Context, c *Config) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.configure(ctx, c)
+	s.config, s.problem = c, ""
+	if err != nil {
+		s.problem = err.Error()
+	}
+	s.notify() // a peer with a problem causes no event of a session
+	return err
+}
+
+func (s *Server) configure(ctx context.Context, c *Config) error {
+	if c == nil {
+		s.end(ctx, false)
+		return nil
+	}
+	global := s.globalOf(c)
+	if s.running != nil && !proto.Equal(global, s.global) {
+		s.end(ctx, false)
+	}
+	if s.running == nil {
+		if err := s.start(ctx, global); err != nil {
+			return err
+		}
+	}
+	repolicied, err := s.setPolicies(ctx, policies(c))
+	if err != nil {
+		return err
+	}
+	if err := s.setPeers(ctx, c); err != nil {
+		return err
+	}
+	s.restarted = true
+	if !repolicied {
+		return nil
+	}
+	// Established sessions get their routes again, with the attributes of the new policies.
+	if err := s.running.ResetPeer(ctx, &api.ResetPeerRequest{Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
+		return fmt.Errorf("send the routes with new attributes: %w", err)
+	}
+	return nil
+}
+
+// globalOf returns what all sessions share. The node listens only if a peer connects to it.
+func (s *Server) globalOf(c *Config) *api.Global {
+	g := &api.Global{Asn: c.ASN, RouterId: c.RouterID.String(), ListenPort: -1}
+	for _, p := range c.Peers {
+		if !p.passive() || p.Problem != "" {
+			continue
+		}
+		wildcard := "::"
+		if p.Address.Is4() {
+			wildcard = "0.0.0.0"
+		}
+		g.ListenPort = s.port
+		if !slices.Contains(g.ListenAddresses, wildcard) {
+			g.ListenAddresses = append(g.ListenAddresses, wildcard)
+		}
+	}
+	slices.Sort(g.ListenAddresses)
+	return g
+}
+
+func (s *Server) start(ctx context.Context, global *api.Global) error {
+	running := gobgp.NewBgpServer(gobgp.LoggerOption(s.log, nil))
+	go running.Serve()
+	if err := running.StartBgp(ctx, &api.StartBgpRequest{Global: proto.CloneOf(global)}); err != nil {
+		running.Stop()
+		return fmt.Errorf("start BGP: %w", err)
+	}
+	watching, stop := context.WithCancel(context.Background())
+	err := running.WatchEvent(watching, gobgp.WatchEventMessageCallbacks{
+		OnPeerUpdate: func(*apiutil.WatchEventMessage_PeerEvent, time.Time) { s.notify() },
+	}, gobgp.WatchPeer())
+	if err != nil {
+		stop()
+		running.Stop()
+		return fmt.Errorf("watch sessions: %w", err)
+	}
+	s.running, s.stop, s.global, s.policy, s.peers = running, stop, global, nil, map[netip.Addr]*api.Peer{}
+	// Before the sessions, so that their first updates are complete.
+	if len(s.prefixes) > 0 {
+		var all []netip.Prefix
+		for p := range s.prefixes {
+			all = append(all, p)
+		}
+		if err := s.add(all); err != nil {
+			s.end(ctx, false)
+			return err
+		}
+	}
+	return nil
+}
+
+// setPolicies reports whether policies changed that established sessions have used.
+func (s *Server) setPolicies(ctx context.Context, wanted *api.SetPoliciesRequest) (changed bool, err error) {
+	if proto.Equal(wanted, s.policy) {
+		return false, nil
+	}
+	before := s.policy
+	s.policy = nil // unknown until the end
+	if err := s.running.SetPolicies(ctx, wanted); err != nil {
+		return false, fmt.Errorf("set the policies: %w", err)
+	}
+	for _, a := range assignments() {
+		if err := s.running.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: a}); err != nil {
+			return false, fmt.Errorf("assign the policy %s: %w", a.Policies[0].Name, err)
+		}
+	}
+	s.policy = wanted
+	return before != nil, nil
+}
+
+// setPeers deletes, adds and replaces sessions.
+func (s *Server) setPeers(ctx context.Context, c *Config) error {
+	wanted := map[netip.Addr]*api.Peer{}
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		if p.Password != "" && p.Problem == "" {
+			p.Problem = noSignatures()
+		}
+		if p.Problem == "" {
+			wanted[p.Address] = p.session(c, !s.restarted)
+		}
+	}
+	var errs []error
+	for address, before := range s.peers {
+		if next := wanted[address]; next != nil && same(before, next) {
+			continue
+		}
+		if err := s.running.DeletePeer(ctx, &api.DeletePeerRequest{Address: address.String()}); err != nil {
+			errs = append(errs, fmt.Errorf("end the session with %s: %w", address, err))
+			continue
+		}
+		delete(s.peers, address)
+	}
+	for address, peer := range wanted {
+		if s.peers[address] != nil {
+			continue
+		}
+		if err := s.running.AddPeer(ctx, &api.AddPeerRequest{Peer: proto.CloneOf(peer)}); err != nil {
+			errs = append(errs, fmt.Errorf("begin the session with %s: %w", address, err))
+			continue
+		}
+		s.peers[address] = peer
+	}
+	return errors.Join(errs...)
+}
+
+// same reports whether two settings of a session are equal. A restart lasts only until the first session.
+func same(a, b *api.Peer) bool {
+	a, b = proto.CloneOf(a), proto.CloneOf(b)
+	for _, p := range []*api.Peer{a, b} {
+		if p.GracefulRestart != nil {
+			p.GracefulRestart.LocalRestarting = false
+		}
+	}
+	return proto.Equal(a, b)
+}
+
+// Announce announces and withdraws prefixes. Both may be empty. After an error, the caller must call Replace.
+func (s *Server) Announce(announce, withdraw []netip.Prefix) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range withdraw {
+		delete(s.prefixes, p)
+	}
+	for _, p := range announce {
+		s.prefixes[p] = true
+	}
+	if s.running == nil {
+		return nil
+	}
+	if len(withdraw) > 0 { // first: packets to a prefix that is not served are lost
+		if err := s.running.DeletePath(apiutil.DeletePathRequest{Paths: paths(withdraw, true)}); err != nil {
+			return fmt.Errorf("withdraw %d prefixes: %w", len(withdraw), err)
+		}
+	}
+	return s.add(announce)
+}
+
+// Replace makes the announced prefixes equal to all.
+func (s *Server) Replace(all []netip.Prefix) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.prefixes = make(map[netip.Prefix]bool, len(all))
+	for _, p := range all {
+		s.prefixes[p] = true
+	}
+	if s.running == nil {
+		return nil
+	}
+	if err := s.running.DeletePath(apiutil.DeletePathRequest{DeleteAll: true}); err != nil {
+		return fmt.Errorf("withdraw all prefixes: %w", err)
+	}
+	return s.add(all)
+}
+
+func (s *Server) add(prefixes []netip.Prefix) error {
+	if len(prefixes) == 0 {
+		return nil
+	}
+	if _, err := s.running.AddPath(apiutil.AddPathRequest{Paths: paths(prefixes, false)}); err != nil {
+		return fmt.Errorf("announce %d prefixes: %w", len(prefixes), err)
+	}
+	return nil
+}
+
+// paths returns prefixes in GoBGP's form. Their next hop is the node's address of each session.
+func paths(prefixes []netip.Prefix, withdrawal bool) []*apiutil.Path {
+	all := make([]*apiutil.Path, 0, len(prefixes))
+	for _, p := range prefixes {
+		nlri, err := packet.NewIPAddrPrefix(p)
+		if err != nil {
+			continue // impossible for a valid prefix
+		}
+		path := &apiutil.Path{Family: packet.RF_IPv4_UC, Nlri: nlri, Withdrawal: withdrawal, Age: time.Now().Unix(), Attrs: []packet.PathAttributeInterface{
+			packet.NewPathAttributeOrigin(packet.BGP_ORIGIN_ATTR_TYPE_IGP),
+		}}
+		if p.Addr().Is4() {
+			next, _ := packet.NewPathAttributeNextHop(netip.IPv4Unspecified())
+			path.Attrs = append(path.Attrs, next)
+		} else {
+			path.Family = packet.RF_IPv6_UC
+			next, _ := packet.NewPathAttributeMpReachNLRI(packet.RF_IPv6_UC, []packet.PathNLRI{{NLRI: nlri}}, netip.IPv6Unspecified())
+			path.Attrs = append(path.Attrs, next)
+		}
+		all = append(all, path)
+	}
+	return all
+}
+
+// Stop ends all sessions. Peers with graceful restart keep the routes, because a restarted process announces them again.
+func (s *Server) Stop(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(ctx, true)
+}
+
+func (s *Server) end(ctx context.Context, graceful bool) {
+	if s.running == nil {
+		return
+	}
+	s.stop()
+	if !graceful {
+		s.running.Stop()
+	} else if err := s.running.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
+		s.log.Error("cannot end the sessions", "error", err)
+	}
+	s.running, s.stop, s.global, s.policy, s.peers = nil, nil, nil, nil, nil
+}
+
+// Listens reports whether a peer of the spec connects to nodes, which then listen on a privileged port.
+func Listens(spec *v1alpha1.Speaker) bool {
+	return slices.ContainsFunc(spec.Peers, func(p v1alpha1.SpeakerPeer) bool { return p.Connection == v1alpha1.ConnectionPassive })
+}

@@ -1,0 +1,170 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package speaker
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/speaker/routes"
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// key is an object that changed, or a change of the sessions.
+type key struct {
+	kind string
+	types.NamespacedName
+}
+
+// sessions is the kind of the key for the settings of sessions.
+const sessions = "sessions"
+
+// kind is how the table follows the objects of a kind.
+type kind struct {
+	name   string
+	object func() client.Object
+	set    func(*routes.Table, client.Object)
+	delete func(*routes.Table, types.NamespacedName)
+}
+
+// kinds are the inputs of the table.
+var kinds = []kind{
+	{
+		"Node", func() client.Object { return &corev1.Node{} },
+		func(t *routes.Table, o client.Object) { t.SetNode(o.(*corev1.Node)) },
+		func(t *routes.Table, _ types.NamespacedName) { t.SetNode(nil) },
+	},
+	{
+		"Subnet", func() client.Object { return &kubeovnv1.Subnet{} },
+		func(t *routes.Table, o client.Object) { t.SetSubnet(o.(*kubeovnv1.Subnet)) },
+		func(t *routes.Table, k types.NamespacedName) { t.DeleteSubnet(k.Name) },
+	},
+	{
+		"Pod", func() client.Object { return &corev1.Pod{} },
+		func(t *routes.Table, o client.Object) { t.SetPod(o.(*corev1.Pod)) },
+		(*routes.Table).DeletePod,
+	},
+	{
+		"EndpointSlice", func() client.Object { return &discoveryv1.EndpointSlice{} },
+		func(t *routes.Table, o client.Object) { t.SetSlice(o.(*discoveryv1.EndpointSlice)) },
+		(*routes.Table).DeleteSlice,
+	},
+	{
+		"Service", func() client.Object { return &corev1.Service{} },
+		func(t *routes.Table, o client.Object) { t.SetService(o.(*corev1.Service)) },
+		(*routes.Table).DeleteService,
+	},
+}
+
+// update reads one object from the cache into the table.
+func (r *Reconciler) update(ctx context.Context, k key) error {
+	for _, kind := range kinds {
+		if kind.name != k.kind {
+			continue
+		}
+		o := kind.object()
+		err := r.Client.Get(ctx, k.NamespacedName, o)
+		switch {
+		case apierrors.IsNotFound(err):
+			kind.delete(r.table, k.NamespacedName)
+		case err != nil:
+			return fmt.Errorf("read %s %s: %w", k.kind, k.NamespacedName, err)
+		default:
+			kind.set(r.table, o)
+		}
+	}
+	return nil
+}
+
+// load reads all objects from the cache into the table.
+func (r *Reconciler) load(ctx context.Context) error {
+	var nodes corev1.NodeList
+	var subnets kubeovnv1.SubnetList
+	var pods corev1.PodList
+	var endpoints discoveryv1.EndpointSliceList
+	var services corev1.ServiceList
+	for _, list := range []client.ObjectList{&nodes, &subnets, &pods, &endpoints, &services} {
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	for i := range nodes.Items {
+		r.table.SetNode(&nodes.Items[i])
+	}
+	for i := range subnets.Items {
+		r.table.SetSubnet(&subnets.Items[i])
+	}
+	for i := range pods.Items {
+		r.table.SetPod(&pods.Items[i])
+	}
+	for i := range endpoints.Items {
+		r.table.SetSlice(&endpoints.Items[i])
+	}
+	for i := range services.Items {
+		r.table.SetService(&services.Items[i])
+	}
+	return nil
+}
+
+// trim removes from objects what the table does not use, so that the cache is small.
+func trim(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		annotations := map[string]string{}
+		for k, v := range o.Annotations {
+			if podKeys[k] {
+				annotations[k] = v
+			}
+		}
+		return &corev1.Pod{
+			TypeMeta: o.TypeMeta, ObjectMeta: trimmedMeta(o, annotations),
+			Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork},
+			Status: corev1.PodStatus{Phase: o.Status.Phase},
+		}, nil
+	case *discoveryv1.EndpointSlice:
+		o.ObjectMeta = trimmedMeta(o, nil)
+		o.Ports = nil
+		for i := range o.Endpoints {
+			e := &o.Endpoints[i]
+			o.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName}
+		}
+	case client.Object:
+		o.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+// podKeys are the annotations of pods that the table reads.
+var podKeys = func() map[string]bool {
+	keys := map[string]bool{}
+	for _, a := range []kubeovnv1.Annotation{
+		kubeovnv1.AnnotationBGP, kubeovnv1.AnnotationPodUID, kubeovnv1.AnnotationAllocated, kubeovnv1.AnnotationIPAddress,
+		kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationLogicalRouter,
+	} {
+		keys[a.Key()] = true
+	}
+	return keys
+}()
+
+func trimmedMeta(o client.Object, annotations map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+		DeletionTimestamp: o.GetDeletionTimestamp(), Labels: serviceLabel(o), Annotations: annotations,
+	}
+}
+
+// serviceLabel returns the label of an EndpointSlice with the name of its Service.
+func serviceLabel(o client.Object) map[string]string {
+	if name := o.GetLabels()[discoveryv1.LabelServiceName]; name != "" {
+		return map[string]string{discoveryv1.LabelServiceName: name}
+	}
+	return nil
+}

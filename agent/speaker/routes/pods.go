@@ -1,0 +1,205 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package routes
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// pod is the state of a pod that may be announced.
+type pod struct {
+	value kubeovnv1.Announcement
+	set   bool
+	err   error
+	// here is true if the pod is on this node.
+	here           bool
+	addresses      []netip.Addr
+	subnet, router string
+}
+
+// SetPod updates a pod. Pods of other nodes without the annotation are not kept.
+func (t *Table) SetPod(p *corev1.Pod) {
+	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	next := podOf(p, t.node)
+	if next == nil {
+		t.DeletePod(key)
+		return
+	}
+	if before := t.pods[key]; before != nil && before.subnet != next.subnet {
+		t.leave(key, before.subnet)
+	}
+	t.pods[key] = next
+	if t.members[next.subnet] == nil {
+		t.members[next.subnet] = map[types.NamespacedName]bool{}
+	}
+	t.members[next.subnet][key] = true
+	t.offerPod(key)
+}
+
+// DeletePod removes a pod.
+func (t *Table) DeletePod(key types.NamespacedName) {
+	if p := t.pods[key]; p != nil {
+		t.leave(key, p.subnet)
+		delete(t.pods, key)
+	}
+	t.offerPod(key)
+}
+
+func (t *Table) leave(key types.NamespacedName, subnet string) {
+	delete(t.members[subnet], key)
+	if len(t.members[subnet]) == 0 {
+		delete(t.members, subnet)
+	}
+}
+
+// podOf returns the state of a pod; nil if no node announces it: it has ended, has no network of Kiln, or is an ordinary pod of another node.
+// A pod that terminates still serves until its containers have ended.
+func podOf(p *corev1.Pod, node string) *pod {
+	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	s := &pod{here: p.Spec.NodeName == node}
+	s.value, s.set, s.err = announcement(p.Annotations)
+	if !s.here && !s.set {
+		return nil
+	}
+	network, err := kubeovnv1.ParsePodNetwork(p.Annotations)
+	if err != nil || !network.IsFor(p.UID) {
+		return nil
+	}
+	s.addresses, s.subnet = network.Addresses, network.LogicalSwitch
+	s.router = cmp.Or(network.LogicalRouter, kubeovnv1.DefaultVpc)
+	return s
+}
+
+// offerPod computes the prefixes of a pod. Its own annotation takes precedence over that of its subnet.
+func (t *Table) offerPod(key types.NamespacedName) {
+	owner := Owner{kubeovnv1.OnPod, key}
+	p := t.pods[key]
+	if p == nil {
+		t.offer(owner, offer{})
+		return
+	}
+	value := kubeovnv1.AnnounceNone
+	of := t.subnets[p.subnet]
+	if of != nil && of.value == kubeovnv1.AnnounceLocal {
+		value = of.value
+	}
+	if p.set {
+		switch {
+		case p.err != nil:
+			t.offer(owner, refuse(fmt.Sprintf("annotation %s %v", kubeovnv1.AnnotationBGP.Key(), p.err)))
+			return
+		case p.value != kubeovnv1.AnnounceNone && !t.permits(key.Namespace) && (of == nil || of.value == kubeovnv1.AnnounceNone):
+			t.offer(owner, refuse(notPermitted(key.Namespace)+", or annotate its Subnet"))
+			return
+		}
+		value = p.value
+	}
+	switch {
+	case value == kubeovnv1.AnnounceNone || value == kubeovnv1.AnnounceLocal && !p.here:
+		t.offer(owner, offer{})
+	case p.router != kubeovnv1.DefaultVpc:
+		t.offer(owner, refuse(otherVpc(p.router)))
+	case of != nil && of.vlan:
+		t.offer(owner, refuse(underlay))
+	case value == kubeovnv1.AnnounceCluster:
+		t.offer(owner, offer{shared: hosts(p.addresses)})
+	default:
+		t.offer(owner, offer{own: hosts(p.addresses)})
+	}
+}
+
+// Reasons of refused annotations.
+const underlay = "the subnet is connected to a network outside, which has its routes"
+
+func notPermitted(namespace string) string {
+	return fmt.Sprintf("spec.speaker.namespaces of the OVNCluster does not contain %s: add it", namespace)
+}
+
+func otherVpc(vpc string) string {
+	return fmt.Sprintf("it is in VPC %s: only nodes' own VPC %s can be reached from outside through nodes", vpc, kubeovnv1.DefaultVpc)
+}
+
+// hosts returns the prefixes of single addresses that can be announced.
+func hosts(addresses []netip.Addr) []netip.Prefix {
+	prefixes := make([]netip.Prefix, 0, len(addresses))
+	for _, a := range addresses {
+		if a.IsGlobalUnicast() {
+			prefixes = append(prefixes, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return prefixes
+}
+
+// subnet is the state of a Subnet.
+type subnet struct {
+	value kubeovnv1.Announcement
+	err   error
+	vpc   string
+	vlan  bool
+	valid bool
+	cidrs []netip.Prefix
+}
+
+// SetSubnet updates a Subnet.
+func (t *Table) SetSubnet(s *kubeovnv1.Subnet) {
+	next := &subnet{vpc: cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc), vlan: s.Spec.Vlan != ""}
+	next.value, _, next.err = announcement(s.Annotations)
+	// Validated, and not Ready, which is False while a database does not answer: the network of running pods works meanwhile.
+	next.valid = s.DeletionTimestamp.IsZero() && meta.IsStatusConditionTrue(s.Status.Conditions, kubeovnv1.ConditionValidated)
+	if cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock); err == nil {
+		next.cidrs = cidrs
+	}
+	before := t.subnets[s.Name]
+	t.subnets[s.Name] = next
+	t.offerSubnet(s.Name)
+	if before == nil || before.value != next.value || before.vlan != next.vlan {
+		t.offerMembers(s.Name)
+	}
+}
+
+// DeleteSubnet removes a Subnet.
+func (t *Table) DeleteSubnet(name string) {
+	delete(t.subnets, name)
+	t.offerSubnet(name)
+	t.offerMembers(name)
+}
+
+func (t *Table) offerMembers(subnet string) {
+	for key := range t.members[subnet] {
+		t.offerPod(key)
+	}
+}
+
+// offerSubnet computes the prefixes of a Subnet: its CIDRs with AnnounceCluster. With AnnounceLocal its pods have prefixes of their own.
+func (t *Table) offerSubnet(name string) {
+	owner := Owner{kubeovnv1.OnSubnet, types.NamespacedName{Name: name}}
+	s := t.subnets[name]
+	switch {
+	case s == nil || s.err == nil && s.value == kubeovnv1.AnnounceNone:
+		t.offer(owner, offer{})
+	case s.err != nil:
+		t.offer(owner, refuse(fmt.Sprintf("annotation %s %v", kubeovnv1.AnnotationBGP.Key(), s.err)))
+	case s.vpc != kubeovnv1.DefaultVpc:
+		t.offer(owner, refuse(otherVpc(s.vpc)))
+	case s.vlan:
+		t.offer(owner, refuse(underlay))
+	case s.value == kubeovnv1.AnnounceLocal:
+		t.offer(owner, offer{})
+	case !s.valid:
+		t.offer(owner, refuse("the Subnet is deleted, or its condition Validated is not True"))
+	default:
+		t.offer(owner, offer{shared: s.cidrs})
+	}
+}
