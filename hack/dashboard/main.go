@@ -25,7 +25,7 @@ func main() {
 	root.AddCommand(jsonCommand(), pagesCommand())
 	if root.ExecuteContext(ctx) != nil {
 		stop()
-		os.Exit(1) //nolint:gocritic // stop was called
+		os.Exit(1)
 	}
 }
 
@@ -37,7 +37,7 @@ func jsonCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(filepath.Join("config/dashboards", panels.Overview.Name+".json"), text, 0o644) //nolint:gosec // a file of the repository
+			return os.WriteFile(filepath.Join("config/dashboards", panels.Overview.Name+".json"), text, 0o644)
 		},
 	}
 }

@@ -53,8 +53,14 @@ var alertFaults = []alertFault{
 	{name: "the operator does not run, and the Service of kube-ovn-controller is deleted", begin: loseController, fires: []string{"KilnOperatorDown", "KubeOvnControllerAbsent"}},
 	{name: "a subnet has one address, and a pod has it", begin: fillSubnet, fires: []string{"KubeOvnSubnetIPExhaustion"}},
 	{
-		name: "ovs-vswitchd of a gateway node is stopped", begin: stopGateway,
-		fires: []string{"KubeOvnOvsDown", "KilnOpenVSwitchDown", "KilnGatewayMoved", "KilnComponentNotReady"},
+		name: "the gateway node of a subnet is cut off from the API server", begin: loseGateway, fires: []string{"KilnGatewayMoved"},
+	},
+	{name: "ovs-vswitchd is stopped", begin: stopDaemon("ovs-vswitchd"), fires: []string{"KilnOpenVSwitchNotScraped", "KilnComponentNotReady"}},
+	{
+		name: "the database server of Open vSwitch is stopped", fires: []string{"KubeOvnOvsDown", "KilnOpenVSwitchDown"},
+		begin: func(ctx context.Context) func(context.Context) {
+			return stopProcess(ctx, suite.Workers[0], "pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch'")
+		},
 	},
 	{name: "ovn-controller is stopped", begin: stopDaemon("ovn-controller"), fires: []string{"KubeOvnOvnControllerDown"}},
 	{name: "the API server is cut off from pods", begin: cutPodsFromAPIServer, fires: []string{"KubeOvnApiserverUnhealthy"}},
@@ -66,7 +72,7 @@ var alertFaults = []alertFault{
 	{
 		name: "ovn-northd is stopped", fires: []string{"KilnNorthdNotActive"},
 		begin: func(ctx context.Context) func(context.Context) {
-			return stopProcess(ctx, activeNorthd(ctx).Spec.NodeName, "ovn-northd")
+			return stopProcess(ctx, activeNorthd(ctx).Spec.NodeName, "pidof ovn-northd")
 		},
 	},
 	{
@@ -237,8 +243,8 @@ func fillSubnet(ctx context.Context) func(context.Context) {
 	return end
 }
 
-// stopGateway stops ovs-vswitchd of the first worker while that node is the gateway of a subnet.
-func stopGateway(ctx context.Context) func(context.Context) {
+// loseGateway cuts the gateway node of a subnet off from the API server, so that its Lease expires.
+func loseGateway(ctx context.Context) func(context.Context) {
 	GinkgoHelper()
 	subnet := alertsSubnet("gateway", "10.79.0.0/29")
 	subnet.Spec.GatewayType, subnet.Spec.GatewayNode, subnet.Spec.NATOutgoing = kubeovnv1.GatewayCentralized, strings.Join(suite.Workers[:2], ","), true
@@ -249,9 +255,9 @@ func stopGateway(ctx context.Context) func(context.Context) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(series).To(HaveLen(1))
 	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
-	resume := stopProcess(ctx, suite.Workers[0], "ovs-vswitchd")
+	restore := cutOff(ctx, []string{"tcp sport 6443"}, []string{"tcp dport 6443"}, suite.Workers[0])
 	return func(ctx context.Context) {
-		resume(ctx)
+		restore(ctx)
 		remove(ctx)
 	}
 }

@@ -200,16 +200,16 @@ func stopDNS(ctx context.Context) func(context.Context) {
 func stopDaemon(program string) func(context.Context) func(context.Context) {
 	return func(ctx context.Context) func(context.Context) {
 		GinkgoHelper()
-		return stopProcess(ctx, suite.Workers[0], program)
+		return stopProcess(ctx, suite.Workers[0], "pidof "+program)
 	}
 }
 
-// stopProcess stops a daemon of a node by SIGSTOP.
-func stopProcess(ctx context.Context, node, program string) func(context.Context) {
+// stopProcess stops, by SIGSTOP, the process of a node that the command find returns.
+func stopProcess(ctx context.Context, node, find string) func(context.Context) {
 	GinkgoHelper()
 	signal := func(ctx context.Context, name string) {
 		GinkgoHelper()
-		exec(ctx, node, "sh", "-c", fmt.Sprintf("kill -%s $(pidof %s)", name, program))
+		exec(ctx, node, "sh", "-c", fmt.Sprintf("kill -%s $(%s)", name, find))
 	}
 	end := func(ctx context.Context) { signal(ctx, "CONT") }
 	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))

@@ -103,7 +103,11 @@ func draw(ctx context.Context, get Getter, p panels.Panel, from, to time.Time) (
 			}
 		}
 	}
-	ceiling := roundUp(highest)
+	ceiling := roundUp(highest, p.Unit)
+	clock := "15:04"
+	if to.Sub(from) < 10*time.Minute {
+		clock = time.TimeOnly
+	}
 	x := func(at float64) float64 {
 		return left + (at-float64(from.Unix()))/to.Sub(from).Seconds()*(width-left-right)
 	}
@@ -127,18 +131,23 @@ func draw(ctx context.Context, get Getter, p panels.Panel, from, to time.Time) (
 		value := ceiling * float64(i) / 4
 		d.Ticks = append(d.Ticks, tick{int(y(value)), format(value, p.Unit)})
 		at := from.Add(to.Sub(from) * time.Duration(i) / 4)
-		d.Times = append(d.Times, tick{int(x(float64(at.Unix()))), at.UTC().Format("15:04")})
+		d.Times = append(d.Times, tick{int(x(float64(at.Unix()))), at.UTC().Format(clock)})
 	}
 	return d, nil
 }
 
-// roundUp returns 1, 2 or 5 times a power of ten that is not below the value.
-func roundUp(value float64) float64 {
+// roundUp returns the top of an axis, which is not below the value: 1, 2, 4 or 8 times a power of ten, so that its quarters have few digits. For
+// bytes these are multiples of a power of 1024.
+func roundUp(value float64, unit string) float64 {
 	if value <= 0 {
 		return 1
 	}
-	power := math.Pow(10, math.Floor(math.Log10(value)))
-	for _, factor := range []float64{1, 2, 5} {
+	prefix := 1.0
+	if unit == "bytes" || unit == "Bps" {
+		prefix = math.Pow(1024, max(0, math.Floor(math.Log2(value)/10)))
+	}
+	power := prefix * math.Pow(10, math.Floor(math.Log10(value/prefix)))
+	for _, factor := range []float64{1, 2, 4, 8} {
 		if value <= factor*power {
 			return factor * power
 		}

@@ -5,6 +5,7 @@ package page
 
 import (
 	"context"
+	"math"
 	"net/url"
 	"os"
 	"strings"
@@ -44,6 +45,20 @@ func TestAnErrorOfPrometheusIsReturned(t *testing.T) {
 	})
 	if _, err := get.Instant(t.Context(), "sum("); err == nil || !strings.Contains(err.Error(), "sum(: parse error") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestAxesEndAtRoundValues(t *testing.T) {
+	for _, c := range []struct {
+		value float64
+		unit  string
+		want  float64
+	}{
+		{0, "short", 1}, {0.03, "s", 0.04}, {7, "short", 8}, {9, "short", 10}, {300 << 10, "bytes", 400 << 10}, {1000 << 20, "bytes", 1000 << 20}, {700, "Bps", 800},
+	} {
+		if got := roundUp(c.value, c.unit); math.Abs(got-c.want) > 1e-9*c.want {
+			t.Errorf("the axis of %v %s ends at %v, want %v", c.value, c.unit, got, c.want)
+		}
 	}
 }
 

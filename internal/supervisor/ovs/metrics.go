@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -48,15 +49,22 @@ var (
 		[]string{"hostname", "datapath"}, nil)
 )
 
-// collect queries the daemons of the node and its database.
+// collect queries the daemons of the node and its database. It does not query a daemon again that has not answered, which would use up the time
+// of the others.
 func (n *node) collect(ctx context.Context, f *supervisor.Figures) {
-	n.collectDaemons(ctx, f)
+	answers := n.collectStatus(ctx, f)
 	if info, err := os.Stat(n.options.database()); err == nil {
 		f.Gauge(fileDesc, float64(info.Size()), n.options.Node, "Open_vSwitch")
 	}
-	numbers := n.collectInterfaces(ctx, f)
-	n.collectDatapaths(ctx, f, numbers)
-	n.collectController(ctx, f)
+	n.collectController(ctx, f, answers[n.controller] != "")
+	var numbers map[string]string
+	if answers[n.database] != "" {
+		n.collectInfo(ctx, f, version.OfDaemon(answers[n.vswitch]))
+		numbers = n.collectInterfaces(ctx, f)
+	}
+	if answers[n.vswitch] != "" {
+		n.collectDatapaths(ctx, f, numbers)
+	}
 	f.Gauge(failedDesc, float64(n.failed.Load()), n.options.Node)
 }
 
@@ -69,15 +77,28 @@ func (n *node) count(err error) bool {
 	return err == nil
 }
 
-func (n *node) collectDaemons(ctx context.Context, f *supervisor.Figures) {
-	host, running := n.options.Node, ""
-	for _, daemon := range []*supervisor.Keeper{n.database, n.vswitch, n.controller} {
-		answer, err := daemon.Call(ctx, "version")
-		f.Present(statusDesc, n.count(err), host, daemon.Daemon.Name)
-		if daemon == n.vswitch {
-			running = version.OfDaemon(answer)
+// collectStatus returns the answers of the daemons, and "" of those that do not answer in time. The daemons are queried at the same time.
+func (n *node) collectStatus(ctx context.Context, f *supervisor.Figures) map[*supervisor.Keeper]string {
+	daemons := []*supervisor.Keeper{n.database, n.vswitch, n.controller}
+	texts, errs := make([]string, len(daemons)), make([]error, len(daemons))
+	var all sync.WaitGroup
+	for i, daemon := range daemons {
+		all.Go(func() { texts[i], errs[i] = answer(ctx, daemon, "version") })
+	}
+	all.Wait()
+	answers := map[*supervisor.Keeper]string{}
+	for i, daemon := range daemons {
+		f.Present(statusDesc, n.count(errs[i]), n.options.Node, daemon.Daemon.Name)
+		if errs[i] == nil {
+			answers[daemon] = texts[i]
 		}
 	}
+	return answers
+}
+
+// collectInfo takes the version of the running ovs-vswitchd.
+func (n *node) collectInfo(ctx context.Context, f *supervisor.Figures, running string) {
+	host := n.options.Node
 	var rows []struct {
 		ExternalIDs jsonrpc.Map[string] `json:"external_ids"`
 		Type        jsonrpc.Set[string] `json:"system_type"`
@@ -153,8 +174,12 @@ func (n *node) collectConnections(ctx context.Context, f *supervisor.Figures, d 
 	}
 }
 
-func (n *node) collectController(ctx context.Context, f *supervisor.Figures) {
+func (n *node) collectController(ctx context.Context, f *supervisor.Figures, answers bool) {
 	host := n.options.Node
+	if !answers {
+		f.Present(connectedDesc, false, host)
+		return
+	}
 	status, err := n.controller.Call(ctx, "connection-status")
 	f.Present(connectedDesc, n.count(err) && status == "connected", host)
 	text, err := n.controller.Call(ctx, "stopwatch/show")

@@ -5,12 +5,16 @@ package ovs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
@@ -106,6 +110,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	})
+	t.Run("node with a stopped ovs-vswitchd", func(t *testing.T) { checkStopped(t, o) })
 	t.Run("node without ovs-vswitchd", func(t *testing.T) {
 		_, err := unixctl.Call(t.Context(), control(t, o.RunDir, "ovs-vswitchd"), "version")
 		try(t, err)
@@ -115,6 +120,32 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("status of %v", f["kube_ovn_ovs_status"])
 		}
 	})
+}
+
+// checkStopped stops ovs-vswitchd: the figures of the other daemons are still there.
+func checkStopped(t *testing.T, o Options) {
+	t.Helper()
+	pid := must(strconv.Atoi(strings.TrimSpace(string(must(os.ReadFile(filepath.Join(o.RunDir, "ovs-vswitchd.pid")))))))
+	try(t, syscall.Kill(pid, syscall.SIGSTOP))
+	defer func() { try(t, syscall.Kill(pid, syscall.SIGCONT)) }()
+	var f families
+	supervisortest.Eventually(t, "ovs-vswitchd is down", func() error { // a collection serves all scrapes of a second
+		if f = metricsOfNode(t, o); f.value(t, "kube_ovn_ovs_status", "component=ovs-vswitchd") != 0 {
+			return errors.New("ovs-vswitchd answers")
+		}
+		return nil
+	})
+	for _, other := range []string{"ovsdb-server", "ovn-controller"} {
+		if f.value(t, "kube_ovn_ovs_status", "component="+other) != 1 {
+			t.Errorf("%s is down as well", other)
+		}
+	}
+	if f.value(t, "kiln_ovn_controller_connected") != 1 {
+		t.Error("ovn-controller is not connected")
+	}
+	if len(f["kube_ovn_interface_mtu"].GetMetric()) == 0 || len(f["kube_ovn_dp_total"].GetMetric()) > 0 {
+		t.Errorf("interfaces %v, datapaths %v", f["kube_ovn_interface_mtu"], f["kube_ovn_dp_total"])
+	}
 }
 
 func readMetrics(t *testing.T, c central, port uint16) families {
