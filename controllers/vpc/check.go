@@ -38,7 +38,7 @@ func (r *Reconciler) check(ctx context.Context, in inputs) (translate.VpcInputs,
 }
 
 // routerOf returns the inputs of the router's rows. Routes whose next hop is in no network are included: OVN ignores such a route until
-// the network exists.
+// the network exists. bfdId has no effect: OVN runs BFD on gateway ports only, and this version creates none.
 func routerOf(in inputs, router validation.Router, links []translate.Peering) translate.VpcInputs {
 	out := translate.VpcInputs{Name: in.vpc.Name, RouteTables: in.routeTables(), Peerings: links}
 	for _, route := range router.Routes {
@@ -48,7 +48,6 @@ func routerOf(in inputs, router validation.Router, links []translate.Peering) tr
 			NextHop:        route.NextHop,
 			Table:          route.Table,
 			SymmetricReply: route.SymmetricReply,
-			// This version has no ports that can run BFD: OVN runs it on gateway ports only.
 		})
 	}
 	for _, policy := range router.Policies {

@@ -37,8 +37,6 @@ type StaticRoute struct {
 	Table    string
 	// SymmetricReply is ecmpMode ecmp_symmetric_reply.
 	SymmetricReply bool
-	// BFD is bfdId: the user requests BFD for the next hop.
-	BFD string
 }
 
 // PolicyRoute is an entry of policyRoutes. No two have the same Priority and Match.
@@ -104,7 +102,7 @@ func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 }
 
 func staticRoute(r *kubeovnv1.StaticRoute) (StaticRoute, error) {
-	route := StaticRoute{Table: r.RouteTable, BFD: r.BFDID, SymmetricReply: r.ECMPMode == symmetricReply}
+	route := StaticRoute{Table: r.RouteTable, SymmetricReply: r.ECMPMode == symmetricReply}
 	switch r.Policy {
 	case "", kubeovnv1.RouteByDestination:
 	case kubeovnv1.RouteBySource:

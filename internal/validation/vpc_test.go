@@ -84,7 +84,7 @@ func TestWhatIsRightIsReadBesideWhatIsWrong(t *testing.T) {
 		},
 	})
 	if got, want := fmt.Sprint(r), "{"+
-		"[{1 10.9.0.0/16 false 10.0.0.1 t true b} {2 10.9.0.0/16 false 10.0.0.2 t false } {4 10.9.0.0/16 false 10.0.0.1  false }] "+
+		"[{1 10.9.0.0/16 false 10.0.0.1 t true} {2 10.9.0.0/16 false 10.0.0.2 t false} {4 10.9.0.0/16 false 10.0.0.1  false}] "+
 		"[{0 1 ip4 drop []} {2 2 ip4 reroute [fd00::1 10.0.0.1]}] "+
 		"[{0 a [169.254.0.1/30]} {3 c [169.254.2.1/30 fd00::1/64]}]}"; got != want {
 		t.Errorf("read\n%s, want\n%s", got, want)

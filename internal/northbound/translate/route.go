@@ -25,9 +25,6 @@ type StaticRoute struct {
 	Table string
 	// SymmetricReply keeps replies on the route that the request came over.
 	SymmetricReply bool
-	// BFDPort is the router's port that monitors the next hop by BFD; the route is active while the next hop answers. Empty for
-	// no BFD.
-	BFDPort string
 }
 
 // competes reports whether two routes match the same packets, so that the router chooses one or shares the traffic between
@@ -65,28 +62,12 @@ func (r StaticRoute) model() *nb.LogicalRouterStaticRoute {
 	return model
 }
 
-// staticRoutes are the user's routes and the BFD sessions that they depend on, one per port and next hop.
+// staticRoutes are the user's routes.
 func staticRoutes(in VpcInputs) []desired.Row {
 	routes := desired.RouterRoutes(RouterRef(in.Name))
 	var rows []desired.Row
-	sessions := map[string]bool{}
 	for _, route := range in.Routes {
-		row := desired.Row{Key: route.key(), Model: route.model(), Parent: &routes}
-		if route.BFDPort != "" {
-			session := "bfd/" + route.BFDPort + "/" + route.NextHop.String()
-			if !sessions[session] {
-				sessions[session] = true
-				rows = append(rows, desired.Row{
-					Key:   session,
-					Model: &nb.BFD{LogicalPort: route.BFDPort, DstIP: route.NextHop.String()},
-				})
-			}
-			row.References = []desired.Reference{{
-				Column: "bfd",
-				To:     []desired.Ref{{Owner: VpcOwner(in.Name), Key: session}},
-			}}
-		}
-		rows = append(rows, row)
+		rows = append(rows, desired.Row{Key: route.key(), Model: route.model(), Parent: &routes})
 	}
 	return rows
 }
