@@ -8,5 +8,4 @@
 package ovsdb
 
 //go:generate go run github.com/ovn-kubernetes/libovsdb/cmd/modelgen -extended -p nb -o nb schema/ovn-nb.ovsschema
-//go:generate go run github.com/ovn-kubernetes/libovsdb/cmd/modelgen -extended -p sb -o sb schema/ovn-sb.ovsschema
 //go:generate go run github.com/ovn-kubernetes/libovsdb/cmd/modelgen -extended -p vswitch -o vswitch schema/vswitch.ovsschema
