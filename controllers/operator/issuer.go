@@ -9,14 +9,11 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
@@ -26,6 +23,9 @@ import (
 
 // orderTimeout limits the delay that an unresponsive cert-manager webhook can cause.
 const orderTimeout = 5 * time.Second
+
+// orderKinds are watched once the API serves them and the spec names an issuer.
+var orderKinds = []schema.GroupVersionKind{certs.CertificateKind, certs.RequestKind}
 
 // rotation returns whether an issuer creates the successors of a CA, and the certificate that it has issued. A Secret
 // of another issuer than the requested one is ignored: cert-manager is about to replace it.
@@ -65,16 +65,16 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 		return r.cancelOrders(ctx, p)
 	}
 	r.ordersCancelled = false
-	served, err := r.servesCertificates(ctx)
+	served, err := r.defined(ctx, certs.CertificateDefinition)
 	if err != nil {
 		return err
 	}
 	if !served {
 		p.issuer.Troubles = append(p.issuer.Troubles,
 			"the API does not serve certificates.cert-manager.io: install cert-manager, or take spec.certificates.issuerRef away")
-		return r.stopWatching(ctx)
+		return r.unwatch(ctx, orderKinds...)
 	}
-	if err := r.watchOrders(); err != nil {
+	if err := r.watch(orderKinds...); err != nil {
 		return err
 	}
 	for _, name := range certs.Authorities {
@@ -91,49 +91,10 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 	return nil
 }
 
-func (r *Reconciler) servesCertificates(ctx context.Context) (bool, error) {
-	d := definition(certs.CertificateDefinition)
-	if err := r.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		}
-		return false, fmt.Errorf("look for the definition of Certificates: %w", err)
-	}
-	return true, nil
-}
-
-// watchOrders starts watches of Certificates and their requests, once the API serves them and the spec names an issuer.
-func (r *Reconciler) watchOrders() error {
-	if r.watching {
-		return nil
-	}
-	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[render.ManagedByLabel] == render.ManagedBy })
-	for _, kind := range []schema.GroupVersionKind{certs.CertificateKind, certs.RequestKind} {
-		if err := r.controller.Watch(source.Kind[client.Object](r.cache, untyped(kind), theCluster, ours)); err != nil {
-			return fmt.Errorf("watch %s: %w", kind.Kind, err)
-		}
-	}
-	r.watching = true
-	return nil
-}
-
-func (r *Reconciler) stopWatching(ctx context.Context) error {
-	if !r.watching {
-		return nil
-	}
-	for _, kind := range []schema.GroupVersionKind{certs.CertificateKind, certs.RequestKind} {
-		if err := r.cache.RemoveInformer(ctx, untyped(kind)); err != nil {
-			return fmt.Errorf("stop watching %s: %w", kind.Kind, err)
-		}
-	}
-	r.watching = false
-	return nil
-}
-
 // cancelOrders deletes the Certificates of an issuer that the spec no longer names, and the Secrets with keys that
 // cert-manager created for them.
 func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
-	if err := r.stopWatching(ctx); err != nil {
+	if err := r.unwatch(ctx, orderKinds...); err != nil {
 		return err
 	}
 	if !r.ordersCancelled {
@@ -157,7 +118,7 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 // deleteOrders deletes every Certificate of the OVNCluster. It reads the API server, because without an issuer there is
 // no informer.
 func (r *Reconciler) deleteOrders(ctx context.Context, p *pass) error {
-	served, err := r.servesCertificates(ctx)
+	served, err := r.defined(ctx, certs.CertificateDefinition)
 	if err != nil || !served {
 		return err
 	}

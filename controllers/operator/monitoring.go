@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
@@ -70,13 +68,12 @@ func (r *Reconciler) tolerate(ctx context.Context, p *pass, kind string, err err
 
 // applyMonitoring applies the objects of a kind if the API server has it, and deletes those that the spec no longer requests.
 func (r *Reconciler) applyMonitoring(ctx context.Context, p *pass, kind schema.GroupVersionKind, definitionName string, objects []render.Object) error {
-	d := definition(definitionName)
-	err := r.Get(ctx, client.ObjectKeyFromObject(d), d)
-	if apierrors.IsNotFound(err) {
-		return r.forgetMonitoring(ctx, kind)
-	}
+	defined, err := r.defined(ctx, definitionName)
 	if err != nil {
-		return fmt.Errorf("look for the definition %s: %w", definitionName, err)
+		return err
+	}
+	if !defined {
+		return r.unwatch(ctx, kind)
 	}
 	if err := r.watchMonitoring(ctx, kind); err != nil {
 		return err
@@ -100,7 +97,7 @@ func (r *Reconciler) applyMonitoring(ctx context.Context, p *pass, kind schema.G
 
 // watchMonitoring starts the watch of a kind, once the operator may read it.
 func (r *Reconciler) watchMonitoring(ctx context.Context, kind schema.GroupVersionKind) error {
-	if r.monitoringWatched[kind] {
+	if r.watched[kind] {
 		return nil
 	}
 	var list unstructured.UnstructuredList
@@ -108,25 +105,5 @@ func (r *Reconciler) watchMonitoring(ctx context.Context, kind schema.GroupVersi
 	if err := r.APIReader.List(ctx, &list, client.InNamespace(r.Namespace), client.Limit(1)); err != nil {
 		return fmt.Errorf("list %s: %w", kind.Kind, err)
 	}
-	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[render.ManagedByLabel] == render.ManagedBy })
-	if err := r.controller.Watch(source.Kind[client.Object](r.cache, untyped(kind), theCluster, ours)); err != nil {
-		return fmt.Errorf("watch %s: %w", kind.Kind, err)
-	}
-	if r.monitoringWatched == nil {
-		r.monitoringWatched = map[schema.GroupVersionKind]bool{}
-	}
-	r.monitoringWatched[kind] = true
-	return nil
-}
-
-// forgetMonitoring stops the watch of a kind whose definition was deleted.
-func (r *Reconciler) forgetMonitoring(ctx context.Context, kind schema.GroupVersionKind) error {
-	if !r.monitoringWatched[kind] {
-		return nil
-	}
-	if err := r.cache.RemoveInformer(ctx, untyped(kind)); err != nil {
-		return fmt.Errorf("stop watching %s: %w", kind.Kind, err)
-	}
-	delete(r.monitoringWatched, kind)
-	return nil
+	return r.watch(kind)
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -129,18 +129,17 @@ func divide(err error) (h *halt, rest error) {
 // gather reads the inputs of a pass. It returns nil if there is nothing to do: the OVNCluster does not exist, or it is
 // being deleted and has only finalizers of others.
 func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
-	var cluster v1alpha1.OVNCluster
-	err := r.Get(ctx, types.NamespacedName{Name: name}, &cluster)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
+	cluster, err := k8s.Find[v1alpha1.OVNCluster](ctx, r, types.NamespacedName{Name: name})
 	if err != nil {
 		return nil, fmt.Errorf("get OVNCluster %s: %w", name, err)
+	}
+	if cluster == nil {
+		return nil, nil
 	}
 	if !cluster.DeletionTimestamp.IsZero() {
 		// A stale cache may still have the deleted object. The pass would then clean the nodes again, with no further
 		// pass to stop that.
-		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(&cluster), &cluster); err != nil {
+		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
 			return nil, client.IgnoreNotFound(fmt.Errorf("get OVNCluster %s: %w", name, err))
 		}
 		if !slices.Contains(cluster.Finalizers, Finalizer) {
@@ -162,7 +161,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	ours, foreign := bySystem(nodes.Items)
 	return &pass{
 		now:       r.Now(),
-		before:    &cluster,
+		before:    cluster,
 		cluster:   cluster.DeepCopy(),
 		nodes:     ours,
 		foreign:   foreign,

@@ -68,15 +68,14 @@ type Reconciler struct {
 	cache      cache.Cache
 	controller controller.Controller
 	secrets    *certs.Secrets
-	// watching is set while Certificates trigger passes. ordersCancelled is set after all unused Certificates have been
-	// deleted.
-	watching, ordersCancelled bool
+	// ordersCancelled is set after all unused Certificates have been deleted.
+	ordersCancelled bool
 	// newKubernetes is set once the API server is new enough.
 	newKubernetes bool
 	// policiesWatched is set when changes of admission policies trigger passes.
 	policiesWatched bool
-	// monitoringWatched has the kinds of the Prometheus operator whose changes trigger passes.
-	monitoringWatched map[schema.GroupVersionKind]bool
+	// watched has the optional kinds, of cert-manager and of the Prometheus operator, whose changes trigger passes.
+	watched map[schema.GroupVersionKind]bool
 }
 
 // phases in their order. A phase that returns an error or a halt ends the pass.
@@ -103,9 +102,9 @@ var phases = []struct {
 	{"remove chassis of deleted nodes", (*Reconciler).removeChassis},
 	{"finish the move of data", (*Reconciler).finishMove},
 	{"change tunnels", (*Reconciler).changeTunnels},
-	{"run northd", (*Reconciler).runNorthd},
-	{"run Open vSwitch on nodes", (*Reconciler).runOpenVSwitch},
-	{"run the controller", (*Reconciler).runController},
+	{"run northd", running(render.NorthdName, render.NorthdObjects)},
+	{"run Open vSwitch on nodes", running(render.OpenVSwitch, render.OpenVSwitchObjects)},
+	{"run the controller", running(render.ControllerName, render.ControllerObjects)},
 	{"record the default subnets", (*Reconciler).recordSubnets},
 	{"run the agents", (*Reconciler).runAgents},
 	{"export metrics", (*Reconciler).runMonitoring},

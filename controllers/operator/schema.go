@@ -7,11 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -63,16 +63,7 @@ func (r *Reconciler) convertSchema(ctx context.Context, p *pass, db render.Datab
 
 // olderSchema compares versions `x.y.z` (ovsdb(5), schema versions).
 func olderSchema(a, b string) bool {
-	left, right := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range min(len(left), len(right)) {
-		m, errM := strconv.Atoi(left[i])
-		n, errN := strconv.Atoi(right[i])
-		if errM != nil || errN != nil {
-			return false
-		}
-		if m != n {
-			return m < n
-		}
-	}
-	return false
+	left, errA := version.ParseGeneric(a)
+	right, errB := version.ParseGeneric(b)
+	return errA == nil && errB == nil && left.LessThan(right)
 }

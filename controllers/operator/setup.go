@@ -5,6 +5,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,14 +40,8 @@ import (
 // NewScheme returns a scheme of every type that the operator reads and writes.
 func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
-	}
-	if err := kubeovnv1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register the kinds of kubeovn.io/v1: %w", err)
-	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register OVNCluster: %w", err)
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register kinds: %w", err)
 	}
 	return scheme, nil
 }

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // defaultSubnet is a subnet that kube-ovn-controller creates from spec.network, and that grows with it.
@@ -103,12 +103,12 @@ func joined(cidrs []netip.Prefix) string { return strings.Trim(fmt.Sprint(cidrs)
 
 // cidrsOf returns the CIDRs of a subnet; none if it does not exist.
 func (r *Reconciler) cidrsOf(ctx context.Context, name string) ([]netip.Prefix, error) {
-	var subnet kubeovnv1.Subnet
-	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: name}, &subnet); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.APIReader, client.ObjectKey{Name: name})
+	if err != nil {
 		return nil, fmt.Errorf("get subnet %s: %w", name, err)
+	}
+	if subnet == nil {
+		return nil, nil
 	}
 	return parsed(strings.Split(subnet.Spec.CIDRBlock, ",")), nil
 }

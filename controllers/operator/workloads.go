@@ -12,18 +12,6 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-func (r *Reconciler) runNorthd(ctx context.Context, p *pass) error {
-	return r.runWorkload(ctx, p, render.NorthdName, render.NorthdObjects(p.config))
-}
-
-func (r *Reconciler) runOpenVSwitch(ctx context.Context, p *pass) error {
-	return r.runWorkload(ctx, p, render.OpenVSwitch, render.OpenVSwitchObjects(p.config))
-}
-
-func (r *Reconciler) runController(ctx context.Context, p *pass) error {
-	return r.runWorkload(ctx, p, render.ControllerName, render.ControllerObjects(p.config))
-}
-
 // runAgents does not wait for agents: no phase needs them, and their component row reports their state.
 func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
 	return r.apply(ctx, p, render.AgentObjects(p.config))
@@ -54,20 +42,23 @@ func (p *pass) keepPods(objects []render.Object) {
 	}
 }
 
-// runWorkload applies a workload and returns nil when one of its pods is ready. Then the next phase can begin, and one
+// running returns a phase that applies a workload, and ends when one of its pods is ready. Then the next phase can begin, and one
 // broken node does not keep the other nodes from getting their network. While pods are replaced it does not wait: pods
 // that are not ready may need a later phase.
-func (r *Reconciler) runWorkload(ctx context.Context, p *pass, name string, objects []render.Object) error {
-	live, err := r.workload(ctx, p, name)
-	if err != nil {
-		return err
+func running(name string, objects func(render.Config) []render.Object) func(*Reconciler, context.Context, *pass) error {
+	return func(r *Reconciler, ctx context.Context, p *pass) error {
+		live, err := r.workload(ctx, p, name)
+		if err != nil {
+			return err
+		}
+		wanted := objects(p.config)
+		p.holdBack(wanted, live)
+		if err := r.apply(ctx, p, wanted); err != nil {
+			return err
+		}
+		if progress := progressOf(p.live[name]); !progress.serves() && p.upgrade.Stage == "" {
+			return &halt{reason: "WaitingForComponent", message: fmt.Sprintf("no pod of %s is ready yet", name)}
+		}
+		return nil
 	}
-	p.holdBack(objects, live)
-	if err := r.apply(ctx, p, objects); err != nil {
-		return err
-	}
-	if progress := progressOf(p.live[name]); !progress.serves() && p.upgrade.Stage == "" {
-		return &halt{reason: "WaitingForComponent", message: fmt.Sprintf("no pod of %s is ready yet", name)}
-	}
-	return nil
 }

@@ -8,12 +8,13 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // Secrets reads the Secrets of the operator in one namespace.
@@ -49,11 +50,7 @@ func NewSecrets(mgr ctrl.Manager, namespace string) (*Secrets, error) {
 
 // Cached returns a Secret of SecretNames from its cache, or nil on a cache miss.
 func (s *Secrets) Cached(ctx context.Context, name string) (*corev1.Secret, error) {
-	secret := &corev1.Secret{}
-	err := s.Caches[name].Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
+	secret, err := k8s.Find[corev1.Secret](ctx, s.Caches[name], client.ObjectKey{Namespace: s.Namespace, Name: name})
 	if err != nil {
 		return nil, fmt.Errorf("get Secret %s: %w", name, err)
 	}
@@ -69,14 +66,13 @@ func (s *Secrets) Data(ctx context.Context, name string) (map[string][]byte, err
 		return nil, err
 	}
 	if secret == nil {
-		secret = &corev1.Secret{}
-		err = s.API.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
+		secret, err = k8s.Find[corev1.Secret](ctx, s.API, client.ObjectKey{Namespace: s.Namespace, Name: name})
 	}
 	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	case secret == nil:
+		return nil, nil
 	case secret.Data == nil:
 		return map[string][]byte{}, nil
 	}

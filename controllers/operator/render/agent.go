@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -46,14 +45,7 @@ func AgentObjects(c Config) []Object {
 	}
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
-	return []Object{&appsv1.DaemonSet{
-		ObjectMeta: c.meta(AgentName, AgentName, AgentName),
-		Spec: appsv1.DaemonSetSpec{
-			Selector:       selector(AgentName, AgentName),
-			UpdateStrategy: onDelete(),
-			Template:       template,
-		},
-	}}
+	return []Object{c.daemonSet(AgentName, AgentName, onDelete(), template)}
 }
 
 // defaultPriority is the priority of the CNI configuration that needs no setting.

@@ -52,13 +52,6 @@ func BackupsObjects(c Config) []Object {
 	template.Spec.SecurityContext.FSGroupChangePolicy = new(corev1.FSGroupChangeOnRootMismatch)
 	placed(&template, c.Spec.Central.Placement)
 	stamp(&template)
-	return []Object{&appsv1.Deployment{
-		ObjectMeta: c.meta(BackupsName, centralApp, BackupsName),
-		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(1)),
-			Selector: selector(centralApp, BackupsName),
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}, // a claim may allow one node only
-			Template: template,
-		},
-	}}
+	recreate := appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType} // a claim may allow one node only
+	return []Object{c.deployment(centralApp, BackupsName, 1, recreate, template)}
 }

@@ -8,7 +8,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -57,15 +56,5 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 		container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_LOG_LEVEL", Value: strconv.Itoa(int(level))})
 	}
 	stamp(&template)
-	return &appsv1.DaemonSet{
-		ObjectMeta: c.meta(CleanUpName, CleanUpName, CleanUpName),
-		Spec: appsv1.DaemonSetSpec{
-			Selector: selector(CleanUpName, CleanUpName),
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("100%"))},
-			},
-			Template: template,
-		},
-	}
+	return c.daemonSet(CleanUpName, CleanUpName, rolling("100%"), template)
 }

@@ -53,15 +53,7 @@ func ControllerObjects(c Config) []Object {
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: onDifferentNodes(ControllerName, ControllerName)}
 	placed(&template, c.Spec.Controller.Placement)
 	stamp(&template)
-	return []Object{&appsv1.Deployment{
-		ObjectMeta: c.meta(ControllerName, ControllerName, ControllerName),
-		Spec: appsv1.DeploymentSpec{
-			Replicas: new(c.Spec.Controller.Replicas),
-			Selector: selector(ControllerName, ControllerName),
-			Strategy: replaceInPlace(),
-			Template: template,
-		},
-	}}
+	return []Object{c.deployment(ControllerName, ControllerName, c.Spec.Controller.Replicas, replaceInPlace(), template)}
 }
 
 // CIDRs returns the pod, join and Service networks in the controller's arguments: the networks in use.

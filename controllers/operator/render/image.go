@@ -3,11 +3,6 @@
 
 package render
 
-import (
-	appsv1 "k8s.io/api/apps/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-)
-
 // ImageObjects returns the DaemonSet that pulls the image. Its pods hold the image, so that the kubelet does not delete it before the
 // node's turn. They have no rights, and no priority: a node that is full is no reason to evict other pods.
 func ImageObjects(c Config) []Object {
@@ -27,15 +22,5 @@ func ImageObjects(c Config) []Object {
 	container.Ports, container.LivenessProbe, container.ReadinessProbe = nil, nil, nil // a container that runs has its image
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
-	return []Object{&appsv1.DaemonSet{
-		ObjectMeta: c.meta(ImageName, ImageName, ImageName),
-		Spec: appsv1.DaemonSetSpec{
-			Selector: selector(ImageName, ImageName),
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("100%"))},
-			},
-			Template: template,
-		},
-	}}
+	return []Object{c.daemonSet(ImageName, ImageName, rolling("100%"), template)}
 }

@@ -4,8 +4,6 @@
 package render
 
 import (
-	appsv1 "k8s.io/api/apps/v1"
-
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
@@ -42,13 +40,5 @@ func MonitorObjects(c Config) []Object {
 	template.Spec.SecurityContext = nobody()
 	placed(&template, c.Spec.Central.Placement)
 	stamp(&template)
-	return []Object{&appsv1.Deployment{
-		ObjectMeta: c.meta(MonitorName, MonitorName, MonitorName),
-		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(1)),
-			Selector: selector(MonitorName, MonitorName),
-			Strategy: replaceInPlace(),
-			Template: template,
-		},
-	}}
+	return []Object{c.deployment(MonitorName, MonitorName, 1, replaceInPlace(), template)}
 }

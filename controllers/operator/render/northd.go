@@ -4,9 +4,7 @@
 package render
 
 import (
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Labels that ovn-northd sets on its own pod: whether it is the active instance, and a hash of the database members'
@@ -53,24 +51,6 @@ func NorthdObjects(c Config) []Object {
 				Ports:          []corev1.ServicePort{servicePort("health", northdHealthPort)},
 			},
 		},
-		&appsv1.Deployment{
-			ObjectMeta: c.meta(NorthdName, centralApp, NorthdName),
-			Spec: appsv1.DeploymentSpec{
-				Replicas: new(c.Spec.Central.NorthdReplicas),
-				Selector: selector(centralApp, NorthdName),
-				Strategy: replaceInPlace(),
-				Template: template,
-			},
-		},
-	}
-}
-
-// replaceInPlace stops a pod before its replacement starts, because both use the same ports of the node.
-func replaceInPlace() appsv1.DeploymentStrategy {
-	return appsv1.DeploymentStrategy{
-		Type: appsv1.RollingUpdateDeploymentStrategyType,
-		RollingUpdate: &appsv1.RollingUpdateDeployment{
-			MaxUnavailable: new(intstr.FromInt32(1)), MaxSurge: new(intstr.FromInt32(0)),
-		},
+		c.deployment(centralApp, NorthdName, c.Spec.Central.NorthdReplicas, replaceInPlace(), template),
 	}
 }

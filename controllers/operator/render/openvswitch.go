@@ -57,14 +57,7 @@ func OpenVSwitchObjects(c Config) []Object {
 	c.offerTunnels(&template.Spec.Containers[0])
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
-	return []Object{&appsv1.DaemonSet{
-		ObjectMeta: c.meta(OpenVSwitch, openVSwitchApp, OpenVSwitch),
-		Spec: appsv1.DaemonSetSpec{
-			Selector:       selector(openVSwitchApp, OpenVSwitch),
-			UpdateStrategy: onDelete(),
-			Template:       template,
-		},
-	}}
+	return []Object{c.daemonSet(openVSwitchApp, OpenVSwitch, onDelete(), template)}
 }
 
 // offerTunnels sets the encapsulations of a node, if there are several. It is an environment variable because earlier versions exit on
@@ -113,9 +106,4 @@ func (c Config) apartFromHeld() *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}},
 	}}
-}
-
-// onDelete leaves the order and the time of pod replacements to the operator.
-func onDelete() appsv1.DaemonSetUpdateStrategy {
-	return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 }

@@ -4,9 +4,7 @@
 package render
 
 import (
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -50,15 +48,5 @@ func PingerObjects(c Config) []Object {
 	container.LivenessProbe.HTTPGet.Host, container.ReadinessProbe.HTTPGet.Host = "", "" // the pod's own address
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
-	return []Object{&appsv1.DaemonSet{
-		ObjectMeta: c.meta(PingerName, PingerName, PingerName),
-		Spec: appsv1.DaemonSetSpec{
-			Selector: selector(PingerName, PingerName),
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("10%"))},
-			},
-			Template: template,
-		},
-	}}
+	return []Object{c.daemonSet(PingerName, PingerName, rolling("10%"), template)}
 }

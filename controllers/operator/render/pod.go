@@ -8,6 +8,7 @@ import (
 	"maps"
 	"strconv"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -267,5 +268,46 @@ func placed(t *corev1.PodTemplateSpec, p v1alpha1.Placement) {
 		terms[i].MatchExpressions = append(terms[i].MatchExpressions, corev1.NodeSelectorRequirement{
 			Key: ControlPlaneLabel, Operator: corev1.NodeSelectorOpExists,
 		})
+	}
+}
+
+// daemonSet returns the DaemonSet of a component.
+func (c Config) daemonSet(app, component string, strategy appsv1.DaemonSetUpdateStrategy, template corev1.PodTemplateSpec) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		ObjectMeta: c.meta(component, app, component),
+		Spec:       appsv1.DaemonSetSpec{Selector: selector(app, component), UpdateStrategy: strategy, Template: template},
+	}
+}
+
+// onDelete leaves the order and the time of pod replacements to the operator.
+func onDelete() appsv1.DaemonSetUpdateStrategy {
+	return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+}
+
+// rolling replaces pods while at most this share of them is missing.
+func rolling(maxUnavailable string) appsv1.DaemonSetUpdateStrategy {
+	return appsv1.DaemonSetUpdateStrategy{
+		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString(maxUnavailable))},
+	}
+}
+
+// deployment returns the Deployment of a component.
+func (c Config) deployment(
+	app, component string, replicas int32, strategy appsv1.DeploymentStrategy, template corev1.PodTemplateSpec,
+) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: c.meta(component, app, component),
+		Spec:       appsv1.DeploymentSpec{Replicas: new(replicas), Selector: selector(app, component), Strategy: strategy, Template: template},
+	}
+}
+
+// replaceInPlace stops a pod before its replacement starts, because both use the same ports of the node.
+func replaceInPlace() appsv1.DeploymentStrategy {
+	return appsv1.DeploymentStrategy{
+		Type: appsv1.RollingUpdateDeploymentStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxUnavailable: new(intstr.FromInt32(1)), MaxSurge: new(intstr.FromInt32(0)),
+		},
 	}
 }
