@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	cni "github.com/containernetworking/cni/pkg/types"
@@ -276,10 +277,5 @@ func prefixes(network v1.PodNetwork) ([]netip.Prefix, error) {
 
 // cidrOf returns the index of the CIDR that contains an address, which is also the index of its gateway; -1 if no CIDR does.
 func cidrOf(network v1.PodNetwork, address netip.Addr) int {
-	for i, cidr := range network.CIDRs {
-		if cidr.Contains(address) {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(address) })
 }

@@ -48,12 +48,7 @@ func (s *Server) resizeInTurn(ctx context.Context, a ovs.Attachment, network v1.
 	if want, err := s.otherMTU(ctx, a, network); want == 0 || err != nil {
 		return err
 	}
-	unlock, err := s.locks.lock(ctx, a.ContainerID, a.IfName)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return s.resize(ctx, a, network)
+	return s.inTurn(ctx, a, func(a ovs.Attachment) error { return s.resize(ctx, a, network) })
 }
 
 // resize sets the MTU of a container's link to the MTU of its subnet, or to the node's MTU of pods if the subnet sets none.

@@ -12,6 +12,7 @@ import (
 
 	cni "github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"go4.org/netipx"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
@@ -99,14 +100,14 @@ func resultOf(iface sandbox.Interface, network v1.PodNetwork, dns cni.DNS) *type
 		DNS: dns,
 	}
 	for _, p := range iface.Addresses {
-		ip := &types100.IPConfig{Interface: types100.Int(1), Address: *ipNet(p)}
+		ip := &types100.IPConfig{Interface: types100.Int(1), Address: *netipx.PrefixIPNet(p)}
 		if i := cidrOf(network, p.Addr()); i >= 0 && i < len(network.Gateways) {
 			ip.Gateway = network.Gateways[i].AsSlice()
 		}
 		result.IPs = append(result.IPs, ip)
 	}
 	for _, route := range iface.Routes {
-		result.Routes = append(result.Routes, &cni.Route{Dst: *ipNet(route.To), GW: route.Via.AsSlice()})
+		result.Routes = append(result.Routes, &cni.Route{Dst: *netipx.PrefixIPNet(route.To), GW: route.Via.AsSlice()})
 	}
 	return result
 }
@@ -151,8 +152,4 @@ func interfaceIn(result *types100.Result, netns, ifName string) (sandbox.Interfa
 		}
 	}
 	return iface, nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

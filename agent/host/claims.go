@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -89,7 +90,7 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 	if device.Attrs().Name == JoinInterface {
 		return 0, nil
 	}
-	host := ipNet(netip.PrefixFrom(address, address.BitLen()))
+	host := netipx.PrefixIPNet(netip.PrefixFrom(address, address.BitLen()))
 	note := &netlink.Route{Dst: host, Table: claimTable, Protocol: routeProtocol, Type: unix.RTN_BLACKHOLE}
 	if err := netlink.RouteReplace(note); err != nil { // before the address: an address without a record would never be removed
 		return 0, fmt.Errorf("note it: %w", err)

@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -50,7 +50,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("host").
 		WithOptions(k8s.Workers(1)).
 		Watches(&corev1.Node{}, toNode).
-		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(rightChanged())).
+		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&v1.Vpc{}, toNode, builder.WithPredicates(r.carriesChanged())).
 		WatchesRawSource(source.Func(func(ctx context.Context, q k8s.Queue) error {
 			q.Add(request)
@@ -77,20 +77,12 @@ func (r *Reconciler) carriesChanged() predicate.Predicate {
 
 // links is a set of interfaces, by index.
 type links struct {
-	mu      sync.Mutex
-	indexes []int
-}
-
-func (l *links) set(indexes []int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.indexes = indexes
+	atomic.Pointer[[]int]
 }
 
 func (l *links) has(index int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Contains(l.indexes, index)
+	indexes := l.Load()
+	return indexes != nil && slices.Contains(*indexes, index)
 }
 
 // listen calls changed when the kernel reports a change of ovn0, its addresses, a route of the agent, the tunnel's interface, or one of

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -28,7 +29,7 @@ type external struct {
 func setExternal(want []External, cluster []netip.Prefix) (links []int, err error) {
 	routes := map[external]netip.Addr{} // by route: the gateway; invalid for a throw
 	for _, e := range want {
-		routes[external{e.Table, anywhere(e.Via)}] = e.Via
+		routes[external{e.Table, ipfamily.Anywhere(e.Via)}] = e.Via
 		for _, p := range cluster {
 			if ipfamily.Of(p.Addr()) == ipfamily.Of(e.Via) {
 				routes[external{e.Table, p}] = netip.Addr{}
@@ -59,7 +60,7 @@ func setExternal(want []External, cluster []netip.Prefix) (links []int, err erro
 }
 
 func setExternalRoute(key external, via netip.Addr, have map[external]netlink.Route) (link int, err error) {
-	want := &netlink.Route{Dst: ipNet(key.to), Table: key.table, Protocol: routeProtocol, Type: unix.RTN_THROW}
+	want := &netlink.Route{Dst: netipx.PrefixIPNet(key.to), Table: key.table, Protocol: routeProtocol, Type: unix.RTN_THROW}
 	if via.IsValid() {
 		want.Type, want.Gw = unix.RTN_UNICAST, via.AsSlice()
 	}
@@ -123,13 +124,6 @@ func destination(r netlink.Route) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-func anywhere(like netip.Addr) netip.Prefix {
-	if like.Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-}
-
 // policyRule has the fields in which the agent's rules differ.
 type policyRule struct {
 	from            netip.Prefix
@@ -156,7 +150,7 @@ func setRules(want []External) error {
 			continue
 		}
 		r := netlink.NewRule()
-		r.Src, r.Priority, r.Table, r.Protocol, r.Family = ipNet(e.From), e.Priority, e.Table, uint8(routeProtocol), netlink.FAMILY_V4
+		r.Src, r.Priority, r.Table, r.Protocol, r.Family = netipx.PrefixIPNet(e.From), e.Priority, e.Table, uint8(routeProtocol), netlink.FAMILY_V4
 		if e.From.Addr().Is6() {
 			r.Family = netlink.FAMILY_V6
 		}

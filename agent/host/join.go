@@ -13,6 +13,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
@@ -69,7 +70,7 @@ func setAddresses(link netlink.Link, want []netip.Prefix) error {
 	for _, address := range list {
 		p := prefixOf(address.IPNet)
 		have[p] = true
-		if p.Addr().IsLinkLocalUnicast() || contains(want, p) {
+		if p.Addr().IsLinkLocalUnicast() || slices.Contains(want, p) {
 			continue
 		}
 		if err := netlink.AddrDel(link, &address); err != nil {
@@ -80,7 +81,7 @@ func setAddresses(link netlink.Link, want []netip.Prefix) error {
 		if have[p] {
 			continue
 		}
-		address := &netlink.Addr{IPNet: ipNet(p)}
+		address := &netlink.Addr{IPNet: netipx.PrefixIPNet(p)}
 		if p.Addr().Is6() {
 			address.Flags = unix.IFA_F_NODAD // the allocator never assigns an address twice
 		}
@@ -91,16 +92,11 @@ func setAddresses(link netlink.Link, want []netip.Prefix) error {
 	return nil
 }
 
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
 // prefixOf returns n as a prefix with the address's host bits; the zero Prefix if n is nil.
 func prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
 	}
-	address, _ := netip.AddrFromSlice(n.IP)
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(address.Unmap(), bits)
+	prefix, _ := netipx.FromStdIPNet(n)
+	return prefix
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // Plan is the desired state of the node's network. It depends on the node, the subnets, the VPCs and the settings only.
@@ -64,7 +65,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 		plan.Addresses = append(plan.Addresses, netip.PrefixFrom(address, join.CIDRs[i].Bits()))
 		plan.Routes = append(plan.Routes, Route{To: join.CIDRs[i].Masked()})
 	}
-	internal := InternalIPs(node)
+	internal := k8s.InternalIPs(node)
 	for _, address := range internal {
 		plan.Node = append(plan.Node, netip.PrefixFrom(address, address.BitLen()))
 	}
@@ -120,29 +121,13 @@ func ofFamily(addresses []netip.Addr, cidr netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// InternalIPs returns the InternalIP addresses of a node, in the order of its status.
-func InternalIPs(node *corev1.Node) []netip.Addr {
-	var out []netip.Addr
-	for _, address := range node.Status.Addresses {
-		if ip, err := netip.ParseAddr(address.Address); err == nil && address.Type == corev1.NodeInternalIP {
-			out = append(out, ip.Unmap())
-		}
-	}
-	return out
-}
-
 // disjoint sorts prefixes and drops those within another one. If two prefixes overlap, one contains the other.
 func disjoint(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
 	for _, p := range prefixes {
 		sorted = append(sorted, p.Masked())
 	}
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
+	slices.SortFunc(sorted, netip.Prefix.Compare)
 	out := sorted[:0]
 	for _, p := range sorted {
 		if len(out) == 0 || !out[len(out)-1].Overlaps(p) {
@@ -151,5 +136,3 @@ func disjoint(prefixes []netip.Prefix) []netip.Prefix {
 	}
 	return out
 }
-
-func contains(prefixes []netip.Prefix, p netip.Prefix) bool { return slices.Contains(prefixes, p) }

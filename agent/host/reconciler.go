@@ -194,7 +194,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 func (r *Reconciler) serveAsGateway(plan Plan) error {
 	claimed, claimErr := setClaims(plan.Claims)
 	routed, routeErr := setExternal(plan.External, plan.Cluster)
-	r.links.set(slices.Concat(claimed, routed))
+	r.links.Store(new(slices.Concat(claimed, routed)))
 	return errors.Join(claimErr, routeErr)
 }
 
@@ -229,4 +229,16 @@ func describe(err error) string {
 		return "serving"
 	}
 	return err.Error()
+}
+
+// inForce returns the subnets with the specs that the node applies: the last validated ones, as in OVN. A spec that is invalid or not
+// validated yet is not applied, because its CIDR may contain the address of the API server, to which every node would lose the route.
+func inForce(subnets []v1.Subnet) []v1.Subnet {
+	out := make([]v1.Subnet, 0, len(subnets))
+	for _, s := range subnets {
+		if valid := k8s.WithValidSpec(&s); valid != nil {
+			out = append(out, *valid)
+		}
+	}
+	return out
 }

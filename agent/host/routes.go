@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -89,7 +90,7 @@ func ownRoutes() (map[netip.Prefix]netlink.Route, error) {
 
 func (r Route) kernel(link netlink.Link) *netlink.Route {
 	out := &netlink.Route{
-		LinkIndex: link.Attrs().Index, Dst: ipNet(r.To), Gw: r.Via.AsSlice(), Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN,
+		LinkIndex: link.Attrs().Index, Dst: netipx.PrefixIPNet(r.To), Gw: r.Via.AsSlice(), Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN,
 	}
 	if !r.Via.IsValid() {
 		out.Scope, out.Priority = netlink.SCOPE_LINK, connectedMetric
@@ -103,12 +104,8 @@ func (r Route) kernel(link netlink.Link) *netlink.Route {
 // routeOf is the inverse of kernel.
 func routeOf(r netlink.Route) Route {
 	out := Route{To: prefixOf(r.Dst)}
-	if via, ok := netip.AddrFromSlice(r.Gw); ok {
-		out.Via = via.Unmap()
-	}
-	if source, ok := netip.AddrFromSlice(r.Src); ok {
-		out.Source = source.Unmap()
-	}
+	out.Via, _ = netipx.FromStdIP(r.Gw) // the zero Addr without one
+	out.Source, _ = netipx.FromStdIP(r.Src)
 	return out
 }
 

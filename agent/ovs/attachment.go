@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
@@ -70,9 +71,9 @@ func (a Attachment) externalIDs() map[string]string {
 		keyPodName:      a.PodName,
 		keyPodNamespace: a.PodNamespace,
 		keyNetNS:        a.NetNS,
-		keyAddresses:    join(a.Addresses),
-		keyCIDRs:        join(a.CIDRs),
-		keyGateways:     join(a.Gateways),
+		keyAddresses:    ipfamily.Join(a.Addresses),
+		keyCIDRs:        ipfamily.Join(a.CIDRs),
+		keyGateways:     ipfamily.Join(a.Gateways),
 		keyContainer:    a.ContainerID,
 		keyIfName:       a.IfName,
 		keyNetwork:      a.Network,
@@ -108,14 +109,6 @@ func attachmentOf(row *vswitch.Interface) (Attachment, bool) {
 		a.ProbePorts = append([]uint16{}, split(ports, parsePort)...)
 	}
 	return a, true
-}
-
-func join[T fmt.Stringer](values []T) string {
-	parts := make([]string, len(values))
-	for i, value := range values {
-		parts[i] = value.String()
-	}
-	return strings.Join(parts, ",")
 }
 
 func joinPorts(ports []uint16) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -197,7 +198,7 @@ func (i Interface) setAddresses(kernel netlinksafe.Handle, link netlink.Link) er
 
 func (i Interface) setRoutes(kernel netlinksafe.Handle, link netlink.Link) error {
 	for _, r := range i.Routes {
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.To), Gw: r.Via.AsSlice()}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: netipx.PrefixIPNet(r.To), Gw: r.Via.AsSlice()}
 		if err := kernel.RouteReplace(route); err != nil {
 			return fmt.Errorf("add route to %s via %s: %w", r.To, r.Via, err)
 		}
@@ -206,10 +207,6 @@ func (i Interface) setRoutes(kernel netlinksafe.Handle, link netlink.Link) error
 }
 
 func isGone(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) }
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
 
 // prefixOf returns n as a prefix with the address's host bits. Some versions of netlink return default routes with a nil network.
 func prefixOf(n *net.IPNet) (netip.Prefix, bool) {

@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -180,5 +181,5 @@ func neighbour(kernel netlinksafe.Handle, link netlink.Link, address netip.Addr,
 }
 
 func single(address netip.Addr) *net.IPNet {
-	return ipNet(netip.PrefixFrom(address, address.BitLen()))
+	return netipx.PrefixIPNet(netip.PrefixFrom(address, address.BitLen()))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -83,7 +84,7 @@ func addInForce(kernel netlinksafe.Handle, link netlink.Link, p netip.Prefix) er
 	if err := addAddress(kernel, link, p); err != nil {
 		return err
 	}
-	local := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL, Dst: ipNet(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))}
+	local := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL, Dst: netipx.PrefixIPNet(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))}
 	for {
 		routes, err := kernel.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
 		switch {
@@ -165,7 +166,7 @@ func addressesOf(kernel netlinksafe.Handle, link netlink.Link) ([]prefixed, erro
 // addAddress skips duplicate address detection: the allocator never assigns an address twice, and detection would delay the pod by a
 // second.
 func addAddress(kernel netlinksafe.Handle, link netlink.Link, p netip.Prefix) error {
-	address := &netlink.Addr{IPNet: ipNet(p)}
+	address := &netlink.Addr{IPNet: netipx.PrefixIPNet(p)}
 	if p.Addr().Is6() {
 		address.Flags = unix.IFA_F_NODAD
 	}

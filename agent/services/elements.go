@@ -15,18 +15,18 @@ import (
 
 // family holds the names of an address family in Kubernetes and nftables.
 type family struct {
-	name           corev1.IPFamily
-	addresses      discoveryv1.AddressType
-	v6             bool
-	suffix         string // of names in the table
-	key, value     string // the header, and the type of its addresses
-	nfproto        string
-	loopback, zero string
+	name       corev1.IPFamily
+	addresses  discoveryv1.AddressType
+	v6         bool
+	suffix     string // of names in the table
+	key, value string // the header, and the type of its addresses
+	nfproto    string
+	loopback   string
 }
 
 var families = []family{
-	{corev1.IPv4Protocol, discoveryv1.AddressTypeIPv4, false, "4", "ip", "ipv4_addr", "ipv4", "127.0.0.0/8", "0.0.0.0"},
-	{corev1.IPv6Protocol, discoveryv1.AddressTypeIPv6, true, "6", "ip6", "ipv6_addr", "ipv6", "::1", "::"},
+	{corev1.IPv4Protocol, discoveryv1.AddressTypeIPv4, false, "4", "ip", "ipv4_addr", "ipv4", "127.0.0.0/8"},
+	{corev1.IPv6Protocol, discoveryv1.AddressTypeIPv6, true, "6", "ip6", "ipv6_addr", "ipv6", "::1"},
 }
 
 // element is an element of a set or map of the table: the name of the object, and the key in nftables' syntax.

@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -260,27 +261,15 @@ func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]type
 	for i := range list.Items {
 		out = append(out, client.ObjectKeyFromObject(&list.Items[i]))
 	}
-	there := map[types.NamespacedName]bool{}
-	for _, s := range out {
-		there[s] = true
-	}
-	for _, s := range slices.AppendSeq(touched, maps.Keys(p.writer.have)) {
-		if !there[s] {
-			there[s] = true
-			out = append(out, s)
-		}
-	}
-	return out, nil
+	deleted := sets.New(slices.AppendSeq(touched, maps.Keys(p.writer.have))...).Delete(out...)
+	return append(out, deleted.UnsortedList()...), nil
 }
 
 // changesOf computes the changes of Services from the caches. It also returns changes of other Services that now exceed a bound, or no
 // longer do.
 func (p *Proxy) changesOf(ctx context.Context, of []types.NamespacedName) ([]change, error) {
 	var all []inputs
-	there := map[types.NamespacedName]bool{}
-	for _, key := range of {
-		there[key] = true
-	}
+	there := sets.New(of...)
 	for queue := slices.Clone(of); len(queue) > 0; queue = queue[1:] {
 		in, err := p.inputs(ctx, queue[0])
 		if err != nil {
@@ -288,8 +277,8 @@ func (p *Proxy) changesOf(ctx context.Context, of []types.NamespacedName) ([]cha
 		}
 		all = append(all, in)
 		for _, other := range p.spend(in) {
-			if !there[other] {
-				there[other] = true
+			if !there.Has(other) {
+				there.Insert(other)
 				queue = append(queue, other)
 			}
 		}

@@ -45,8 +45,8 @@ func (p *Proxy) watch(ctx context.Context) error {
 		{&discoveryv1.EndpointSlice{}, func(o client.Object) {
 			p.touch(types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[discoveryv1.LabelServiceName]})
 		}},
-		{&networkingv1.ServiceCIDR{}, func(client.Object) { p.touchCIDRs() }},
-		{&v1.IP{}, func(client.Object) { p.touchNodes() }},
+		{&networkingv1.ServiceCIDR{}, func(client.Object) { p.raise(&p.cidrs) }},
+		{&v1.IP{}, func(client.Object) { p.raise(&p.nodes) }},
 	} {
 		if _, ok := w.kind.(*networkingv1.ServiceCIDR); ok && !p.CIDRs.Served() {
 			continue
@@ -101,16 +101,10 @@ func (p *Proxy) mark(services []types.NamespacedName) {
 	}
 }
 
-func (p *Proxy) touchCIDRs() {
+// raise sets cidrs or nodes, and wakes the loop.
+func (p *Proxy) raise(flag *bool) {
 	p.mu.Lock()
-	p.cidrs = true
-	p.mu.Unlock()
-	p.touch()
-}
-
-func (p *Proxy) touchNodes() {
-	p.mu.Lock()
-	p.nodes = true
+	*flag = true
 	p.mu.Unlock()
 	p.touch()
 }

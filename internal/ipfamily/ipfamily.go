@@ -103,6 +103,25 @@ func ParseAddrs(s string) ([]netip.Addr, error) {
 	return parseOnePerFamily(s, ParseAddr, func(addr netip.Addr) netip.Addr { return addr })
 }
 
+// ValidAddrs returns the addresses among texts, such as those of a status. It skips other texts.
+func ValidAddrs(texts ...string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, text := range texts {
+		if addr, err := ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// Anywhere returns the default prefix, of length 0, of an address's family.
+func Anywhere(addr netip.Addr) netip.Prefix {
+	if addr.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
 // Join is the inverse of ParseCIDRs and ParseAddrs.
 func Join[T fmt.Stringer](values []T) string {
 	parts := make([]string, len(values))

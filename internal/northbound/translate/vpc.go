@@ -59,7 +59,7 @@ func defaultRoutes(in VpcInputs) []desired.Row {
 	var rows []desired.Row
 	for _, table := range append([]string{""}, in.RouteTables...) {
 		for _, hop := range in.DefaultNextHops {
-			ours := StaticRoute{Prefix: anywhere(hop), NextHop: hop, Table: table}
+			ours := StaticRoute{Prefix: ipfamily.Anywhere(hop), NextHop: hop, Table: table}
 			if slices.ContainsFunc(in.Routes, ours.competes) {
 				continue
 			}
@@ -82,14 +82,6 @@ func routerOptions() map[string]string {
 		"dynamic_neigh_routers":         "true",
 		"always_learn_from_arp_request": "false",
 	}
-}
-
-// anywhere is the default prefix, of length 0, of addr's family.
-func anywhere(addr netip.Addr) netip.Prefix {
-	if addr.Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
 // familyKey is the part of a row's key that distinguishes the families.

@@ -114,12 +114,12 @@ func gatewayRouterRows(in VpcGatewayInputs, router desired.Ref, names vpcGateway
 		family := familyKey(address)
 		rows = append(rows,
 			desired.Row{Key: "snat/" + family, Parent: &nat, Model: &nb.NAT{
-				Type: nb.NATTypeSNAT, ExternalIP: address.String(), LogicalIP: anywhere(address).String(),
+				Type: nb.NATTypeSNAT, ExternalIP: address.String(), LogicalIP: ipfamily.Anywhere(address).String(),
 			}},
-			vpcGatewayRoute("back/"+family, router, StaticRoute{Prefix: anywhere(address), NextHop: like(linkInner, address)}, names.outer),
+			vpcGatewayRoute("back/"+family, router, StaticRoute{Prefix: ipfamily.Anywhere(address), NextHop: like(linkInner, address)}, names.outer),
 		)
 		if hop := like(in.NextHops, address); hop.IsValid() {
-			rows = append(rows, vpcGatewayRoute("out/"+family, router, StaticRoute{Prefix: anywhere(address), NextHop: hop, Table: vpcGatewayTable}, names.join))
+			rows = append(rows, vpcGatewayRoute("out/"+family, router, StaticRoute{Prefix: ipfamily.Anywhere(address), NextHop: hop, Table: vpcGatewayTable}, names.join))
 		}
 	}
 	return append(rows, gatewayRouterPolicies(in, router, names)...)
@@ -180,7 +180,7 @@ func vpcGatewayRoutes(in VpcGatewayInputs, names vpcGatewayNames) []desired.Row 
 			}
 		}
 		if prefixSet(in.Outgoing, address) != "" {
-			add("default-route/"+familyKey(hop), StaticRoute{Prefix: anywhere(hop), NextHop: hop})
+			add("default-route/"+familyKey(hop), StaticRoute{Prefix: ipfamily.Anywhere(hop), NextHop: hop})
 		}
 	}
 	return rows
