@@ -5,6 +5,7 @@ package kubectlko
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +105,7 @@ func (p *plugin) status(ctx context.Context, db ovnDatabase) error {
 	}
 	s := db.of(&oc.Status)
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "cluster:\t%s\nleader:\t%s\nterm:\t%d\n", orNone(s.ClusterID), orNone(s.Leader), s.Term)
+	fmt.Fprintf(w, "cluster:\t%s\nleader:\t%s\nterm:\t%d\n", cmp.Or(s.ClusterID, "none"), cmp.Or(s.Leader, "none"), s.Term)
 	for _, b := range []*v1alpha1.BackupStatus{s.LastBackup, s.LastBackupOnClaim} {
 		if b != nil {
 			fmt.Fprintf(w, "backup:\t%s, %d rows, %s\n", b.Name, b.Rows, whereIs(b))
@@ -115,7 +116,7 @@ func (p *plugin) status(ctx context.Context, db ovnDatabase) error {
 	}
 	fmt.Fprintln(w, "\nNODE\tADDRESS\tROLE\tSERVER")
 	for _, m := range s.Members {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.Node, m.Address, orNone(m.Role), orNone(m.ServerID))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.Node, m.Address, cmp.Or(m.Role, "none"), cmp.Or(m.ServerID, "none"))
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("write: %w", err)
@@ -198,11 +199,4 @@ func whereIs(b *v1alpha1.BackupStatus) string {
 		return "on the claim " + b.PersistentVolumeClaim
 	}
 	return "on node " + b.Node
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
 }

@@ -285,7 +285,7 @@ func (s *Status) write(out io.Writer) error {
 		if b := db.status.LastBackup; b != nil {
 			backup = b.Time.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", db.name, orNone(db.status.Leader), db.status.Term, strings.Join(members, ", "), backup)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", db.name, cmp.Or(db.status.Leader, "none"), db.status.Term, strings.Join(members, ", "), backup)
 	}
 	writeTroubles(w, "NODE WITHOUT NETWORK", s.NodesWithoutNetwork)
 	writeTroubles(w, "OBJECT THAT IS NOT READY", s.NotReady)

@@ -4,6 +4,7 @@
 package kubectlko
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -65,7 +66,7 @@ func (p *plugin) printVersions(ctx context.Context) error {
 			fmt.Fprintf(table, "%s\t-\t-\t-\t-\t\n", component.Name)
 		}
 		for _, v := range component.Versions {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", component.Name, dash(v.Kiln), dash(v.OVN), dash(v.OpenVSwitch), v.Pods, nodesOf(component, v))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", component.Name, cmp.Or(v.Kiln, "-"), cmp.Or(v.OVN, "-"), cmp.Or(v.OpenVSwitch, "-"), v.Pods, nodesOf(component, v))
 		}
 	}
 	return table.Flush()
@@ -81,11 +82,4 @@ func nodesOf(component v1alpha1.ComponentStatus, v v1alpha1.ComponentVersion) st
 		nodes += ",…"
 	}
 	return nodes
-}
-
-func dash(value string) string {
-	if value == "" {
-		return "-"
-	}
-	return value
 }
