@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,6 +20,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -42,12 +42,13 @@ type Reconciler struct {
 // Reconcile applies the gateway of one Subnet. While its spec is invalid, the last valid one applies, as on nodes, and its gateway still
 // fails over.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	subnet := &kubeovnv1.Subnet{}
-	if err := r.Client.Get(ctx, req.NamespacedName, subnet); apierrors.IsNotFound(err) {
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get subnet %s: %w", req.Name, err)
+	}
+	if subnet == nil {
 		r.reported.Forget(req.Name)
 		return ctrl.Result{}, r.remove(ctx, req.Name)
-	} else if err != nil {
-		return ctrl.Result{}, fmt.Errorf("get subnet %s: %w", req.Name, err)
 	}
 	valid := k8s.WithValidSpec(subnet)
 	if valid == nil {
@@ -98,7 +99,7 @@ func (r *Reconciler) gather(ctx context.Context, subnet, valid *kubeovnv1.Subnet
 	for _, node := range nodes {
 		r.Leases.Expect(node.Name) // the node may fail before its first renewal
 		candidate := gateway.Candidate{Name: node.Name, State: gateway.StateOf(node, r.Leases.Of(node.Name))}
-		hops := joinAddresses(node)
+		hops := join.AddressesOf(node)
 		if len(hops) == 0 {
 			candidate.State = gateway.Down // it is not connected yet
 		}
@@ -153,15 +154,6 @@ func (r *Reconciler) tableConflict(ctx context.Context, subnet *kubeovnv1.Subnet
 		}
 	}
 	return gateway.TableConflict(subnet, others), nil
-}
-
-// joinAddresses returns a node's addresses on the join switch, or nil before they are allocated.
-func joinAddresses(node *corev1.Node) []netip.Addr {
-	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
-	if err != nil || !network.Allocated {
-		return nil
-	}
-	return network.Addresses
 }
 
 func (r *Reconciler) apply(ctx context.Context, in inputs) error {

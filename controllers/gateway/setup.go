@@ -16,13 +16,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -64,25 +65,21 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			return fmt.Errorf("index subnets by %s: %w", name, err)
 		}
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("gateway").
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(k8s.Changed(viewSubnet))).
-		Watches(&kubeovnv1.Subnet{}, r.onTable()).
-		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.onTable), builder.WithPredicates(k8s.Changed(usedTable))).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(r.Leases.source(r.behind)).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindGateway)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, reconciler.OwnersOf(r.Northbound, translate.KindGateway))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of gateways: %w", err)
-	}
-	return nil
 }
 
 // usedTable returns the routing table that nodes keep for a subnet, or "".
-func usedTable(o client.Object) string {
-	if s := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); s != nil && gateway.UsesTable(s) {
+func usedTable(subnet *kubeovnv1.Subnet) string {
+	if s := k8s.WithValidSpec(subnet); s != nil && gateway.UsesTable(s) {
 		return tableOf(s)
 	}
 	return ""
@@ -117,25 +114,14 @@ type nodeView struct {
 
 func viewNode(n *corev1.Node) nodeView {
 	return nodeView{
-		up: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(joinAddresses(n)), labels: labels.Set(n.Labels).String(),
+		up: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(join.AddressesOf(n)), labels: labels.Set(n.Labels).String(),
 		leaving: n.DeletionTimestamp != nil, cordoned: n.Spec.Unschedulable,
 	}
 }
 
-// onNode enqueues the subnets for which a node is a gateway candidate, before or after the change.
-func (r *Reconciler) onNode() handler.EventHandler {
-	enqueue := func(ctx context.Context, q k8s.Queue, nodes ...client.Object) {
-		for _, node := range nodes {
-			for _, subnet := range r.behind(ctx, node.GetName(), node.GetLabels()) {
-				q.Add(k8s.Request(subnet))
-			}
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
-	}
+// onNode returns the subnets for which a node is a gateway candidate.
+func (r *Reconciler) onNode(ctx context.Context, node client.Object) []reconcile.Request {
+	return k8s.Requests(r.behind(ctx, node.GetName(), node.GetLabels())...)
 }
 
 // behind returns the subnets for which a node is a gateway candidate. If its labels are unknown, it returns all subnets that do not name
@@ -158,34 +144,14 @@ func (r *Reconciler) behind(ctx context.Context, node string, nodeLabels map[str
 	return subnets
 }
 
-// onTable enqueues the other subnets that share the routing table of a changed subnet, before or after the change.
-func (r *Reconciler) onTable() handler.EventHandler {
-	enqueue := func(ctx context.Context, q k8s.Queue, o client.Object) {
-		changed := k8s.WithValidSpec(o.(*kubeovnv1.Subnet))
-		if changed == nil || changed.Spec.PolicyRoutingTableID == 0 {
-			return
-		}
-		var list kubeovnv1.SubnetList
-		err := r.Client.List(ctx, &list, client.MatchingFields{indexTable: tableOf(changed)}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			log.FromContext(ctx).Error(err, "cannot list subnets with a routing table")
-		}
-		for i := range list.Items {
-			if list.Items[i].Name != changed.Name {
-				q.Add(k8s.Request(list.Items[i].Name))
-			}
-		}
+// onTable returns the other subnets that share the routing table of a subnet.
+func (r *Reconciler) onTable(ctx context.Context, o client.Object) []reconcile.Request {
+	changed := k8s.WithValidSpec(o.(*kubeovnv1.Subnet))
+	if changed == nil || changed.Spec.PolicyRoutingTableID == 0 {
+		return nil
 	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
-			if usedTable(e.ObjectOld) != usedTable(e.ObjectNew) {
-				enqueue(ctx, q, e.ObjectOld)
-				enqueue(ctx, q, e.ObjectNew)
-			}
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) { enqueue(ctx, q, e.Object) },
-	}
+	sharing := k8s.Listed(ctx, r.Client, &kubeovnv1.SubnetList{}, client.MatchingFields{indexTable: tableOf(changed)})
+	return slices.DeleteFunc(sharing, func(req reconcile.Request) bool { return req.Name == changed.Name })
 }
 
 func sortByName(nodes []*corev1.Node) {

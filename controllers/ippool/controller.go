@@ -124,9 +124,7 @@ func (r *Reconciler) divide(ctx context.Context, subnet, name, ends string) (*va
 		return nil, fmt.Errorf("get subnet %s: %w", subnet, err)
 	}
 	if s == nil {
-		return &validation.Problem{
-			Reason: validation.ReasonSubnetMissing, Message: fmt.Sprintf("subnet %s does not exist: create it, or a pool of another one", subnet),
-		}, nil
+		return validation.Problemf(validation.ReasonSubnetMissing, "subnet %s does not exist: create it, or a pool of another one", subnet), nil
 	}
 	all, err := r.Pools.OfSubnet(ctx, subnet)
 	if err != nil {

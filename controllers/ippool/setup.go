@@ -6,7 +6,6 @@ package ippool
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -28,7 +27,7 @@ const usageDelay = time.Second
 // SetupWithManager registers the reconciler. Changes of the IPPool, of pools of the same subnet or with the same address set, of the
 // subnet and of the use of its addresses wake it, as does drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.siblings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
@@ -37,10 +36,6 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.IPPool{}, reconciler.OwnersOf(r.Northbound, translate.KindIPPool))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of IPPools: %w", err)
-	}
-	return nil
 }
 
 // siblings returns the pools of the same subnet, and the pools whose address sets have the same name.

@@ -40,7 +40,7 @@ func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) 
 				return nil, err
 			}
 			if denied == "" { // a denied Service is not served, whatever its annotations say
-				return inUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
+				return validation.InUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
 			}
 		}
 		others, err := r.rulesAt(ctx, vip.String())
@@ -74,9 +74,9 @@ func (r *controller) olderRuleConflict(ctx context.Context, rule, other *rule, s
 	front := common(theirs, s.in.Ports)
 	switch {
 	case vpc != s.in.Vpc && rule.kind == translate.KindRouterLBRule && other.kind == rule.kind:
-		return inUse("ovnEip: the older %s uses it for VPC %s: name another OvnEip", other, vpc), nil
+		return validation.InUse("ovnEip: the older %s uses it for VPC %s: name another OvnEip", other, vpc), nil
 	case vpc == s.in.Vpc && front != "":
-		return inUse("%s: the older %s has %s %s: choose another address or port", fieldOf(rule), other, vip, front), nil
+		return validation.InUse("%s: the older %s has %s %s: choose another address or port", fieldOf(rule), other, vip, front), nil
 	}
 	return nil, nil
 }
@@ -189,31 +189,21 @@ func common(a, b []translate.LBRulePort) string {
 
 // vipsOf returns the load balancer addresses of an object, in the form of indexVIP.
 func vipsOf(o client.Object) []string {
-	var texts []string
+	var vips []netip.Addr
 	switch o := o.(type) {
 	case *kubeovnv1.SwitchLBRule:
-		vips, _ := validation.LBRuleVIPs(o.Spec.VIP)
-		for _, a := range vips {
-			texts = append(texts, a.String())
-		}
-		return texts
+		vips, _ = validation.LBRuleVIPs(o.Spec.VIP)
 	case *kubeovnv1.OvnEip:
-		texts = []string{o.Status.V4IP, o.Status.V6IP}
+		vips = ipfamily.ValidAddrs(o.Status.V4IP, o.Status.V6IP)
 	case *corev1.Service:
-		addresses := svc.Addresses(o)
+		vips = svc.Addresses(o)
 		if translate.OfRouterLBRule(o) { // its external addresses belong to the rule
-			addresses = svc.ClusterIPs(o)
-		}
-		for _, a := range addresses {
-			texts = append(texts, a.String())
-		}
-		return texts
-	}
-	var vips []string
-	for _, text := range texts {
-		if a, err := ipfamily.ParseAddr(text); err == nil {
-			vips = append(vips, a.String())
+			vips = svc.ClusterIPs(o)
 		}
 	}
-	return vips
+	texts := make([]string, len(vips))
+	for i, vip := range vips {
+		texts[i] = vip.String()
+	}
+	return texts
 }

@@ -104,11 +104,7 @@ func (r *controller) withdraw(ctx context.Context, name string) error {
 func (r *controller) serve(ctx context.Context, rule *rule, s *state) error {
 	s.in = translate.LBRuleInputs{
 		Kind: r.kind, Name: rule.GetName(), Ports: portsOf(rule.spec), Sticky: rule.spec.SessionAffinity == corev1.ServiceAffinityClientIP,
-	}
-	for _, text := range rule.spec.Endpoints {
-		if a, err := ipfamily.ParseAddr(text); err == nil {
-			s.in.Endpoints = append(s.in.Endpoints, a)
-		}
+		Endpoints: ipfamily.ValidAddrs(rule.spec.Endpoints...),
 	}
 	var served bool
 	var err error
@@ -236,10 +232,8 @@ func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string
 		return "", nil, fmt.Errorf("get subnet %s: %w", name, err)
 	}
 	if subnet == nil {
-		return "", &validation.Problem{
-			Reason:  validation.ReasonSubnetMissing,
-			Message: fmt.Sprintf("subnet %s, which annotation %s names, does not exist: create it, or name another one", name, kubeovnv1.AnnotationLogicalSwitch.Key()),
-		}, nil
+		return "", validation.Problemf(validation.ReasonSubnetMissing,
+			"subnet %s, which annotation %s names, does not exist: create it, or name another one", name, kubeovnv1.AnnotationLogicalSwitch.Key()), nil
 	}
 	return lookup.VpcOf(cmp.Or(k8s.WithValidSpec(subnet), subnet)), nil, nil
 }

@@ -66,8 +66,8 @@ func (r *controller) elsewhere(ctx context.Context, rule *rule, s *state) (*vali
 	if err != nil || vpc == "" || vpc == s.in.Vpc {
 		return nil, err
 	}
-	return &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
-		"vpc: pods that selector selects are in VPC %s, and not in %s: set vpc to the pods', or select others", vpc, s.in.Vpc)}, nil
+	return validation.Invalid(
+		"vpc: pods that selector selects are in VPC %s, and not in %s: set vpc to the pods', or select others", vpc, s.in.Vpc), nil
 }
 
 func vpcOfRouter(o *kubeovnv1.RouterLBRule) string { return cmp.Or(o.Spec.VPC, kubeovnv1.DefaultVpc) }
@@ -90,8 +90,7 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 	case eip == nil:
 		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", o.Spec.OvnEip))
 	case cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT) != kubeovnv1.OvnEipTypeNAT:
-		s.problem = &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
-			"ovnEip: OvnEip %s is of type %s: name one of type %s", eip.Name, eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)}
+		s.problem = validation.Invalid("ovnEip: OvnEip %s is of type %s: name one of type %s", eip.Name, eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)
 	case !held:
 		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s to have its addresses: its conditions give the reason", eip.Name))
 	}
@@ -107,7 +106,7 @@ func (r *controller) shadowed(ctx context.Context, eip, external string, s *stat
 			return err
 		}
 		if subnet != "" && subnet != external && s.problem == nil {
-			s.problem = inUse("ovnEip: %s of OvnEip %s is in subnet %s of VPC %s as well: name an OvnEip with other addresses", vip, eip, subnet, s.in.Vpc)
+			s.problem = validation.InUse("ovnEip: %s of OvnEip %s is in subnet %s of VPC %s as well: name an OvnEip with other addresses", vip, eip, subnet, s.in.Vpc)
 		}
 	}
 	return nil

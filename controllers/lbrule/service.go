@@ -57,8 +57,8 @@ func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*
 	}
 	missing := err != nil
 	if !missing && !metav1.IsControlledBy(service, rule) {
-		s.problem = &validation.Problem{Reason: validation.ReasonNameConflict, Message: fmt.Sprintf(
-			"Service %s, which the rule needs to find its pods, does not belong to the rule: delete the Service, or create a rule with another name", key)}
+		s.problem = validation.Problemf(validation.ReasonNameConflict,
+			"Service %s, which the rule needs to find its pods, does not belong to the rule: delete the Service, or create a rule with another name", key)
 		return nil, nil
 	}
 	s.service = key.String()

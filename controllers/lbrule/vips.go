@@ -54,13 +54,13 @@ func (r *controller) reserve(ctx context.Context, rule *rule, s *state) error {
 				delete(s.vips, own)
 				waiting = "Vip " + own + " to be created for subnet " + subnet
 			default:
-				s.problem = inUse("vip: Vip %s, which would reserve %s of subnet %s, has another type, subnet or address: "+
+				s.problem = validation.InUse("vip: Vip %s, which would reserve %s of subnet %s, has another type, subnet or address: "+
 					"delete it, or create a rule of another name", own, vip, subnet)
 			}
 		case isVip:
 			waiting, err = r.needOther(ctx, rule, s, name, vip)
 		default:
-			s.problem = inUse("vip: %s of subnet %s is taken by %s: choose another address, or free it", vip, subnet, holder)
+			s.problem = validation.InUse("vip: %s of subnet %s is taken by %s: choose another address, or free it", vip, subnet, holder)
 		}
 		if err != nil || s.problem != nil {
 			return err
@@ -101,15 +101,11 @@ func reservedName(rule string, vip netip.Addr) string {
 	return translate.LBRulePrefix(translate.KindSwitchLBRule) + rule + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(vip.StringExpanded())
 }
 
-func inUse(format string, args ...any) *validation.Problem {
-	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
-}
-
 // needOther uses an existing Vip with the address: a Vip that a user created, or the Vip of another rule with other ports.
 func (r *controller) needOther(ctx context.Context, rule *rule, s *state, name string, vip netip.Addr) (waiting string, err error) {
 	other, waiting, err := r.need(ctx, rule, s, &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	if err == nil && other != nil && other.Spec.Type != kubeovnv1.VipTypeSwitchLB {
-		s.problem = inUse("vip: %s is held by Vip %s, which is not of type %s: choose another address, or create that Vip with this type",
+		s.problem = validation.InUse("vip: %s is held by Vip %s, which is not of type %s: choose another address, or create that Vip with this type",
 			vip, name, kubeovnv1.VipTypeSwitchLB)
 	}
 	return waiting, err

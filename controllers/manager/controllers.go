@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -48,7 +47,7 @@ func (p *process) addControllers(ctx context.Context, engine *northbound.Engine)
 	}
 	for _, r := range append(p.restored(), derived...) {
 		if err := r.SetupWithManager(ctx, p.manager); err != nil {
-			return err
+			return fmt.Errorf("set up %T: %w", r, err)
 		}
 	}
 	return nil
@@ -81,11 +80,7 @@ func (p *process) derived() ([]controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients, err := kubernetes.NewForConfig(p.config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client of Leases: %w", err)
-	}
-	leases, err := gateway.NewLeaseStates(clients.CoordinationV1().RESTClient(), p.options.Own.Namespace)
+	leases, err := gateway.NewLeaseStates(p.clients.CoordinationV1().RESTClient(), p.options.Own.Namespace)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -39,11 +38,7 @@ const (
 // reportHealth updates the condition v1alpha1.PodConditionNorthbound of the process's own pod until ctx ends. The operator reads the
 // condition.
 func (p *process) reportHealth(ctx context.Context, engine *northbound.Engine) error {
-	clients, err := kubernetes.NewForConfig(p.config)
-	if err != nil {
-		return fmt.Errorf("make a client of pods: %w", err)
-	}
-	pods := clients.CoreV1().Pods(p.options.Own.Namespace)
+	pods := p.clients.CoreV1().Pods(p.options.Own.Namespace)
 	ticker := time.NewTicker(healthPeriod)
 	defer ticker.Stop()
 	var reported corev1.PodCondition

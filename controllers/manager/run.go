@@ -20,6 +20,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -105,6 +106,7 @@ type process struct {
 	options  Options
 	config   *rest.Config
 	manager  ctrl.Manager
+	clients  kubernetes.Interface
 	log      logr.Logger
 	shared   *reconciler.Shared
 	pods     *pod.Reconciler
@@ -125,6 +127,9 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	config.DisableCompression = true
 	p := &process{options: o, config: config, log: ctrl.Log.WithName("controller")}
 	var err error
+	if p.clients, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("make a client of pods and Leases: %w", err)
+	}
 	if p.manager, err = p.newManager(); err != nil {
 		return err
 	}

@@ -5,10 +5,7 @@ package manager
 
 import (
 	"context"
-	"fmt"
 	"time"
-
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
@@ -25,11 +22,7 @@ func (p *process) reportWritten(ctx context.Context, clusterID string) error {
 	if err != nil || clusterID == "" {
 		return nil
 	}
-	clients, err := kubernetes.NewForConfig(p.config)
-	if err != nil {
-		return fmt.Errorf("make a client of pods: %w", err)
-	}
-	label := podlabel.Label{Pods: clients.CoreV1().Pods(p.options.Own.Namespace), Pod: p.options.Own.Pod, Key: podlabel.NorthboundWritten, Log: p.log}
+	label := podlabel.Label{Pods: p.clients.CoreV1().Pods(p.options.Own.Namespace), Pod: p.options.Own.Pod, Key: podlabel.NorthboundWritten, Log: p.log}
 	label.Put(ctx, clusterID)
 	p.log.Info("the objects of the start are written", "clusterID", clusterID, "failing", failing)
 	return nil

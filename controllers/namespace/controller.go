@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -35,18 +36,15 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Namespace{}, indexSubnet, subnetsOf); err != nil {
 		return fmt.Errorf("index namespaces by subnet: %w", err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	onSpec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	return ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Namespace{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&kubeovnv1.Subnet{}, enqueue(r.bySubnet)).
-		Watches(&kubeovnv1.Vpc{}, enqueue(r.byVpc)).
-		Watches(&kubeovnv1.IPPool{}, enqueue(byPool)).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.bySubnet), onSpec).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.byVpc), onSpec).
+		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(byPool), onSpec).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of namespaces: %w", err)
-	}
-	return nil
 }
 
 // Reconcile writes the annotations of one namespace.

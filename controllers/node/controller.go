@@ -53,7 +53,7 @@ type Reconciler struct {
 // SetupWithManager registers the reconciler. Changes of the node, its IP object and the join subnet wake it, as does drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	r.leases.Allocator = r.Allocator
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode), r.byOthers())).
 		WatchesRawSource(join.Holder(nodeOf).Source(mgr.GetCache(), r.Gate, changedIP)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
@@ -64,10 +64,6 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 			reconciler.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of nodes: %w", err)
-	}
-	return nil
 }
 
 // nodeView is the part of a node that the reconciler depends on. It excludes heartbeats.

@@ -119,7 +119,7 @@ func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Leas
 // it to the default VPC.
 func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
 	if vpc := lookup.VpcOf(subnet); vpc != kubeovnv1.DefaultVpc {
-		return reservation.Invalid("subnet %s is of VPC %s: create an OvnEip of one of VPC %s, by which clients outside come", subnet.Name, vpc, kubeovnv1.DefaultVpc)
+		return validation.Invalid("subnet %s is of VPC %s: create an OvnEip of one of VPC %s, by which clients outside come", subnet.Name, vpc, kubeovnv1.DefaultVpc)
 	}
 	return nil
 }

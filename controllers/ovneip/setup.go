@@ -10,7 +10,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,43 +38,26 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.RouterLBRule{}, indexEip, eipOf); err != nil {
 		return fmt.Errorf("index RouterLBRules by OvnEip: %w", err)
 	}
-	err = ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.RouterLBRule{}, usedBy).
+		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(usedBy), builder.WithPredicates(k8s.Changed(nameOfEip))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of OvnEips: %w", err)
-	}
-	return nil
 }
 
+func nameOfEip(rule *kubeovnv1.RouterLBRule) string { return rule.Spec.OvnEip }
+
 func eipOf(o client.Object) []string {
-	if name := o.(*kubeovnv1.RouterLBRule).Spec.OvnEip; name != "" {
+	if name := nameOfEip(o.(*kubeovnv1.RouterLBRule)); name != "" {
 		return []string{name}
 	}
 	return nil
 }
 
-// usedBy enqueues the OvnEip of a rule that is created or deleted. If a rule changes its OvnEip, usedBy enqueues both.
-var usedBy = handler.Funcs{
-	CreateFunc: func(_ context.Context, e event.CreateEvent, q k8s.Queue) { add(q, eipOf(e.Object)) },
-	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) { add(q, eipOf(e.Object)) },
-	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q k8s.Queue) {
-		before, after := e.ObjectOld.(*kubeovnv1.RouterLBRule).Spec.OvnEip, e.ObjectNew.(*kubeovnv1.RouterLBRule).Spec.OvnEip
-		if before != after {
-			add(q, append(eipOf(e.ObjectOld), eipOf(e.ObjectNew)...))
-		}
-	},
-}
-
-func add(q k8s.Queue, names []string) {
-	for _, name := range names {
-		q.Add(k8s.Request(name))
-	}
-}
+// usedBy returns the OvnEip that a rule uses.
+func usedBy(_ context.Context, o client.Object) []reconcile.Request { return k8s.Requests(eipOf(o)...) }
 
 func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
 	return k8s.Listed(ctx, r.Client, &kubeovnv1.OvnEipList{}, client.MatchingFields{indexSubnet: o.GetName()})

@@ -192,11 +192,8 @@ func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place
 	}
 	for i := range s.eips.Items {
 		eip := &s.eips.Items[i]
-		for _, text := range []string{eip.Status.V4IP, eip.Status.V6IP} {
-			if a, err := ipfamily.ParseAddr(text); err == nil {
-				add(translate.OvnEipHolder(eip.Name), cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet), []netip.Addr{a})
-			}
-		}
+		add(translate.OvnEipHolder(eip.Name), cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet),
+			ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP))
 	}
 	ips, err := rules.retained(ctx)
 	if err != nil {

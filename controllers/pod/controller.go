@@ -184,7 +184,7 @@ func (r *Reconciler) wait(ctx context.Context, o client.Object, key types.Namesp
 	r.latencies.end(o.GetUID())
 	again, news := r.pending.add(key, o.GetUID(), p)
 	if again {
-		r.pending.Add(ctrl.Request{NamespacedName: key})
+		r.pending.AddKey(key)
 	}
 	switch {
 	case !news:

@@ -91,7 +91,7 @@ func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod 
 			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to a pod: delete the pod, or choose another name for the machine",
 				leases.PortOf(r.portKey(pod))))
 		}
-		r.pending.Add(ctrl.Request{NamespacedName: r.portKey(pod)})
+		r.pending.AddKey(r.portKey(pod))
 		return nil, nil, true, nil
 	}
 	pods, err := r.runners(ctx, key)

@@ -10,10 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -64,28 +62,17 @@ func (r *Reconciler) isNodes(ctx context.Context, port string) (bool, error) {
 	return err == nil, nil
 }
 
-// onNode enqueues the pod whose port name conflicts with a node that joins or is deleted.
-func (r *Reconciler) onNode() handler.EventHandler {
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) {
-			r.enqueueNamesake(ctx, e.Object.GetName(), q)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) {
-			r.enqueueNamesake(ctx, e.Object.GetName(), q)
-		},
-	}
-}
-
-// enqueueNamesake enqueues the pod, or the virtual machine, whose port name equals a node's.
-func (r *Reconciler) enqueueNamesake(ctx context.Context, node string, q k8s.Queue) {
-	port := translate.NodePort(node)
+// onNode returns the pod, or the virtual machine, whose port name conflicts with the port name of a node that joins or is deleted.
+func (r *Reconciler) onNode(ctx context.Context, node client.Object) []reconcile.Request {
+	port := translate.NodePort(node.GetName())
 	namespace, name, ok := translate.PodOfPort(port)
 	if !ok {
-		return
+		return nil
 	}
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	lease, held := r.Allocator.Lookup(port)
 	if held && !leases.OfNode(lease) || r.Client.Get(ctx, key, &corev1.Pod{}, client.UnsafeDisableDeepCopy) == nil {
-		q.Add(ctrl.Request{NamespacedName: key})
+		return []reconcile.Request{k8s.RequestOf(key)}
 	}
+	return nil
 }

@@ -39,13 +39,13 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 }
 
 func TestRequestsFromBeforeTheStartAreKept(t *testing.T) {
-	var f requestSource
-	f.Add(ctrl.Request{NamespacedName: key("early")})
+	var f k8s.RequestSource
+	f.AddKey(key("early"))
 	q := newQueue(t)
 	if err := f.Start(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-	f.Add(ctrl.Request{NamespacedName: key("late")})
+	f.AddKey(key("late"))
 	expect(t, "requests", controllertest.Drain(q), "early", "late")
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -21,12 +20,6 @@ const wakeDelay = 100 * time.Millisecond
 // wokenAtOnce is the number of pods that are retried at a time when they wait for any address of a full subnet, unless more addresses are
 // free.
 const wokenAtOnce = 32
-
-// requestSource is a k8s.RequestSource of requests.
-type requestSource struct{ k8s.RequestSource }
-
-// Add enqueues req. It never blocks.
-func (f *requestSource) Add(req ctrl.Request) { f.AddKey(req.NamespacedName) }
 
 // problem is the reason why a pod gets no address, as a message for its user.
 type problem struct {
@@ -44,7 +37,7 @@ func (p *problem) Error() string { return p.message }
 
 // pendingPods lists the pods without an address. A change that may solve a pod's problem retries it.
 type pendingPods struct {
-	requestSource
+	k8s.RequestSource
 
 	mu       sync.Mutex
 	pods     map[types.NamespacedName]pendingPod
@@ -143,7 +136,7 @@ func (w *pendingPods) wakeSubnet(subnet string) {
 		}
 		pod.tried = w.changes
 		w.pods[key] = pod
-		w.Add(ctrl.Request{NamespacedName: key})
+		w.AddKey(key)
 	}
 	if w.due[subnet] {
 		time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
@@ -163,7 +156,7 @@ func (w *pendingPods) wake(which func(types.NamespacedName) bool) {
 	defer w.mu.Unlock()
 	for key := range w.pods {
 		if which(key) {
-			w.Add(ctrl.Request{NamespacedName: key})
+			w.AddKey(key)
 		}
 	}
 }

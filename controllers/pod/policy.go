@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -102,6 +101,6 @@ func (r *Reconciler) indexLabels(before, after *corev1.Pod) {
 // setsChanged enqueues the pods whose membership changed. It never blocks.
 func (r *Reconciler) setsChanged(c podset.Changes) {
 	for _, key := range c.Pods {
-		r.pending.Add(ctrl.Request{NamespacedName: key})
+		r.pending.AddKey(key)
 	}
 }

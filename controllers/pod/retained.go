@@ -171,7 +171,7 @@ func (r *Reconciler) restoreRetained(ctx context.Context, live client.Reader) er
 		}
 		found[ip.Name] = ip
 		r.restoreOne(ctx, ip)
-		r.pending.Add(ctrl.Request{NamespacedName: leases.KeyOf(ip.Name)})
+		r.pending.AddKey(leases.KeyOf(ip.Name))
 	}
 	r.ipObjects.SetEarly(found)
 	return nil

@@ -5,6 +5,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/metadata"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -48,7 +50,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	r.ipObjects = ipobject.Writer{
 		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Retained: &r.retained, Gate: r.Gate, Pace: r.IPWritePace,
-		PodAt: r.podAt, TypeOf: r.podTypeOf, Decide: r.pending.Add,
+		PodAt: r.podAt, TypeOf: r.podTypeOf, Decide: r.pending.AddKey,
 		Warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
@@ -60,17 +62,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
 		Watches(&kubeovnv1.IPPool{}, r.onSpec()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
-		Watches(&corev1.Node{}, r.onNode()).
-		WatchesRawSource(&r.pending.requestSource).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.ComesOrGoes)).
+		WatchesRawSource(&r.pending.RequestSource).
 		WatchesRawSource(r.Gate.After(r.followMachines(pods))).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, reconciler.OwnersOf(r.Northbound, translate.KindPod))).
 		WithOptions(r.Gate.Workers(r.Workers)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("add the controller of pods: %w", err)
-	}
-	return r.ipObjects.SetupWithManager(mgr)
+	return errors.Join(err, r.ipObjects.SetupWithManager(mgr))
 }
 
 func subnetOf(o client.Object) []string {

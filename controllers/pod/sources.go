@@ -107,12 +107,7 @@ func (s *restoration) vpcGatewayClaims() iter.Seq[claim] {
 			if vpc.Status.Transit == nil || s.held(port) {
 				continue
 			}
-			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet}
-			for _, text := range vpc.Status.Transit.Addresses {
-				if address, err := ipfamily.ParseAddr(text); err == nil {
-					lease.Addresses = append(lease.Addresses, address)
-				}
-			}
+			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: ipfamily.ValidAddrs(vpc.Status.Transit.Addresses...)}
 			if len(lease.Addresses) > 0 && !yield(claim{port: port, lease: lease, from: "status"}) {
 				return
 			}

@@ -4,6 +4,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -46,12 +47,7 @@ func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []ne
 	if len(asked) == 0 {
 		return nil, nil
 	}
-	var offered []netip.Addr
-	for _, written := range subnet.Spec.Vips {
-		if vip, err := ipfamily.ParseAddr(written); err == nil {
-			offered = append(offered, vip)
-		}
-	}
+	offered := ipfamily.ValidAddrs(subnet.Spec.Vips...)
 	for _, address := range asked {
 		if slices.Contains(offered, address) {
 			shared = append(shared, address)
@@ -110,12 +106,7 @@ func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip
 	return vip, "", nil
 }
 
-func vipSubnet(vip *kubeovnv1.Vip) string {
-	if vip.Spec.Subnet == "" {
-		return kubeovnv1.DefaultSubnet
-	}
-	return vip.Spec.Subnet
-}
+func vipSubnet(vip *kubeovnv1.Vip) string { return cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet) }
 
 func subnetsOf(vip *kubeovnv1.Vip) []string {
 	if vip == nil {
@@ -129,13 +120,7 @@ func vipAddresses(vip *kubeovnv1.Vip) []netip.Addr {
 	if vip == nil {
 		return nil
 	}
-	var addresses []netip.Addr
-	for _, text := range []string{vip.Status.V4IP, vip.Status.V6IP} {
-		if a, err := ipfamily.ParseAddr(text); err == nil {
-			addresses = append(addresses, a)
-		}
-	}
-	return addresses
+	return ipfamily.ValidAddrs(vip.Status.V4IP, vip.Status.V6IP)
 }
 
 // shared returns the addresses of the Vips that a pod shares in its subnet. Only a port with port security needs them.
@@ -220,7 +205,7 @@ func (r *Reconciler) onVip() handler.EventHandler {
 func (r *Reconciler) followVips() {
 	r.Vips.Notify(func(_ string, user vipusers.User) {
 		if user.Use&vipusers.Shared != 0 {
-			r.pending.Add(ctrl.Request{NamespacedName: user.Pod})
+			r.pending.AddKey(user.Pod)
 		}
 	})
 }

@@ -42,17 +42,13 @@ type clusterReconciler struct {
 
 // setup adds the controller of the kind. follow adds the events of its own objects.
 func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named(strings.ToLower(r.kind.name)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(&r.requests).
 		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind.name)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of kind %s: %w", r.kind.name, err)
-	}
-	return nil
 }
 
 // get returns a policy, nil if it does not exist. known is false while it is unknown whether the kind is defined.

@@ -73,9 +73,6 @@ func (r *Reconciler) setupOptional(mgr ctrl.Manager) error {
 		Complete(r.Gate.Reconciler(reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			return ctrl.Result{}, r.reconcileDefinition(ctx, mgr, r.defines(req.Name))
 		})))
-	if err != nil {
-		return fmt.Errorf("set up the controller of definitions of policies: %w", err)
-	}
 	for _, c := range r.optional {
 		err = errors.Join(err, c.setup(mgr))
 	}

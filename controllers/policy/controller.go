@@ -84,10 +84,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			reconciler.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of NetworkPolicies: %w", err)
-	}
-	return errors.Join(r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupOptional(mgr))
+	return errors.Join(err, r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupOptional(mgr))
 }
 
 // changed enqueues the sets and policies that a change of the index affects. It never blocks.

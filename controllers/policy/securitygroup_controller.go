@@ -14,7 +14,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,18 +38,13 @@ func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.SecurityGroup{}, indexRemote, remotesOf); err != nil {
 		return fmt.Errorf("index security groups by the groups that they name: %w", err)
 	}
-	comeOrGo := predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.SecurityGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.SecurityGroup{}, handler.EnqueueRequestsFromMapFunc(r.groupsThatName), builder.WithPredicates(comeOrGo)).
+		Watches(&kubeovnv1.SecurityGroup{}, handler.EnqueueRequestsFromMapFunc(r.groupsThatName), builder.WithPredicates(k8s.ComesOrGoes)).
 		WatchesRawSource(&r.groups).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindSecurityGroup)).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileGroup)))
-	if err != nil {
-		return fmt.Errorf("set up the controller of security groups: %w", err)
-	}
-	return nil
 }
 
 func remotesOf(o client.Object) []string {

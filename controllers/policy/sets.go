@@ -35,7 +35,7 @@ import (
 // setupSets adds the controller of sets of pods. It also forwards namespaces to the index, because no other controller follows their
 // labels.
 func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("podset").
 		WatchesRawSource(&r.sets).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
@@ -45,10 +45,6 @@ func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 			reconciler.OwnersOf(r.Northbound, translate.KindPodSet), r.inUse)).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileSet)))
-	if err != nil {
-		return fmt.Errorf("set up the controller of sets of pods: %w", err)
-	}
-	return nil
 }
 
 // onNamespace updates the index. It enqueues nothing: the index reports the affected sets and policies (changed).
@@ -141,7 +137,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return k8s.Requests(isolation)
 	})
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("isolation").
 		Watches(&corev1.Node{}, one, builder.WithPredicates(k8s.Changed(addressesOf))).
 		WatchesRawSource(source.Func(func(_ context.Context, q k8s.Queue) error {
@@ -156,10 +152,6 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindIsolation)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileIsolation)))
-	if err != nil {
-		return fmt.Errorf("set up the controller of what passes whatever policies say: %w", err)
-	}
-	return nil
 }
 
 // reconcileIsolation applies the rows of traffic that passes regardless of policies. They exist while there is any policy or any pod in a

@@ -53,12 +53,7 @@ func (r *Reconciler) balanced(ctx context.Context, subnet string) ([]netip.Addr,
 	for i := range eips.Items {
 		texts = append(texts, eips.Items[i].Status.V4IP, eips.Items[i].Status.V6IP)
 	}
-	var addrs []netip.Addr
-	for _, text := range texts {
-		if a, err := ipfamily.ParseAddr(text); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
+	addrs := ipfamily.ValidAddrs(texts...)
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return addrs, nil
 }

@@ -47,14 +47,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	b := ctrl.NewControllerManagedBy(mgr)
 	if r.ServiceCIDRs.Served() {
-		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.aroundServices), builder.WithPredicates(comesOrGoes))
+		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.aroundServices), builder.WithPredicates(k8s.ComesOrGoes))
 	}
-	err := b.
+	return b.
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.affectedSubnets), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(comesOrGoes)).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(k8s.ComesOrGoes)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.selectors), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
@@ -69,10 +69,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, reconciler.OwnersOf(r.Northbound, translate.KindSubnet))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of subnets: %w", err)
-	}
-	return nil
 }
 
 // vpcView holds the fields of a VPC that the reconciler uses. It includes links in status, because a subnet may wait for the removal of a
@@ -95,20 +91,20 @@ func (r *Reconciler) affectedSubnets(ctx context.Context, o client.Object) []rec
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
 	requests := append(r.overlapping(ctx, lookup.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
 	if changed.Name == kubeovnv1.JoinSubnet {
-		requests = append(requests, r.privateOnes(ctx)...)
+		requests = append(requests, r.subnetsOf(ctx, kubeovnv1.DefaultVpc, func(s *kubeovnv1.Subnet) bool { return s.Spec.Private })...)
 	}
 	return slices.DeleteFunc(requests, func(req reconcile.Request) bool { return req.Name == changed.Name })
 }
 
-// privateOnes returns requests for the private subnets of the default VPC.
-func (r *Reconciler) privateOnes(ctx context.Context) []reconcile.Request {
-	subnets, err := r.Networks.SubnetsOf(ctx, kubeovnv1.DefaultVpc)
+// subnetsOf returns requests for the subnets of a VPC that which selects.
+func (r *Reconciler) subnetsOf(ctx context.Context, vpc string, which func(*kubeovnv1.Subnet) bool) []reconcile.Request {
+	subnets, err := r.Networks.SubnetsOf(ctx, vpc)
 	if err != nil {
 		return nil // the cache is stopping
 	}
 	var requests []reconcile.Request
 	for i := range subnets {
-		if subnets[i].Spec.Private {
+		if which(&subnets[i]) {
 			requests = append(requests, k8s.Request(subnets[i].Name))
 		}
 	}
@@ -127,9 +123,6 @@ func (r *Reconciler) aroundVpc(ctx context.Context, o client.Object) []reconcile
 	return slices.Concat(requests, r.overlapping(ctx, vpc.Name, router.Networks()), r.boundOtherwise(ctx, vpc))
 }
 
-// comesOrGoes selects the creation and the deletion of an object.
-var comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
-
 // deleted selects the deletion of an object.
 var deleted = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
@@ -138,15 +131,7 @@ var deleted = predicate.Funcs{
 
 // inVpc enqueues the subnets of a VPC.
 func (r *Reconciler) inVpc(ctx context.Context, o client.Object) []reconcile.Request {
-	subnets, err := r.Networks.SubnetsOf(ctx, o.GetName())
-	if err != nil {
-		return nil // the cache is stopping
-	}
-	requests := make([]reconcile.Request, 0, len(subnets))
-	for i := range subnets {
-		requests = append(requests, k8s.Request(subnets[i].Name))
-	}
-	return requests
+	return r.subnetsOf(ctx, o.GetName(), func(*kubeovnv1.Subnet) bool { return true })
 }
 
 // boundOtherwise returns requests for the subnets of a custom VPC whose condition NamespacesBound is stale.
@@ -154,17 +139,7 @@ func (r *Reconciler) boundOtherwise(ctx context.Context, vpc *kubeovnv1.Vpc) []r
 	if vpc.Name == kubeovnv1.DefaultVpc {
 		return nil
 	}
-	subnets, err := r.Networks.SubnetsOf(ctx, vpc.Name)
-	if err != nil {
-		return nil // the cache is stopping
-	}
-	var requests []reconcile.Request
-	for i := range subnets {
-		if r.isBoundOtherwise(ctx, &subnets[i], vpc) {
-			requests = append(requests, k8s.Request(subnets[i].Name))
-		}
-	}
-	return requests
+	return r.subnetsOf(ctx, vpc.Name, func(s *kubeovnv1.Subnet) bool { return r.isBoundOtherwise(ctx, s, vpc) })
 }
 
 // aroundNode enqueues the subnets that contain addresses of a node.

@@ -4,7 +4,6 @@
 package subnet
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -31,7 +30,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 		was, is := translate.VpcOfRouterPort(port, s.Name), lookup.VpcOf(s)
 		if was != is {
 			if held := r.holders(s.Name, func(netip.Addr) bool { return true }); len(held) > 0 {
-				return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete their owners, or create another subnet",
+				return validation.InUse("vpc cannot change from %s to %s while addresses are in use: %s: delete their owners, or create another subnet",
 					was, is, listed(held))
 			}
 		}
@@ -49,10 +48,10 @@ func cutOff(s *kubeovnv1.Subnet, network validation.Network, held []ipam.Holder)
 	case len(held) == 0:
 		return nil
 	case len(out) > 0:
-		return inUse("cidrBlock %s leaves out addresses in use: %s: delete their owners, or choose a cidrBlock that holds them",
+		return validation.InUse("cidrBlock %s leaves out addresses in use: %s: delete their owners, or choose a cidrBlock that holds them",
 			s.Spec.CIDRBlock, listed(out))
 	}
-	return inUse("gateway is in use: %s: delete its owner, or choose another one", listed(held))
+	return validation.InUse("gateway is in use: %s: delete its owner, or choose another one", listed(held))
 }
 
 func outside(a netip.Addr, network validation.Network) bool {
@@ -66,10 +65,6 @@ func isGateway(a netip.Addr, network validation.Network) bool {
 // holders returns the holders of addresses of a subnet that match, without the querier of the subnet.
 func (r *Reconciler) holders(subnet string, meant func(netip.Addr) bool) []ipam.Holder {
 	return slices.DeleteFunc(r.Allocator.Holders(subnet, meant), func(h ipam.Holder) bool { return h.Port == translate.QuerierHolder(subnet) })
-}
-
-func inUse(format string, args ...any) *validation.Problem {
-	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
 }
 
 // listed returns a text with the first of the held addresses.

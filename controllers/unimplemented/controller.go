@@ -67,10 +67,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if !watched {
 		return nil
 	}
-	if err := b.Complete(r); err != nil {
-		return fmt.Errorf("set up the controller of kubeovnv1.UnimplementedKinds: %w", err)
-	}
-	return nil
+	return b.Complete(r)
 }
 
 // Reconcile brings the status of one object up to date, or removes the finalizers of a deleted one.

@@ -44,10 +44,10 @@ func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 		return s.problem
 	}
 	if _, err := vipusers.Selector(vip); err != nil {
-		return reservation.Invalid("%v", err)
+		return validation.Invalid("%v", err)
 	}
 	if len(vip.Spec.Selector) > 0 && vip.Spec.Namespace == "" {
-		return reservation.Invalid("selector selects pods of namespace, which is empty: set it")
+		return validation.Invalid("selector selects pods of namespace, which is empty: set it")
 	}
 	return nil
 }

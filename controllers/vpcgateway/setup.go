@@ -64,11 +64,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if r.ServiceCIDRs.Served() {
 		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	}
-	err = b.
+	return b.
 		Named("transit").
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet(), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(join.Holder(vpcOf).Source(mgr.GetCache(), r.Gate, predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(&r.moved).
 		WatchesRawSource(r.leases.Source()).
@@ -77,10 +77,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			reconciler.OwnersOf(r.Northbound, translate.KindVpcGateway), join.Holder(vpcOf).All(r.Client))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of ways out of VPCs: %w", err)
-	}
-	return nil
 }
 
 // vpcView holds the fields of a Vpc that the reconciler depends on: its spec, and the fields in status that it writes.
@@ -109,21 +105,12 @@ type nodeView struct {
 }
 
 func viewNode(n *corev1.Node) nodeView {
-	return nodeView{state: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(joinAddresses(n))}
+	return nodeView{state: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(join.AddressesOf(n))}
 }
 
-// onNode enqueues the VPCs that use a node, and VPCs that lack a node.
-func (r *Reconciler) onNode() handler.EventHandler {
-	enqueue := func(ctx context.Context, q k8s.Queue, node string) {
-		for _, vpc := range append(r.carriedBy(ctx, node), r.carriedBy(ctx, "")...) {
-			q.Add(k8s.Request(vpc))
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) { enqueue(ctx, q, e.Object.GetName()) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) { enqueue(ctx, q, e.ObjectNew.GetName()) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q k8s.Queue) { enqueue(ctx, q, e.Object.GetName()) },
-	}
+// onNode returns the VPCs that use a node, and VPCs that lack a node.
+func (r *Reconciler) onNode(ctx context.Context, node client.Object) []reconcile.Request {
+	return k8s.Requests(append(r.carriedBy(ctx, node.GetName()), r.carriedBy(ctx, "")...)...)
 }
 
 // carriedBy returns the VPCs with a node in their pair; for the empty name, the VPCs that lack a node.

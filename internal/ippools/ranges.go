@@ -5,7 +5,6 @@ package ippools
 
 import (
 	"cmp"
-	"fmt"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -51,10 +50,8 @@ func overlapWith(ranges []ipfamily.Range, older []Pool) *validation.Problem {
 		for _, r := range ranges {
 			for _, s := range o.Ranges {
 				if r.Overlaps(s) {
-					return &validation.Problem{
-						Reason:  validation.ReasonIPsConflict,
-						Message: fmt.Sprintf("ips: %s overlaps with %s of the older IPPool %s: change one of them", r, s, o.Name),
-					}
+					return validation.Problemf(validation.ReasonIPsConflict,
+						"ips: %s overlaps with %s of the older IPPool %s: change one of them", r, s, o.Name)
 				}
 			}
 		}

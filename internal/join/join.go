@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -157,4 +158,13 @@ func (l *Leases) whoWaits(subnet string) []string {
 		}
 	}
 	return objects
+}
+
+// AddressesOf returns a node's addresses on the join subnet, or nil before they are allocated.
+func AddressesOf(node *corev1.Node) []netip.Addr {
+	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
+	if err != nil || !network.Allocated {
+		return nil
+	}
+	return network.Addresses
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -45,13 +44,12 @@ func Object(name string, lease ipam.Lease) *kubeovnv1.IP {
 
 // Record creates or updates an IP object.
 func Record(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
-	ip := &kubeovnv1.IP{}
-	err := c.Get(ctx, client.ObjectKeyFromObject(want), ip)
-	if apierrors.IsNotFound(err) {
-		return create(ctx, c, want)
-	}
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, c, client.ObjectKeyFromObject(want))
 	if err != nil {
 		return fmt.Errorf("get IP %s: %w", want.Name, err)
+	}
+	if ip == nil {
+		return create(ctx, c, want)
 	}
 	base := ip.DeepCopy()
 	if ip.Spec.Subnet != want.Spec.Subnet || ip.Spec.IPAddress != want.Spec.IPAddress || ip.Spec.MACAddress != want.Spec.MACAddress {
@@ -89,13 +87,11 @@ func replace(ctx context.Context, c client.Client, have, want *kubeovnv1.IP) err
 
 // Forget deletes an IP object, unless ours returns false for it.
 func Forget(ctx context.Context, c client.Client, name string, ours func(*kubeovnv1.IP) bool) error {
-	ip := &kubeovnv1.IP{}
-	if err := c.Get(ctx, client.ObjectKey{Name: name}, ip); apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, c, client.ObjectKey{Name: name})
+	if err != nil {
 		return fmt.Errorf("get IP %s: %w", name, err)
 	}
-	if !ours(ip) {
+	if ip == nil || !ours(ip) {
 		return nil
 	}
 	if err := client.IgnoreNotFound(c.Delete(ctx, ip)); err != nil {

@@ -9,6 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
+// ComesOrGoes passes creations and deletions, and no updates.
+var ComesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+
 // Changed passes all creations and deletions, and updates in which the result of view differs. view returns the fields that the
 // watcher reads.
 func Changed[T client.Object, V comparable](view func(T) V) predicate.Predicate {

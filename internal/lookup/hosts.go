@@ -65,11 +65,7 @@ func IsOfAPIServer(slice client.Object) bool {
 func EndpointAddresses(slice *discoveryv1.EndpointSlice) []netip.Addr {
 	var addrs []netip.Addr
 	for _, endpoint := range slice.Endpoints {
-		for _, a := range endpoint.Addresses {
-			if addr, err := ipfamily.ParseAddr(a); err == nil {
-				addrs = append(addrs, addr)
-			}
-		}
+		addrs = append(addrs, ipfamily.ValidAddrs(endpoint.Addresses...)...)
 	}
 	return addrs
 }

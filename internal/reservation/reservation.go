@@ -101,7 +101,7 @@ func (w Request) request() (ipam.Request, *validation.Problem) {
 		addresses, err = Addresses(w.StatusAddresses)
 	}
 	if err != nil {
-		return request, Invalid("addresses: %v", err)
+		return request, validation.Invalid("addresses: %v", err)
 	}
 	request.Addresses = addresses
 	for _, a := range addresses {
@@ -109,7 +109,7 @@ func (w Request) request() (ipam.Request, *validation.Problem) {
 	}
 	if text := cmp.Or(w.SpecMAC, w.StatusMAC); text != "" {
 		if request.MAC, err = kubeovnv1.ParseMAC(text); err != nil {
-			return request, Invalid("macAddress: %v", err)
+			return request, validation.Invalid("macAddress: %v", err)
 		}
 	}
 	return request, nil
@@ -150,15 +150,6 @@ func Texts(addresses []netip.Addr, before [2]string) [2]string {
 	return before
 }
 
-// Invalid returns a problem of a field.
-func Invalid(format string, args ...any) *validation.Problem {
-	return &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(format, args...)}
-}
-
-func taken(format string, args ...any) *validation.Problem {
-	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
-}
-
 // checkSubnet returns a problem if the subnet cannot provide the requested addresses.
 func (d Reserver) checkSubnet(
 	ctx context.Context, w Request, request ipam.Request, check func(*kubeovnv1.Subnet) *validation.Problem,
@@ -168,20 +159,18 @@ func (d Reserver) checkSubnet(
 	case err != nil:
 		return nil, fmt.Errorf("get subnet %s: %w", w.Subnet, err)
 	case w.Subnet == kubeovnv1.JoinSubnet:
-		return Invalid("subnet %s is for nodes: create %s of another one", w.Subnet, w.What), nil
+		return validation.Invalid("subnet %s is for nodes: create %s of another one", w.Subnet, w.What), nil
 	case subnet == nil:
-		return &validation.Problem{
-			Reason: validation.ReasonSubnetMissing, Message: fmt.Sprintf("subnet %s does not exist: create it, or %s of another one", w.Subnet, w.What),
-		}, nil
+		return validation.Problemf(validation.ReasonSubnetMissing, "subnet %s does not exist: create it, or %s of another one", w.Subnet, w.What), nil
 	case !lookup.OnFirstNetwork(subnet):
-		return Invalid("subnet %s is of provider %s: create %s of one of provider %s", subnet.Name, subnet.Spec.Provider, w.What, kubeovnv1.ProviderOVN), nil
+		return validation.Invalid("subnet %s is of provider %s: create %s of one of provider %s", subnet.Name, subnet.Spec.Provider, w.What, kubeovnv1.ProviderOVN), nil
 	case subnet.DeletionTimestamp != nil:
-		return Invalid("subnet %s is being deleted: create %s of another one", subnet.Name, w.What), nil
+		return validation.Invalid("subnet %s is being deleted: create %s of another one", subnet.Name, w.What), nil
 	case !k8s.ViewSubnet(subnet).Validated:
 		return nil, fmt.Errorf("%w for subnet %s, whose condition %s gives the reason", ErrWaiting, subnet.Name, kubeovnv1.ConditionValidated)
 	}
 	if a, is := lookup.SharedAmong(&subnet.Spec, request.Addresses); is {
-		return taken("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
+		return validation.InUse("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
 	}
 	if check == nil {
 		return nil, nil
@@ -198,15 +187,15 @@ func (w Request) obstacle(err error) *validation.Problem {
 	)
 	switch {
 	case errors.As(err, &held):
-		return taken("%v: create %s with another one, or free it", held, w.What)
+		return validation.InUse("%v: create %s with another one, or free it", held, w.What)
 	case errors.As(err, &outside):
-		return Invalid("%v: create %s with one inside", outside, w.What)
+		return validation.Invalid("%v: create %s with one inside", outside, w.What)
 	case errors.As(err, &ports):
-		return taken("%v: delete pods, or create %s of another subnet", err, w.What)
+		return validation.InUse("%v: delete pods, or create %s of another subnet", err, w.What)
 	case errors.Is(err, ipam.ErrExhausted):
-		return taken("%v: delete pods, or enlarge the subnet", err)
+		return validation.InUse("%v: delete pods, or enlarge the subnet", err)
 	case errors.Is(err, ipam.ErrNoFamily):
-		return Invalid("%v: create %s without it", err, w.What)
+		return validation.Invalid("%v: create %s without it", err, w.What)
 	}
 	return nil
 }

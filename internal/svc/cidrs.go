@@ -4,6 +4,7 @@
 package svc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -50,12 +51,7 @@ func (s CIDRs) List(ctx context.Context) ([]netip.Prefix, error) {
 			all = append(all, PrefixesOf(&list.Items[i])...)
 		}
 	}
-	slices.SortFunc(all, func(a, b netip.Prefix) int {
-		if a.Bits() != b.Bits() {
-			return a.Bits() - b.Bits()
-		}
-		return a.Addr().Compare(b.Addr())
-	})
+	slices.SortFunc(all, func(a, b netip.Prefix) int { return cmp.Or(a.Bits()-b.Bits(), a.Addr().Compare(b.Addr())) })
 	var out []netip.Prefix
 	for _, cidr := range all {
 		if !slices.ContainsFunc(out, cidr.Overlaps) {

@@ -30,14 +30,14 @@ type Peer struct {
 func Conflict(cidrs []netip.Prefix, around Surroundings) *Problem {
 	for _, cidr := range cidrs {
 		if services, ok := overlapping(cidr, around.Services); ok {
-			return problem(ReasonCIDRConflict, "cidrBlock %s overlaps with the addresses of Services, %s: choose another one", cidr, services)
+			return Problemf(ReasonCIDRConflict, "cidrBlock %s overlaps with the addresses of Services, %s: choose another one", cidr, services)
 		}
 		if host, owner, ok := lowestIn(cidr, around.Hosts); ok {
-			return problem(ReasonCIDRConflict, "cidrBlock %s holds %s, the address of %s: choose another one", cidr, host, owner)
+			return Problemf(ReasonCIDRConflict, "cidrBlock %s holds %s, the address of %s: choose another one", cidr, host, owner)
 		}
 		for _, peer := range around.Peers {
 			if _, ok := overlapping(cidr, peer.CIDRs); ok {
-				return problem(ReasonCIDRConflict, "cidrBlock %s overlaps with %s of subnet %s in the same VPC: choose another one",
+				return Problemf(ReasonCIDRConflict, "cidrBlock %s overlaps with %s of subnet %s in the same VPC: choose another one",
 					cidr, ipfamily.Join(peer.CIDRs), peer.Name)
 			}
 		}

@@ -24,7 +24,7 @@ const (
 // egress checks the fields for traffic of a subnet that leaves the cluster.
 func egress(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem {
 	if _, err := gateway.Parse(spec); err != nil {
-		return problem(ReasonFieldInvalid, "%v: write nodes with commas between them, each as node or node:address", err)
+		return Problemf(ReasonFieldInvalid, "%v: write nodes with commas between them, each as node or node:address", err)
 	}
 	if p := natRules(spec.NATOutgoingPolicyRules); p != nil {
 		return p
@@ -35,11 +35,11 @@ func egress(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem {
 func natRules(rules []kubeovnv1.NATOutgoingPolicyRule) *Problem {
 	for i, r := range rules {
 		if r.Action != kubeovnv1.NATOutgoingPolicyNAT && r.Action != kubeovnv1.NATOutgoingPolicyForward {
-			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].action %q: must be %s or %s", i, r.Action,
+			return Problemf(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].action %q: must be %s or %s", i, r.Action,
 				kubeovnv1.NATOutgoingPolicyNAT, kubeovnv1.NATOutgoingPolicyForward)
 		}
 		if _, err := gateway.ParseNATRule(r); err != nil {
-			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].%v: write addresses and CIDRs with commas between them", i, err)
+			return Problemf(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].%v: write addresses and CIDRs with commas between them", i, err)
 		}
 	}
 	return nil
@@ -76,21 +76,21 @@ func externalGateway(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem 
 	gateways, err := ipfamily.ParseAddrs(spec.ExternalEgressGateway)
 	switch {
 	case err != nil:
-		return problem(ReasonFieldInvalid, "externalEgressGateway: %v: write one address of each family, with a comma between them", err)
+		return Problemf(ReasonFieldInvalid, "externalEgressGateway: %v: write one address of each family, with a comma between them", err)
 	case spec.NATOutgoing:
-		return problem(ReasonFieldInvalid, "externalEgressGateway and natOutgoing exclude each other: set natOutgoing to false, or leave externalEgressGateway out")
+		return Problemf(ReasonFieldInvalid, "externalEgressGateway and natOutgoing exclude each other: set natOutgoing to false, or leave externalEgressGateway out")
 	case spec.PolicyRoutingPriority == 0 || spec.PolicyRoutingPriority > maxRulePriority:
-		return problem(ReasonFieldInvalid, "policyRoutingPriority %d: externalEgressGateway takes one from 1 to %d", spec.PolicyRoutingPriority, maxRulePriority)
+		return Problemf(ReasonFieldInvalid, "policyRoutingPriority %d: externalEgressGateway takes one from 1 to %d", spec.PolicyRoutingPriority, maxRulePriority)
 	case spec.PolicyRoutingTableID == 0 || spec.PolicyRoutingTableID >= tableDefault && spec.PolicyRoutingTableID <= tableLocal:
-		return problem(ReasonFieldInvalid, "policyRoutingTableID %d: externalEgressGateway takes the number of a routing table that nothing else uses, not %d to %d",
+		return Problemf(ReasonFieldInvalid, "policyRoutingTableID %d: externalEgressGateway takes the number of a routing table that nothing else uses, not %d to %d",
 			spec.PolicyRoutingTableID, tableDefault, tableLocal)
 	}
 	for _, g := range gateways {
 		if slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(g) }) {
-			return problem(ReasonFieldInvalid, "externalEgressGateway %s is inside of cidrBlock: write the address of a router outside", g)
+			return Problemf(ReasonFieldInvalid, "externalEgressGateway %s is inside of cidrBlock: write the address of a router outside", g)
 		}
 		if !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return ipfamily.Of(c.Addr()) == ipfamily.Of(g) }) {
-			return problem(ReasonFieldInvalid, "externalEgressGateway %s is of a family that cidrBlock %s does not have: leave it out", g, ipfamily.Join(cidrs))
+			return Problemf(ReasonFieldInvalid, "externalEgressGateway %s is of a family that cidrBlock %s does not have: leave it out", g, ipfamily.Join(cidrs))
 		}
 	}
 	return nil

@@ -19,15 +19,15 @@ import (
 // LBRuleVIPs parses the addresses of a SwitchLBRule: at most one per family.
 func LBRuleVIPs(vip string) ([]netip.Addr, *Problem) {
 	if strings.TrimSpace(vip) == "" {
-		return nil, problem(ReasonFieldInvalid, "vip is empty: set the address that clients send to")
+		return nil, Problemf(ReasonFieldInvalid, "vip is empty: set the address that clients send to")
 	}
 	vips, err := ipfamily.ParseAddrs(vip)
 	if err != nil {
-		return nil, problem(ReasonFieldInvalid, "vip: %v", err)
+		return nil, Problemf(ReasonFieldInvalid, "vip: %v", err)
 	}
 	for _, a := range vips {
 		if unreachable(a) {
-			return nil, problem(ReasonFieldInvalid, "vip: pods cannot reach %s through a switch: choose another address", a)
+			return nil, Problemf(ReasonFieldInvalid, "vip: pods cannot reach %s through a switch: choose another address", a)
 		}
 	}
 	return vips, nil
@@ -37,22 +37,22 @@ func LBRuleVIPs(vip string) ([]netip.Addr, *Problem) {
 func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
 	switch {
 	case len(b.Ports) == 0:
-		return problem(ReasonFieldInvalid, "ports is empty: name the ports that clients send to")
+		return Problemf(ReasonFieldInvalid, "ports is empty: name the ports that clients send to")
 	case len(b.Selector) == 0 && len(b.Endpoints) == 0:
-		return problem(ReasonFieldInvalid, "there is neither selector nor endpoints: set one of them")
+		return Problemf(ReasonFieldInvalid, "there is neither selector nor endpoints: set one of them")
 	case len(b.Selector) > 0 && len(b.Endpoints) > 0:
-		return problem(ReasonFieldInvalid, "there are both selector and endpoints: leave one out")
+		return Problemf(ReasonFieldInvalid, "there are both selector and endpoints: leave one out")
 	}
 	names := map[string]bool{}
 	for i := range b.Ports {
 		name := LBRulePortName(&b.Ports[i])
 		if names[name] {
-			return problem(ReasonFieldInvalid, "ports: the name %s is used twice, or belongs to a port without a name: give each port its own", name)
+			return Problemf(ReasonFieldInvalid, "ports: the name %s is used twice, or belongs to a port without a name: give each port its own", name)
 		}
 		names[name] = true
 	}
 	if _, err := labels.ValidatedSelectorFromSet(LBRuleSelector(b)); err != nil {
-		return problem(ReasonFieldInvalid, "selector: %v", err)
+		return Problemf(ReasonFieldInvalid, "selector: %v", err)
 	}
 	return nil
 }
@@ -60,11 +60,11 @@ func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
 // RouterLBRule checks the spec of a RouterLBRule.
 func RouterLBRule(spec *kubeovnv1.RouterLBRuleSpec) *Problem {
 	if spec.OvnEip == "" {
-		return problem(ReasonFieldInvalid, "ovnEip is empty: name the OvnEip that clients send to")
+		return Problemf(ReasonFieldInvalid, "ovnEip is empty: name the OvnEip that clients send to")
 	}
 	for _, text := range spec.Endpoints {
 		if a, err := ipfamily.ParseAddr(text); err != nil || unreachable(a) {
-			return problem(ReasonFieldInvalid, "endpoints: %s is not an address of a host: choose another one", text)
+			return Problemf(ReasonFieldInvalid, "endpoints: %s is not an address of a host: choose another one", text)
 		}
 	}
 	return LBRuleBackends(&spec.LBRuleBackends)

@@ -39,6 +39,17 @@ const (
 	ReasonNextHopUnreachable = "NextHopUnreachable" // a next hop in no network of the router
 )
 
-func problem(reason, format string, args ...any) *Problem {
+// Problemf returns a problem with a formatted message.
+func Problemf(reason, format string, args ...any) *Problem {
 	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// Invalid returns a problem of a field.
+func Invalid(format string, args ...any) *Problem {
+	return Problemf(ReasonFieldInvalid, format, args...)
+}
+
+// InUse returns a problem of addresses that are in use.
+func InUse(format string, args ...any) *Problem {
+	return Problemf(ReasonAddressesInUse, format, args...)
 }

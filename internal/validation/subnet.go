@@ -49,7 +49,7 @@ func Subnet(name string, spec *kubeovnv1.SubnetSpec) (Network, *Problem) {
 	}
 	var err error
 	if n.Exclude, err = ipfamily.ParseRanges(spec.ExcludeIPs); err != nil {
-		return Network{}, problem(ReasonExcludeInvalid, "excludeIps: %v: write addresses, or ranges like 10.16.0.10..10.16.0.20", err)
+		return Network{}, Problemf(ReasonExcludeInvalid, "excludeIps: %v: write addresses, or ranges like 10.16.0.10..10.16.0.20", err)
 	}
 	if p = egress(spec, n.CIDRs); p != nil {
 		return Network{}, p
@@ -66,24 +66,24 @@ func mtu(bytes uint32, cidrs []netip.Prefix) *Problem {
 	switch {
 	case bytes == 0:
 	case ipv6 && bytes < minIPv6MTU:
-		return problem(ReasonFieldInvalid, "mtu %d is too small for IPv6: make it %d or more, or leave it out", bytes, minIPv6MTU)
+		return Problemf(ReasonFieldInvalid, "mtu %d is too small for IPv6: make it %d or more, or leave it out", bytes, minIPv6MTU)
 	case bytes < minIPv4MTU || bytes > maxMTU:
-		return problem(ReasonFieldInvalid, "mtu %d: must be from %d to %d; leave it out for the cluster's", bytes, minIPv4MTU, maxMTU)
+		return Problemf(ReasonFieldInvalid, "mtu %d: must be from %d to %d; leave it out for the cluster's", bytes, minIPv4MTU, maxMTU)
 	}
 	return nil
 }
 
 func subnetFields(name string, spec *kubeovnv1.SubnetSpec) *Problem {
 	if spec.Default && name != kubeovnv1.DefaultSubnet {
-		return problem(ReasonFieldInvalid, "default is true: only subnet %s can be the default one; set it to false", kubeovnv1.DefaultSubnet)
+		return Problemf(ReasonFieldInvalid, "default is true: only subnet %s can be the default one; set it to false", kubeovnv1.DefaultSubnet)
 	}
 	if spec.Vpc == name {
-		return problem(ReasonNameConflict, "subnet %s has the name of its VPC, and a switch and a router cannot share one: rename it", name)
+		return Problemf(ReasonNameConflict, "subnet %s has the name of its VPC, and a switch and a router cannot share one: rename it", name)
 	}
 	switch spec.GatewayType {
 	case "", kubeovnv1.GatewayDistributed, kubeovnv1.GatewayCentralized:
 	default:
-		return problem(ReasonFieldInvalid, "gatewayType %q: must be %s or %s", spec.GatewayType, kubeovnv1.GatewayDistributed, kubeovnv1.GatewayCentralized)
+		return Problemf(ReasonFieldInvalid, "gatewayType %q: must be %s or %s", spec.GatewayType, kubeovnv1.GatewayDistributed, kubeovnv1.GatewayCentralized)
 	}
 	for _, selectors := range []struct {
 		field string
@@ -91,7 +91,7 @@ func subnetFields(name string, spec *kubeovnv1.SubnetSpec) *Problem {
 	}{{"namespaceSelectors", spec.NamespaceSelectors}, {"gatewayNodeSelectors", spec.GatewayNodeSelectors}} {
 		for i := range selectors.list {
 			if _, err := metav1.LabelSelectorAsSelector(&selectors.list[i]); err != nil {
-				return problem(ReasonFieldInvalid, "%s[%d]: %v", selectors.field, i, err)
+				return Problemf(ReasonFieldInvalid, "%s[%d]: %v", selectors.field, i, err)
 			}
 		}
 	}
@@ -101,14 +101,14 @@ func subnetFields(name string, spec *kubeovnv1.SubnetSpec) *Problem {
 func subnetCIDRs(spec *kubeovnv1.SubnetSpec) ([]netip.Prefix, *Problem) {
 	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
 	if err != nil {
-		return nil, problem(ReasonCIDRInvalid, "cidrBlock: %v: write one CIDR, or one of each family with a comma between them", err)
+		return nil, Problemf(ReasonCIDRInvalid, "cidrBlock: %v: write one CIDR, or one of each family with a comma between them", err)
 	}
 	if len(cidrs) == 0 && spec.Vlan == "" && cmp.Or(spec.Provider, kubeovnv1.ProviderOVN) == kubeovnv1.ProviderOVN {
-		return nil, problem(ReasonCIDRInvalid, "cidrBlock is empty: write one CIDR, or one of each family with a comma between them")
+		return nil, Problemf(ReasonCIDRInvalid, "cidrBlock is empty: write one CIDR, or one of each family with a comma between them")
 	}
 	for _, cidr := range cidrs {
 		if special, ok := overlapping(cidr, notForPods); ok {
-			return nil, problem(ReasonCIDRInvalid, "cidrBlock %s holds addresses of %s, which no port can have: choose another one", cidr, special)
+			return nil, Problemf(ReasonCIDRInvalid, "cidrBlock %s holds addresses of %s, which no port can have: choose another one", cidr, special)
 		}
 	}
 	return cidrs, nil
@@ -140,7 +140,7 @@ func overlapping(cidr netip.Prefix, list []netip.Prefix) (netip.Prefix, bool) {
 func gateways(written string, cidrs []netip.Prefix) ([]netip.Addr, *Problem) {
 	given, err := ipfamily.ParseAddrs(written)
 	if err != nil {
-		return nil, problem(ReasonGatewayInvalid, "gateway: %v: write one address of each CIDR, with a comma between them, or leave it out", err)
+		return nil, Problemf(ReasonGatewayInvalid, "gateway: %v: write one address of each CIDR, with a comma between them, or leave it out", err)
 	}
 	out := make([]netip.Addr, 0, len(cidrs))
 	for _, cidr := range cidrs {
@@ -150,16 +150,16 @@ func gateways(written string, cidrs []netip.Prefix) ([]netip.Addr, *Problem) {
 			continue
 		}
 		if !cidr.Contains(given[i]) {
-			return nil, problem(ReasonGatewayInvalid, "gateway %s is outside of %s: write an address inside, or leave it out", given[i], cidr)
+			return nil, Problemf(ReasonGatewayInvalid, "gateway %s is outside of %s: write an address inside, or leave it out", given[i], cidr)
 		}
 		if reserved(given[i], cidr) {
-			return nil, problem(ReasonGatewayInvalid, "gateway %s is the network, broadcast or anycast address of %s: write another one, or leave it out", given[i], cidr)
+			return nil, Problemf(ReasonGatewayInvalid, "gateway %s is the network, broadcast or anycast address of %s: write another one, or leave it out", given[i], cidr)
 		}
 		out = append(out, given[i])
 		given = slices.Delete(slices.Clone(given), i, i+1)
 	}
 	if len(cidrs) > 0 && len(given) > 0 {
-		return nil, problem(ReasonGatewayInvalid, "gateway %s is of a family that cidrBlock %s does not have: leave it out", given[0], ipfamily.Join(cidrs))
+		return nil, Problemf(ReasonGatewayInvalid, "gateway %s is of a family that cidrBlock %s does not have: leave it out", given[0], ipfamily.Join(cidrs))
 	}
 	return out, nil
 }

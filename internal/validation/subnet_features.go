@@ -32,13 +32,13 @@ func SubnetFeatures(spec *kubeovnv1.SubnetSpec, network Network) (Features, *Pro
 	for i, written := range spec.AllowSubnets {
 		cidr, err := ipfamily.ParseCIDR(written)
 		if err != nil {
-			return f, problem(ReasonACLInvalid, "allowSubnets[%d]: %v: write one like 10.17.0.0/16", i, err)
+			return f, Problemf(ReasonACLInvalid, "allowSubnets[%d]: %v: write one like 10.17.0.0/16", i, err)
 		}
 		f.AllowSubnets = append(f.AllowSubnets, cidr)
 	}
 	for i := range spec.ACLs {
 		if err := acl(&spec.ACLs[i]); err != nil {
-			return f, problem(ReasonACLInvalid, "acls[%d]: %v", i, err)
+			return f, Problemf(ReasonACLInvalid, "acls[%d]: %v", i, err)
 		}
 	}
 	f.DHCPOptions = map[string]map[string]string{}
@@ -47,16 +47,16 @@ func SubnetFeatures(spec *kubeovnv1.SubnetSpec, network Network) (Features, *Pro
 	} {
 		read, err := DHCPOptions(options.family, options.text)
 		if err != nil {
-			return f, problem(ReasonDHCPInvalid, "%s: %v", options.field, err)
+			return f, Problemf(ReasonDHCPInvalid, "%s: %v", options.field, err)
 		}
 		f.DHCPOptions[options.family] = read
 	}
 	var err error
 	if f.RouterAdvertisements, err = RouterAdvertisements(spec.IPv6RAConfigs); err != nil {
-		return f, problem(ReasonRAInvalid, "ipv6RAConfigs: %v", err)
+		return f, Problemf(ReasonRAInvalid, "ipv6RAConfigs: %v", err)
 	}
 	if f.Vips, err = vips(spec.Vips, network); err != nil {
-		return f, problem(ReasonVipsInvalid, "vips: %v", err)
+		return f, Problemf(ReasonVipsInvalid, "vips: %v", err)
 	}
 	return f, nil
 }

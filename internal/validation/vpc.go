@@ -68,7 +68,7 @@ func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 			err = r.sameRoute(route)
 		}
 		if err != nil {
-			problems = append(problems, problem(ReasonRouteInvalid, "staticRoutes[%d]: %v", i, err))
+			problems = append(problems, Problemf(ReasonRouteInvalid, "staticRoutes[%d]: %v", i, err))
 			continue
 		}
 		route.Index = i
@@ -80,7 +80,7 @@ func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 			err = r.samePolicy(policy)
 		}
 		if err != nil {
-			problems = append(problems, problem(ReasonRouteInvalid, "policyRoutes[%d]: %v", i, err))
+			problems = append(problems, Problemf(ReasonRouteInvalid, "policyRoutes[%d]: %v", i, err))
 			continue
 		}
 		policy.Index = i
@@ -92,7 +92,7 @@ func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 			err = r.samePeering(peering)
 		}
 		if err != nil {
-			problems = append(problems, problem(ReasonPeeringInvalid, "vpcPeerings[%d]: %v", i, err))
+			problems = append(problems, Problemf(ReasonPeeringInvalid, "vpcPeerings[%d]: %v", i, err))
 			continue
 		}
 		peering.Index = i
@@ -240,21 +240,21 @@ func Link(local, remote Peering) *Problem {
 		i := slices.IndexFunc(remote.Addresses, func(other netip.Prefix) bool { return sameFamily(other, address) })
 		switch {
 		case i < 0:
-			return problem(ReasonPeeringInvalid,
+			return Problemf(ReasonPeeringInvalid,
 				"vpcPeerings[%d]: localConnectIP %s has no counterpart of its family on VPC %s: write one there, or leave this one out",
 				local.Index, address, local.Remote)
 		case remote.Addresses[i].Masked() != address.Masked():
-			return problem(ReasonPeeringInvalid,
+			return Problemf(ReasonPeeringInvalid,
 				"vpcPeerings[%d]: localConnectIP %s and VPC %s's, %s, are in two networks: choose two addresses of one network",
 				local.Index, address, local.Remote, remote.Addresses[i])
 		case remote.Addresses[i] == address:
-			return problem(ReasonPeeringInvalid,
+			return Problemf(ReasonPeeringInvalid,
 				"vpcPeerings[%d]: localConnectIP %s is also VPC %s's: choose another address of its network for one of them",
 				local.Index, address, local.Remote)
 		}
 	}
 	if len(remote.Addresses) > len(local.Addresses) {
-		return problem(ReasonPeeringInvalid, "vpcPeerings[%d]: VPC %s has %d localConnectIPs, this one has %d: write one of the same families",
+		return Problemf(ReasonPeeringInvalid, "vpcPeerings[%d]: VPC %s has %d localConnectIPs, this one has %d: write one of the same families",
 			local.Index, local.Remote, len(remote.Addresses), len(local.Addresses))
 	}
 	return nil
@@ -263,16 +263,16 @@ func Link(local, remote Peering) *Problem {
 // OneSided is the problem of a peering that the other VPC lacks.
 func OneSided(vpc string, local Peering, remoteExists bool) *Problem {
 	if !remoteExists {
-		return problem(ReasonPeerMissing, "vpcPeerings[%d]: VPC %s does not exist: create it, with a peering whose remoteVpc is %s",
+		return Problemf(ReasonPeerMissing, "vpcPeerings[%d]: VPC %s does not exist: create it, with a peering whose remoteVpc is %s",
 			local.Index, local.Remote, vpc)
 	}
-	return problem(ReasonPeerMissing, "vpcPeerings[%d]: VPC %s has no peering with this one: add one whose remoteVpc is %s to its vpcPeerings",
+	return Problemf(ReasonPeerMissing, "vpcPeerings[%d]: VPC %s has no peering with this one: add one whose remoteVpc is %s to its vpcPeerings",
 		local.Index, local.Remote, vpc)
 }
 
 // PeeringOverlap is the problem of a link whose network overlaps with a subnet of the VPC.
 func PeeringOverlap(p Peering, subnet, cidrs string) *Problem {
-	return problem(ReasonPeeringInvalid, "vpcPeerings[%d]: localConnectIP %s overlaps with %s of subnet %s in the same VPC: choose another network on both sides",
+	return Problemf(ReasonPeeringInvalid, "vpcPeerings[%d]: localConnectIP %s overlaps with %s of subnet %s in the same VPC: choose another network on both sides",
 		p.Index, ipfamily.Join(p.Addresses), cidrs, subnet)
 }
 
@@ -280,7 +280,7 @@ func PeeringOverlap(p Peering, subnet, cidrs string) *Problem {
 func LinkConflict(cidrs []netip.Prefix, link Peering) *Problem {
 	for _, cidr := range cidrs {
 		if network, ok := overlapping(cidr, link.Networks()); ok {
-			return problem(ReasonCIDRConflict, "cidrBlock %s overlaps with %s, the link of the VPC with VPC %s: choose another one",
+			return Problemf(ReasonCIDRConflict, "cidrBlock %s overlaps with %s, the link of the VPC with VPC %s: choose another one",
 				cidr, network, link.Remote)
 		}
 	}
@@ -289,28 +289,28 @@ func LinkConflict(cidrs []netip.Prefix, link Peering) *Problem {
 
 // Unreachable is the problem of a next hop in no network of the router.
 func Unreachable(field string, index int, hop netip.Addr) *Problem {
-	return problem(ReasonNextHopUnreachable,
+	return Problemf(ReasonNextHopUnreachable,
 		"%s[%d]: next hop %s is in no subnet of the VPC and on no link to a peer: choose an address that is, or create the subnet", field, index, hop)
 }
 
 // ConflictingNamespace is the problem of a namespace that another VPC lists.
 func ConflictingNamespace(namespace, vpc string) *Problem {
-	return problem(ReasonNamespaceTaken, "namespaces: %s is of VPC %s already, and a namespace is of one VPC: remove it from one of them", namespace, vpc)
+	return Problemf(ReasonNamespaceTaken, "namespaces: %s is of VPC %s already, and a namespace is of one VPC: remove it from one of them", namespace, vpc)
 }
 
 // ForeignDefaultSubnet is the problem of a defaultSubnet in another VPC.
 func ForeignDefaultSubnet(subnet, vpc string) *Problem {
-	return problem(ReasonFieldInvalid, "defaultSubnet %s is of VPC %s: name a subnet of this VPC", subnet, vpc)
+	return Problemf(ReasonFieldInvalid, "defaultSubnet %s is of VPC %s: name a subnet of this VPC", subnet, vpc)
 }
 
 // NoDefaultSubnet is the problem of a defaultSubnet that does not exist.
 func NoDefaultSubnet(subnet string) *Problem {
-	return problem(ReasonSubnetMissing, "defaultSubnet %s does not exist: create it, or name another one", subnet)
+	return Problemf(ReasonSubnetMissing, "defaultSubnet %s does not exist: create it, or name another one", subnet)
 }
 
 // SameName is the name conflict of a Vpc and a Subnet, for the younger of them.
 func SameName(kind, name string) *Problem {
-	return problem(ReasonNameConflict, "there is a %s named %s, and a router and a switch cannot share a name: choose another one", kind, name)
+	return Problemf(ReasonNameConflict, "there is a %s named %s, and a router and a switch cannot share a name: choose another one", kind, name)
 }
 
 // Joined merges problems into one, with the reason of the first; nil if there are none.

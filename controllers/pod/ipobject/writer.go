@@ -42,7 +42,7 @@ type Writer struct {
 	PodAt  func(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error)
 	TypeOf func(pod *corev1.Pod) string
 	// Decide requeues a pod, or a reservation, in the controller of pods, which decides about the lease.
-	Decide func(ctrl.Request)
+	Decide func(types.NamespacedName)
 	// Warn emits a warning event on an IP object.
 	Warn func(ip *kubeovnv1.IP, message string)
 
@@ -63,7 +63,7 @@ const workers = 16
 func (w *Writer) SetupWithManager(mgr ctrl.Manager) error {
 	exportMetrics()
 	w.queue.pace = w.Pace
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("ip").
 		WatchesRawSource(w.Gate.After(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{}, w.onIP()))).
 		WatchesRawSource(w.Gate.After(w.synced(mgr.GetCache()))).
@@ -71,10 +71,6 @@ func (w *Writer) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(w.Gate.After(reconciler.Orphans(mgr.GetCache(), w.Gate, &kubeovnv1.IP{}, w.staleObjects))).
 		WithOptions(k8s.Workers(workers)).
 		Complete(w.Gate.Reconciler(w))
-	if err != nil {
-		return fmt.Errorf("add the controller of IPs: %w", err)
-	}
-	return nil
 }
 
 // synced sets cached once the cache has all IP objects. On a standby that is before it leads.
@@ -110,12 +106,12 @@ func (w *Writer) onIP() handler.EventHandler {
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			w.writes.forget(e.Object.GetName())
 			ip := e.Object.(*kubeovnv1.IP)
-			key := ctrl.Request{NamespacedName: leases.KeyOf(ip.Name)}
-			if _, kept := w.Retained.PodType(key.NamespacedName); kept || leases.IsReservation(ip) {
+			key := leases.KeyOf(ip.Name)
+			if _, kept := w.Retained.PodType(key); kept || leases.IsReservation(ip) {
 				w.Decide(key)
 			}
-			if w.holds(key.NamespacedName) {
-				q.Add(key)
+			if w.holds(key) {
+				q.Add(k8s.RequestOf(key))
 			}
 		},
 	}
@@ -125,7 +121,7 @@ func (w *Writer) onIP() handler.EventHandler {
 // pods one by one.
 func (w *Writer) staleObjects(ctx context.Context) ([]types.NamespacedName, error) {
 	for name := range w.early { // IP objects deleted since then cause no event
-		w.Decide(ctrl.Request{NamespacedName: leases.KeyOf(name)})
+		w.Decide(leases.KeyOf(name))
 	}
 	w.complete.Store(true)
 	var ips kubeovnv1.IPList
@@ -259,7 +255,7 @@ func (w *Writer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	lease, held := w.Allocator.Lookup(port)
 	switch {
 	case (!held || leases.OfNode(lease)) && leases.IsReservation(have):
-		w.Decide(req)
+		w.Decide(req.NamespacedName)
 		return ctrl.Result{}, nil
 	case !held || leases.OfNode(lease):
 		return ctrl.Result{}, w.remove(ctx, have, req.NamespacedName)
@@ -270,7 +266,7 @@ func (w *Writer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
 	case want == nil:
 		if have != nil {
-			w.Decide(req)
+			w.Decide(req.NamespacedName)
 		}
 		return ctrl.Result{}, nil
 	case have == nil && want.Spec.NodeName == "":
