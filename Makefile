@@ -151,6 +151,14 @@ attacks: images ## What a tenant with the role edit may try, in a new lab (needs
 	export ATTACKS=all; $(E2E) -test.timeout 30m -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+.PHONY: underlay
+underlay: images ## Subnets on a physical network, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	$(E2E) -test.timeout 20m -ginkgo.label-filter=underlay || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
 # FROM: the commit of the version that test-upgrade upgrades from.
 FROM ?= bd40852
 
@@ -279,7 +287,7 @@ files-policykinds := policy_cluster securitygroup security
 files-vpcs := vpc address
 files-transit := transit
 files-subnets := subnet machine
-files-gateways := gateway
+files-gateways := gateway underlay
 files-tenants := attacks attacks_link
 files-restarts := restart upgrade
 files-members := members

@@ -40,6 +40,7 @@ import (
 	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/agent/underlay"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/version"
@@ -143,6 +144,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	}
 	server := &cniserver.Server{
 		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, Probes: probed, MTU: node.MTU, MTUChanged: mtuChanged,
+		ProviderMTU: func(ctx context.Context, provider string) (int, error) { return underlay.MTU(ctx, bridge, provider) },
 		Ready: func(ctx context.Context) error {
 			if !pods.Synced() {
 				return errors.New("the pods of this node are not known yet")
@@ -154,8 +156,17 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	if err := serveServices(ctx, mgr, o, cidrs); err != nil {
 		return err
 	}
+	providers := &underlay.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Node: o.Node, Bridge: bridge,
+		MTUChanged: func() {
+			select {
+			case mtuChanged <- struct{}{}:
+			default:
+			}
+		},
+	}
 	lease := &host.Lease{Client: mgr.GetClient(), Node: o.Node, Namespace: o.Namespace, Wanted: node.Gateway, Ready: node.Ready}
-	if err := errors.Join(node.SetupWithManager(mgr), probed.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
+	if err := errors.Join(node.SetupWithManager(mgr), probed.SetupWithManager(mgr), providers.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil

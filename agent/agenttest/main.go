@@ -138,7 +138,7 @@ func buildPlugins(directory string) error {
 }
 
 func startAPI(kubeconfigFile string) error {
-	started, err := apiserver.New("subnets", "vpcs", "ips")
+	started, err := apiserver.New("subnets", "vpcs", "ips", "provider-networks")
 	if err != nil {
 		return err
 	}

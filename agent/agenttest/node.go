@@ -125,7 +125,7 @@ func (n *Node) clear() {
 	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}, &coordinationv1.Lease{}} {
 		Must(n.TB, n.API.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
 	}
-	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}} {
+	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}, &v1.ProviderNetwork{}} {
 		Must(n.TB, n.API.DeleteAllOf(context.Background(), o))
 	}
 }

@@ -168,12 +168,10 @@ func required(r wire.Request) error {
 
 // interfaceOf returns the desired interface of the container, without HostName, which link chooses.
 func (s *Server) interfaceOf(ctx context.Context, r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) (sandbox.Interface, error) {
-	iface := sandbox.Interface{NetNS: r.NetNS, Name: r.IfName, MAC: network.MAC, MTU: network.MTU}
+	iface := sandbox.Interface{NetNS: r.NetNS, Name: r.IfName, MAC: network.MAC}
 	var err error
-	if iface.MTU == 0 {
-		if iface.MTU, err = s.MTU(ctx); err != nil {
-			return iface, err
-		}
+	if iface.MTU, err = s.mtuOf(ctx, network); err != nil {
+		return iface, err
 	}
 	if iface.ComputeChecksums, err = s.Bridge.Userspace(ctx); err != nil {
 		return iface, err

@@ -71,16 +71,32 @@ func (s *Server) resize(ctx context.Context, a ovs.Attachment, network v1.PodNet
 // otherMTU returns the desired MTU of a container if the host's end has a different one, and 0 otherwise. The host's end shows the
 // applied MTU because Resize sets it last.
 func (s *Server) otherMTU(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) (int, error) {
-	want := network.MTU
-	if want == 0 {
-		var err error
-		if want, err = s.MTU(ctx); err != nil {
-			return 0, err
-		}
+	want, err := s.mtuOf(ctx, network)
+	switch {
+	case err != nil && network.ProviderNetwork != "":
+		return 0, nil // the MTU stays until the provider network is ready again, which sends to MTUChanged
+	case err != nil:
+		return 0, err
 	}
 	have, err := sandbox.MTU(a.Name)
 	if have == 0 || have == want {
 		return 0, err
 	}
 	return want, err
+}
+
+// mtuOf returns the MTU of a pod: its subnet's, or else its provider network's, or else the node's MTU of pods. The error of an underlay pod
+// says that the provider network is not ready.
+func (s *Server) mtuOf(ctx context.Context, network v1.PodNetwork) (int, error) {
+	if network.ProviderNetwork == "" {
+		if network.MTU != 0 {
+			return network.MTU, nil
+		}
+		return s.MTU(ctx)
+	}
+	mtu, err := s.ProviderMTU(ctx, network.ProviderNetwork)
+	if network.MTU != 0 {
+		mtu = network.MTU
+	}
+	return mtu, err
 }

@@ -66,6 +66,9 @@ func disagrees(network v1.PodNetwork, spec *v1.SubnetSpec) string {
 	if provider := cmp.Or(spec.Provider, v1.ProviderOVN); provider != network.Provider {
 		return fmt.Sprintf("is of provider %s, not of %s", provider, network.Provider)
 	}
+	if underlay := spec.Vlan != ""; underlay != (network.ProviderNetwork != "") {
+		return fmt.Sprintf("has vlan %q, not provider network %q", spec.Vlan, network.ProviderNetwork)
+	}
 	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
 	if err != nil {
 		return err.Error()

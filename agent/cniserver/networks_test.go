@@ -66,6 +66,7 @@ func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 		"api-server":  {func(p *v1.PodNetwork) { p.Addresses = addresses("172.29.0.10") }, "has no address 172.29.0.10"},
 		"many":        {func(p *v1.PodNetwork) { p.Addresses = addresses("10.20.0.9", "10.20.0.10") }, "gives a pod one IPv4 address"},
 		"gateway":     {func(p *v1.PodNetwork) { p.Addresses = addresses("fd00:20::1") }, "has its gateway at fd00:20::1"},
+		"underlay":    {func(p *v1.PodNetwork) { p.ProviderNetwork = "net1" }, `has vlan "", not provider network "net1"`},
 		"no-subnet":   {func(p *v1.PodNetwork) { p.LogicalSwitch = "" }, `name subnet "", which is not known`},
 		"missing":     {func(p *v1.PodNetwork) { p.LogicalSwitch = "missing" }, `name subnet "missing", which is not known`},
 		"join": {func(p *v1.PodNetwork) {

@@ -44,7 +44,10 @@ type Server struct {
 	Probes *probes.Controller
 	// MTU returns the MTU in bytes of pods whose subnet sets none.
 	MTU func(context.Context) (int, error)
-	// MTUChanged receives a value after the result of MTU has changed.
+	// ProviderMTU returns the MTU in bytes of a provider network's interface. The error says that the provider network is not ready on this
+	// node.
+	ProviderMTU func(ctx context.Context, provider string) (int, error)
+	// MTUChanged receives a value after the result of MTU or ProviderMTU has changed.
 	MTUChanged <-chan struct{}
 	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.
 	Ready func(context.Context) error

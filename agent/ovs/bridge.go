@@ -111,14 +111,11 @@ func (b *Bridge) Userspace(ctx context.Context) (bool, error) {
 
 // Encapsulation returns the address of this node's tunnels, the first one if there are several (ovn-controller(8)).
 func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, error) {
-	var rows []vswitch.OpenvSwitch
-	if err := b.list(ctx, b.client, &rows); err != nil {
-		return netip.Addr{}, fmt.Errorf("read Open_vSwitch: %w", err)
+	row, err := b.root(ctx)
+	if err != nil {
+		return netip.Addr{}, err
 	}
-	if len(rows) == 0 {
-		return netip.Addr{}, ErrDisconnected
-	}
-	first, _, _ := strings.Cut(rows[0].ExternalIDs["ovn-encap-ip"], ",")
+	first, _, _ := strings.Cut(row.ExternalIDs["ovn-encap-ip"], ",")
 	address, err := netip.ParseAddr(first)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("ovn-encap-ip of Open_vSwitch, which the pod ovs-ovn sets: %w", err)

@@ -62,6 +62,8 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationLogicalRouter, on: OnPod, role: RoleResult},
 	{name: AnnotationMTU, on: OnPod, role: RoleResult},
 	{name: AnnotationPodNICType, on: OnPod, role: RoleResult},
+	{name: AnnotationVlanID, on: OnPod, role: RoleResult},
+	{name: AnnotationProviderNetwork, on: OnPod, role: RoleResult},
 
 	{name: AnnotationIPAddress, on: OnPod, role: RoleClaim, parse: func(r *PodRequest, s string) (err error) { r.Addresses, err = parseOnePerFamily(s); return }},
 	{name: AnnotationMACAddress, on: OnPod, role: RoleClaim, parse: func(r *PodRequest, s string) (err error) { r.MAC, err = ParseMAC(s); return }},
@@ -153,7 +155,7 @@ var ignoredAnnotations = map[string]string{
 // than pods that request features that this version does not have.
 var (
 	foreignResults = []string{
-		"vlan_id", "provider_network", "vf", "vf_representor", "switch_lb_vip", "router_lb_vip", "vpc_nat_gw", "vpc_nat_gw_init",
+		"vf", "vf_representor", "switch_lb_vip", "router_lb_vip", "vpc_nat_gw", "vpc_nat_gw_init",
 		"service_external_ip_from_subnet", "err_mesg",
 	}
 	foreignRequests = []string{"tunnel_interface", "node_networks", "vpc_lb", "attachmentprovider", "lb_svc_img"}

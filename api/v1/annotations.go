@@ -57,6 +57,8 @@ const (
 	AnnotationMachine         Annotation = "virtualmachine"             // the KubeVirt virtual machine that owns the pod's port
 	AnnotationNodeAddresses   Annotation = "node_addresses"             // addresses of the node itself, separated by commas
 	AnnotationNorthGateway    Annotation = "north_gateway"              // next hops, one per family, for traffic of the pod that leaves the VPC
+	AnnotationVlanID          Annotation = "vlan_id"                    // tag of an underlay subnet's VLAN, 0 without one
+	AnnotationProviderNetwork Annotation = "provider_network"           // physical network of an underlay subnet
 	AnnotationPodNICType      Annotation = "pod_nic_type"               // type of device that connects the pod to the port
 	AnnotationPodUID          Annotation = "pod_uid"                    // the UID of the pod that the results are for
 	AnnotationPolicyFor       Annotation = "network_policy_for"         // networks, separated by commas; absent: ovn

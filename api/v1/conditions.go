@@ -77,6 +77,10 @@ func ConditionsOf(object runtime.Object) []metav1.Condition {
 		return o.Status.Conditions
 	case *RouterLBRule:
 		return o.Status.Conditions
+	case *Vlan:
+		return o.Status.Conditions
+	case *ProviderNetwork:
+		return o.Status.OwnConditions()
 	}
 	return nil
 }

@@ -37,6 +37,9 @@ type PodNetwork struct {
 	LogicalRouter string
 	// MTU of the subnet in bytes. 0: the agent chooses.
 	MTU int
+	// ProviderNetwork is the physical network of an underlay subnet, and VLAN the tag there. Both are empty for an overlay subnet.
+	ProviderNetwork string
+	VLAN            int
 	// NICType is PodNICTypeVeth.
 	NICType string
 	// Machine is the name of the virtual machine that owns the port. Empty if the pod owns it.
@@ -67,6 +70,10 @@ func (p PodNetwork) Annotations() map[string]string {
 	set(AnnotationLogicalRouter, p.LogicalRouter)
 	set(AnnotationPodNICType, p.NICType)
 	set(AnnotationMachine, p.Machine)
+	if p.ProviderNetwork != "" {
+		set(AnnotationProviderNetwork, p.ProviderNetwork)
+		set(AnnotationVlanID, strconv.Itoa(p.VLAN))
+	}
 	if p.MTU > 0 {
 		set(AnnotationMTU, strconv.Itoa(p.MTU))
 	}
@@ -91,6 +98,8 @@ func ParsePodNetworkOf(annotations map[string]string, provider string) (PodNetwo
 		LogicalRouter: get(AnnotationLogicalRouter),
 		NICType:       get(AnnotationPodNICType),
 		Machine:       get(AnnotationMachine),
+
+		ProviderNetwork: get(AnnotationProviderNetwork),
 	}
 	fields := []struct {
 		annotation Annotation
@@ -101,6 +110,7 @@ func ParsePodNetworkOf(annotations map[string]string, provider string) (PodNetwo
 		{AnnotationCIDR, func(s string) (err error) { p.CIDRs, err = parseList(s, parseCIDR); return }},
 		{AnnotationGateway, func(s string) (err error) { p.Gateways, err = parseList(s, parseAddress); return }},
 		{AnnotationMTU, func(s string) (err error) { p.MTU, err = parseMTU(s); return }},
+		{AnnotationVlanID, func(s string) (err error) { p.VLAN, err = parseVLAN(s); return }},
 	}
 	for _, f := range fields {
 		value := get(f.annotation)
@@ -181,6 +191,12 @@ func parseCIDR(s string) (netip.Prefix, error) {
 func parseMTU(s string) (int, error) {
 	mtu, err := strconv.ParseUint(s, 10, 16)
 	return int(mtu), err
+}
+
+// parseVLAN parses a VLAN ID (IEEE 802.1Q), or 0.
+func parseVLAN(s string) (int, error) {
+	id, err := strconv.ParseUint(s, 10, 12)
+	return int(id), err
 }
 
 // parseAddress parses an address. It removes the zone and converts IPv4-mapped IPv6 addresses to IPv4.

@@ -150,10 +150,12 @@ type SubnetSpec struct {
 	// acls of the logical switch. Higher priorities are evaluated first.
 	// +optional
 	ACLs []ACL `json:"acls,omitempty"`
-	// vlan is the Vlan of an underlay subnet. This version supports no underlay: a subnet with vlan is not built, and Ready is False.
+	// vlan is the Vlan of an underlay subnet, whose pods have addresses of a physical network. gateway is then a router of that network.
+	// This version builds underlay subnets in the default VPC only.
 	// +optional
 	Vlan string `json:"vlan,omitempty"`
-	// logicalGateway makes OVN's router the gateway of an underlay subnet. This version ignores it.
+	// logicalGateway makes OVN's router the gateway of an underlay subnet. This version does not build an underlay subnet with it, and ignores it
+	// in other subnets.
 	// +optional
 	LogicalGateway bool `json:"logicalGateway,omitempty"`
 	// u2oInterconnection connects an underlay subnet with the overlay subnets of its VPC. This version ignores it.

@@ -3,18 +3,35 @@
 
 package v1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
 
 // InterfaceName is the name of a network interface of a node.
 // +kubebuilder:validation:MaxLength=15
 // +kubebuilder:validation:Pattern=`^[^/\s]+$`
 type InterfaceName string
 
+// ManagedInterface says whether an interface is moved that another program of the node configures.
+// +kubebuilder:validation:Enum=Refuse;Move
+type ManagedInterface string
+
+// Values of ManagedInterface.
+const (
+	ManagedInterfaceRefuse ManagedInterface = "Refuse"
+	ManagedInterfaceMove   ManagedInterface = "Move"
+)
+
 // ProviderNetworkSpec defines a physical network and the interfaces of nodes that connect to it.
 type ProviderNetworkSpec struct {
 	// defaultInterface is the interface of every node that customInterfaces does not list.
 	DefaultInterface InterfaceName `json:"defaultInterface"`
-	// customInterfaces are the interfaces of nodes whose interface has another name.
+	// customInterfaces are the interfaces of nodes whose interface has another name. If several entries list a node, the first one counts.
 	// +optional
 	CustomInterfaces []CustomInterface `json:"customInterfaces,omitempty"`
 	// excludeNodes are the names of nodes that do not connect to the network.
@@ -23,16 +40,21 @@ type ProviderNetworkSpec struct {
 	// nodeSelector selects the nodes that connect to the network. All nodes when empty.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
-	// exchangeLinkName gives the bridge the name of the interface, and the interface the name of the bridge.
+	// managedInterface says what happens to an interface that a DHCP client, NetworkManager or systemd-networkd configures. Refuse, the
+	// default: the node is not ready. Move: the bridge takes its addresses over, and the other program may stop maintaining them.
+	// Kube-OVN does not have this field.
+	// +optional
+	ManagedInterface ManagedInterface `json:"managedInterface,omitempty"`
+	// exchangeLinkName gives the bridge the name of the interface, and the interface the name of the bridge. This version ignores it.
 	// +optional
 	ExchangeLinkName bool `json:"exchangeLinkName,omitempty"`
-	// autoCreateVlanSubinterfaces creates missing VLAN interfaces such as `eth0.10` on nodes.
+	// autoCreateVlanSubinterfaces creates missing VLAN interfaces such as `eth0.10` on nodes. This version ignores it.
 	// +optional
 	AutoCreateVlanSubinterfaces bool `json:"autoCreateVlanSubinterfaces,omitempty"`
-	// preserveVlanInterfaces keeps the VLAN interfaces that the node has on the interface.
+	// preserveVlanInterfaces keeps the VLAN interfaces that the node has on the interface. This version ignores it.
 	// +optional
 	PreserveVlanInterfaces bool `json:"preserveVlanInterfaces,omitempty"`
-	// vlanInterfaces are the names of the VLAN interfaces to keep or to create.
+	// vlanInterfaces are the names of the VLAN interfaces to keep or to create. This version ignores them.
 	// +optional
 	VlanInterfaces []string `json:"vlanInterfaces,omitempty"`
 }
@@ -56,12 +78,16 @@ type ProviderNetworkCondition struct {
 
 // ProviderNetworkStatus is the observed state of a ProviderNetwork.
 type ProviderNetworkStatus struct {
+	// conditions of the network, and, for at most 100 nodes that are not ready, a condition Ready with the cause.
 	// +optional
 	Conditions []ProviderNetworkCondition `json:"conditions,omitempty"`
+	// ready is true if all selected nodes are ready.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
+	// readyNodes are the nodes whose bridge works.
 	// +optional
 	ReadyNodes []string `json:"readyNodes,omitempty"`
+	// notReadyNodes are the selected nodes without a working bridge.
 	// +optional
 	NotReadyNodes []string `json:"notReadyNodes,omitempty"`
 	// vlans are the names of the Vlans of this network.
@@ -69,7 +95,18 @@ type ProviderNetworkStatus struct {
 	Vlans []string `json:"vlans,omitempty"`
 }
 
-// ProviderNetwork is a physical network that nodes connect to with a bridge. This version of Kiln has no controller for it: its condition Ready is False.
+// OwnConditions returns the conditions of the network itself, without those of nodes.
+func (s *ProviderNetworkStatus) OwnConditions() []metav1.Condition {
+	var own []metav1.Condition
+	for _, c := range s.Conditions {
+		if c.Node == "" {
+			own = append(own, c.Condition)
+		}
+	}
+	return own
+}
+
+// ProviderNetwork is a physical network that nodes connect to with a bridge, `br-<name>`. Its name has at most 12 characters.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=provider-networks,singular=provider-network,shortName=pn,categories=kiln
 // +kubebuilder:subresource:status
@@ -95,20 +132,21 @@ type ProviderNetworkList struct {
 }
 
 // VlanSpec defines a VLAN of a physical network.
+// +kubebuilder:validation:XValidation:rule="self.provider == oldSelf.provider",message="provider cannot change: create another Vlan"
 type VlanSpec struct {
 	// id of the VLAN. 0 is untagged.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4095
 	ID int `json:"id,omitempty"`
-	// provider is the name of the ProviderNetwork.
+	// provider is the name of the ProviderNetwork. It cannot change.
 	Provider string `json:"provider"`
-	// vlanId is an older name of id.
+	// vlanId is an older name of id. It counts if id is 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4095
 	VlanID int `json:"vlanId,omitempty"`
-	// providerInterfaceName is an older name of provider.
+	// providerInterfaceName is an older name of provider. It has no effect, because provider is required.
 	// +optional
 	ProviderInterfaceName string `json:"providerInterfaceName,omitempty"`
 }
@@ -122,12 +160,12 @@ type VlanStatus struct {
 	// subnets are the names of the Subnets of this VLAN.
 	// +optional
 	Subnets []string `json:"subnets,omitempty"`
-	// conflict is true if another Vlan has the same id and provider.
+	// conflict is true if an older Vlan has the same id and provider. Subnets of this Vlan wait.
 	// +optional
 	Conflict bool `json:"conflict,omitempty"`
 }
 
-// Vlan is a VLAN of a ProviderNetwork. This version of Kiln has no controller for it: its condition Ready is False.
+// Vlan is a VLAN of a ProviderNetwork.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=vlans,singular=vlan,shortName=vlan,categories=kiln
 // +kubebuilder:subresource:status
@@ -153,3 +191,47 @@ type VlanList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Vlan `json:"items"`
 }
+
+// Tag returns the VLAN's tag, 0 for untagged packets.
+func (v *Vlan) Tag() int { return cmp.Or(v.Spec.ID, v.Spec.VlanID) }
+
+// Selects reports whether the network includes a node. The error is that of an invalid nodeSelector.
+func (s *ProviderNetworkSpec) Selects(node string, nodeLabels map[string]string) (bool, error) {
+	if slices.Contains(s.ExcludeNodes, node) {
+		return false, nil
+	}
+	if s.NodeSelector == nil {
+		return true, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.NodeSelector)
+	if err != nil {
+		return false, fmt.Errorf("nodeSelector: %w", err)
+	}
+	return selector.Empty() || selector.Matches(labels.Set(nodeLabels)), nil
+}
+
+// InterfaceOf returns the name of a node's interface.
+func (s *ProviderNetworkSpec) InterfaceOf(node string) string {
+	for _, custom := range s.CustomInterfaces {
+		if custom.Interface != "" && slices.Contains(custom.Nodes, node) {
+			return string(custom.Interface)
+		}
+	}
+	return string(s.DefaultInterface)
+}
+
+// Keys of labels and annotations of nodes about a ProviderNetwork. Agents write them on their own Node.
+const (
+	// ProviderReady is a label with the value "true" while the node's bridge works.
+	ProviderReady = "ready"
+	// ProviderInterface and ProviderMTU are labels with the name and the MTU of the node's interface.
+	ProviderInterface = "interface"
+	ProviderMTU       = "mtu"
+	// ProviderError is an annotation with the reason why the node's bridge does not work: a word, a colon, and a message.
+	ProviderError = "err_mesg"
+	// ProviderKeySuffix ends the prefix of all these keys.
+	ProviderKeySuffix = ".provider-network.kubernetes.io"
+)
+
+// ProviderKey returns the key of a label or an annotation of nodes about a ProviderNetwork.
+func ProviderKey(provider, name string) string { return provider + ProviderKeySuffix + "/" + name }

@@ -23,9 +23,7 @@ var UnimplementedKinds = []UnimplementedKind{
 	{"OvnDnatRule", "ovn-dnat-rules", true},
 	{"OvnFip", "ovn-fips", true},
 	{"OvnSnatRule", "ovn-snat-rules", true},
-	{"ProviderNetwork", "provider-networks", true},
 	{"QoSPolicy", "qos-policies", false},
-	{"Vlan", "vlans", false},
 	{"VpcDns", "vpc-dnses", false},
 	{"VpcEgressGateway", "vpc-egress-gateways", true},
 	{"VpcNatGateway", "vpc-nat-gateways", true},
@@ -42,12 +40,15 @@ type UnimplementedField struct {
 
 // UnimplementedFields are all such fields of kinds with a controller.
 var UnimplementedFields = []UnimplementedField{
-	{"Subnet", "vlan", "''"},
 	{"Subnet", "nodeNetwork", "''"},
 	{"Subnet", "logicalGateway", "false"},
 	{"Subnet", "u2oInterconnection", "false"},
 	{"Subnet", "u2oInterconnectionIP", "''"},
 	{"Subnet", "enableExternalLBAddress", "false"},
+	{"ProviderNetwork", "exchangeLinkName", "false"},
+	{"ProviderNetwork", "autoCreateVlanSubinterfaces", "false"},
+	{"ProviderNetwork", "preserveVlanInterfaces", "false"},
+	{"ProviderNetwork", "vlanInterfaces", "[]"},
 	{"Vpc", "enableExternal", "false"},
 	{"Vpc", "extraExternalSubnets", "[]"},
 	{"Vpc", "enableBfd", "false"},

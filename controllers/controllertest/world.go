@@ -50,7 +50,7 @@ var (
 // Main runs the tests of a package with their own API server. Waits of the allowed tests may take longer.
 func Main(m *testing.M, allowed ...eventually.Allowed) {
 	os.Exit(run(m, []string{
-		"ippools", "ips", "ovn-eips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs",
+		"ippools", "ips", "ovn-eips", "provider-networks", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vlans", "vpcs",
 	}, allowed...))
 }
 
@@ -182,7 +182,7 @@ func (w *World) Clear() {
 	for _, list := range []client.ObjectList{
 		&kubeovnv1.SwitchLBRuleList{}, &kubeovnv1.RouterLBRuleList{}, &kubeovnv1.OvnEipList{},
 		&corev1.NodeList{}, &kubeovnv1.IPList{}, &kubeovnv1.IPPoolList{}, &kubeovnv1.VipList{},
-		&kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.SecurityGroupList{},
+		&kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.SecurityGroupList{}, &kubeovnv1.VlanList{}, &kubeovnv1.ProviderNetworkList{},
 	} {
 		w.Must(w.Client.List(w.Context(), list))
 		w.Must(apimeta.EachListItem(list, func(item runtime.Object) error {

@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/underlay"
 	"github.com/kiln-net/kiln/controllers/unimplemented"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
@@ -92,6 +93,8 @@ func (p *process) derived() ([]controller, error) {
 	return []controller{
 		vpcs,
 		p.subnets,
+		&underlay.VlanReconciler{Client: s.Client, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate},
+		&underlay.ProviderReconciler{Client: s.Client, Recorder: s.Recorder, Gate: s.Gate},
 		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},
 		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},

@@ -44,7 +44,7 @@ func (c objectCounter) Collect(to chan<- prometheus.Metric) {
 	for kind, list := range map[string]client.ObjectList{
 		"Vpc": &kubeovnv1.VpcList{}, "Subnet": &kubeovnv1.SubnetList{}, "IPPool": &kubeovnv1.IPPoolList{}, "Vip": &kubeovnv1.VipList{},
 		"OvnEip": &kubeovnv1.OvnEipList{}, "SecurityGroup": &kubeovnv1.SecurityGroupList{}, "SwitchLBRule": &kubeovnv1.SwitchLBRuleList{},
-		"RouterLBRule": &kubeovnv1.RouterLBRuleList{},
+		"RouterLBRule": &kubeovnv1.RouterLBRuleList{}, "ProviderNetwork": &kubeovnv1.ProviderNetworkList{}, "Vlan": &kubeovnv1.VlanList{},
 	} {
 		if err := c.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil { // it only reads the objects
 			continue

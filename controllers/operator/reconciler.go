@@ -177,7 +177,7 @@ func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 }
 
 // networkKinds are the resources without which the controller cannot start.
-var networkKinds = []string{"Vpc", "Subnet", "IP", "IPPool", "Vip", "SecurityGroup", "SwitchLBRule", "RouterLBRule", "OvnEip"}
+var networkKinds = []string{"Vpc", "Subnet", "IP", "IPPool", "Vip", "SecurityGroup", "SwitchLBRule", "RouterLBRule", "OvnEip", "ProviderNetwork", "Vlan"}
 
 // requireResources waits until the API serves the network resources.
 func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {

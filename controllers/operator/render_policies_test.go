@@ -99,6 +99,11 @@ func TestPolicies(t *testing.T) {
 		{"addresses", asAgent, w.patchNodeStatus("node-1", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.9"}]}}`), "and nothing else of it"},
 		{"where exec and logs go", asAgent, w.patchNodeStatus("node-1", `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":1}}}}`), "and nothing else of it"},
 		{"a label through status", asAgent, w.patchNodeStatus("node-1", label("node-role.kubernetes.io/control-plane", "")), "and nothing else of it"},
+		{"a report about a ProviderNetwork", asAgent, w.patchNodeStatus("node-1", `{"metadata":{"labels":{"net1.provider-network.kubernetes.io/ready":"true",`+
+			`"net1.provider-network.kubernetes.io/mtu":"1500"},"annotations":{"net2.provider-network.kubernetes.io/err_mesg":"Error: a"}}}`), ""},
+		{"which nodes a ProviderNetwork leaves out", asAgent, w.patchNodeStatus("node-1",
+			`{"metadata":{"labels":{"net1.provider-network.kubernetes.io/exclude":"true"}}}`), "and nothing else of it"},
+		{"a report about another node", asAgent, w.patchNodeStatus("node-2", `{"metadata":{"labels":{"net1.provider-network.kubernetes.io/ready":"true"}}}`), "of its own node only"},
 		{"an annotation through status", asAgent, w.patchNodeStatus("node-1", annotate("chassis", "node-2")), "and nothing else of it"},
 		{"the condition of another node", asAgent, w.nodeCondition("node-2", string(corev1.NodeNetworkUnavailable)), "of its own node only"},
 		{"its Lease", asAgent, w.create(lease("gateway-node-1")), ""},

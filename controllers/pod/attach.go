@@ -55,6 +55,9 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 		a.cidrs = append(a.cidrs, ofFamily(cidrs, family, netip.Prefix.Addr)...)
 		a.gateways = append(a.gateways, ofFamily(gateways, family, func(g netip.Addr) netip.Addr { return g })...)
 	}
+	if a.vlan, err = r.vlan(ctx, subnet); err != nil {
+		return nil, err
+	}
 	if a.dhcp, err = ownDHCP(a, cidrs, gateways); err != nil {
 		k8s.Warn(r.Recorder, pod, reasonDHCP, err.Error()) // the subnet's options still apply
 	}
@@ -81,7 +84,7 @@ func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.A
 func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, error) {
 	key := r.portKey(pod)
 	port := leases.PortOf(key)
-	if err := r.yieldToNode(ctx, key); err != nil {
+	if err := errors.Join(r.yieldToNode(ctx, key), r.yieldToLocalnet(ctx, key)); err != nil {
 		return ipam.Lease{}, err
 	}
 	lease, held := r.Allocator.Lookup(port)

@@ -26,7 +26,8 @@ type attachment struct {
 	gateways []netip.Addr
 	shared   []netip.Addr // addresses of Vips that a port with port security accepts as well
 	dhcp     []translate.PodDHCP
-	secure   bool // the port drops packets from addresses other than its own
+	vlan     *kubeovnv1.Vlan // of an underlay subnet, or nil
+	secure   bool            // the port drops packets from addresses other than its own
 }
 
 // port returns the inputs of the pod's rows. others are further pods of the same port.
@@ -47,6 +48,9 @@ func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 		Shared:       a.shared,
 		PortSecurity: a.secure,
 	}
+	if a.vlan != nil { // the port has no VPC's router
+		in.Vpc, in.NorthGateway = "", nil
+	}
 	if a.machine == "" {
 		in.UID = string(a.pod.UID)
 	}
@@ -66,7 +70,7 @@ func (a *attachment) answersDHCP() []netip.Prefix {
 
 // network returns the settings that the agent needs to connect the pod.
 func (a *attachment) network() kubeovnv1.PodNetwork {
-	return kubeovnv1.PodNetwork{
+	network := kubeovnv1.PodNetwork{
 		UID:           a.pod.UID,
 		Allocated:     true,
 		Routed:        true,
@@ -80,6 +84,10 @@ func (a *attachment) network() kubeovnv1.PodNetwork {
 		NICType:       kubeovnv1.PodNICTypeVeth,
 		Machine:       a.machine,
 	}
+	if a.vlan != nil {
+		network.ProviderNetwork, network.VLAN = a.vlan.Spec.Provider, a.vlan.Tag()
+	}
+	return network
 }
 
 // networkFor returns the network for another pod of the same port.

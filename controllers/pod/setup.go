@@ -62,6 +62,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
 		Watches(&kubeovnv1.IPPool{}, r.onSpec()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
+		Watches(&kubeovnv1.Vlan{}, r.onVlan()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.ComesOrGoes)).
 		WatchesRawSource(&r.pending.RequestSource).
 		WatchesRawSource(r.Gate.After(r.followMachines(pods))).
@@ -183,10 +184,10 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 }
 
 // podView is the part of a subnet that the ports and annotations of its pods depend on.
-func podView(s *kubeovnv1.Subnet) [9]string {
-	return [9]string{
+func podView(s *kubeovnv1.Subnet) [10]string {
+	return [10]string{
 		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU),
-		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options, strings.Join(s.Spec.Vips, " "), string(s.Spec.PortSecurity),
+		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options, strings.Join(s.Spec.Vips, " "), string(s.Spec.PortSecurity), s.Spec.Vlan,
 	}
 }
 

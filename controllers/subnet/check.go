@@ -89,7 +89,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	}
 	around := validation.Surroundings{Peers: r.olderPeers(in)}
 	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
-		around.Services, around.Hosts = in.services, in.hosts
+		around.Services, around.Hosts = in.services, in.hostsOf()
 	}
 	for _, vip := range features.Vips { // not allocated to ports automatically
 		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
@@ -145,13 +145,17 @@ func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
 	return s.Name > peer.Name
 }
 
-// hasItsCIDRs reports whether the router port of a subnet has the CIDRs of its spec, or is about to get them.
+// hasItsCIDRs reports whether the router port or the localnet port of a subnet has the CIDRs of its spec, or is about to get them.
 func (r *Reconciler) hasItsCIDRs(s *kubeovnv1.Subnet) bool {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
 	switch {
 	case err != nil || len(cidrs) == 0:
 		return false
+	case s.Spec.Vlan != "":
+		if localnet := r.localnetPort(s.Name); localnet != nil && translate.LocalnetHas(localnet, cidrs) {
+			return true
+		}
 	case port != nil && hasNetworks(port, cidrs):
 		return true
 	}

@@ -120,14 +120,18 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
 		return result{unbuilt: true}
 	}
+	localnet, err := r.localnet(in)
+	if err != nil {
+		return result{err: err}
+	}
 	if problem, err := r.tell(in.subnet, checked.network); problem != nil || err != nil {
 		return result{problem: problem, err: err}
 	}
 	var noQuerier error
 	checked.querier, noQuerier = r.querier(ctx, in.subnet, checked.network)
-	err = r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
+	err = r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked, localnet)))
 	switch {
-	case err == nil && in.vpc == nil:
+	case err == nil && in.vpc == nil && localnet == nil:
 		if vpc := lookup.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {
 			r.Detached(vpc)
 		}

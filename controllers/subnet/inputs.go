@@ -41,6 +41,8 @@ type inputs struct {
 	sharing map[netip.Addr][]string
 	// balanced are the addresses of the subnet that load balancers serve.
 	balanced []netip.Addr
+	// vlan is the Vlan of an underlay subnet, nil if it does not exist.
+	vlan *kubeovnv1.Vlan
 }
 
 // gather reads the inputs from the cache. subnet is nil if the object does not exist.
@@ -56,6 +58,9 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 		return inputs{}, fmt.Errorf("get its VPC: %w", err)
 	}
 	in := inputs{subnet: subnet, vpc: vpc}
+	if in.vlan, err = r.vlan(ctx, subnet); err != nil {
+		return inputs{}, err
+	}
 	if lookup.VpcOf(subnet) != kubeovnv1.DefaultVpc {
 		if in.named, err = r.Namespaces.Selected(ctx, subnet); err != nil {
 			return inputs{}, err

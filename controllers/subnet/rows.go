@@ -11,8 +11,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// rowInputs returns the inputs for the rows of a subnet with a valid spec.
-func rowInputs(in inputs, c checked) translate.SubnetInputs {
+// rowInputs returns the inputs for the rows of a subnet with a valid spec. localnet is nil for an overlay subnet.
+func rowInputs(in inputs, c checked, localnet *translate.Localnet) translate.SubnetInputs {
 	spec, vpc := &in.subnet.Spec, ""
 	if in.vpc != nil {
 		vpc = in.vpc.Name
@@ -21,6 +21,7 @@ func rowInputs(in inputs, c checked) translate.SubnetInputs {
 		Name:              in.subnet.Name,
 		Vpc:               vpc,
 		NameTaken:         in.nameTaken,
+		Localnet:          localnet,
 		CIDRs:             c.network.CIDRs,
 		Gateways:          c.network.Gateways,
 		Services:          servesServices(in.subnet),

@@ -33,7 +33,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; the namespaces that it selects; other subnets, VPCs, nodes, CIDRs of Services
+// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its Vlan; the namespaces that it selects; other subnets, VPCs, nodes, CIDRs of Services
 // and the API server, with which its addresses or names can conflict; pods that share its vips; Vips and OvnEips that load balancers serve;
 // the usage of its addresses; the IP object of its querier; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
@@ -55,6 +55,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.affectedSubnets), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(k8s.ComesOrGoes)).
+		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.onVlan), builder.WithPredicates(k8s.Changed(viewVlan))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.selectors), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),

@@ -35,6 +35,9 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 			}
 		}
 	}
+	if problem := r.checkNetwork(s); problem != nil {
+		return problem
+	}
 	if r.allocatorHas(s.Name, network) {
 		return nil
 	}

@@ -29,8 +29,6 @@ func TestMain(m *testing.M) { controllertest.MainWithAllKinds(m) }
 // specs are the required fields of each kind.
 var specs = map[string]map[string]any{
 	"DNSNameResolver": {"name": "example.com."},
-	"ProviderNetwork": {"defaultInterface": "eth1"},
-	"Vlan":            {"provider": "none"},
 	"VpcEgressGateway": {
 		"externalSubnet": "none", "policies": []any{map[string]any{"subnets": []any{"none"}}},
 	},
@@ -106,10 +104,10 @@ func TestObjectsOfEachKindSayThatTheyHaveNoEffect(t *testing.T) {
 	}
 }
 
-// A status that Kube-OVN wrote, for example one condition for each node, no longer holds.
+// A status that Kube-OVN wrote no longer holds.
 func TestTheStatusOfKubeOVNIsReplaced(t *testing.T) {
 	w := start(t)
-	o := newObject(kubeovnv1.UnimplementedKind{Kind: "ProviderNetwork"})
+	o := newObject(kubeovnv1.UnimplementedKind{Kind: "OvnFip"})
 	w.Create(o)
 	want := state(w, o)
 	w.Eventually(func() string {
@@ -118,9 +116,9 @@ func TestTheStatusOfKubeOVNIsReplaced(t *testing.T) {
 		}
 		return ""
 	})
-	o.Object["status"] = map[string]any{"ready": true, "readyNodes": []any{"n1"}, "conditions": []any{
-		map[string]any{"type": "Ready", "status": "True", "reason": "", "message": "", "node": "n1", "lastUpdateTime": "2026-01-01T00:00:00Z"},
-		map[string]any{"type": "Ready", "status": "True", "reason": "", "message": "", "node": "n2"},
+	o.Object["status"] = map[string]any{"ready": true, "conditions": []any{
+		map[string]any{"type": "Ready", "status": "True", "reason": "", "message": "", "lastUpdateTime": "2026-01-01T00:00:00Z"},
+		map[string]any{"type": "Validated", "status": "True", "reason": "", "message": ""},
 	}}
 	w.Must(w.Client.Status().Update(t.Context(), o))
 	w.Eventually(func() string {
@@ -134,7 +132,8 @@ func TestTheStatusOfKubeOVNIsReplaced(t *testing.T) {
 }
 
 // implemented are the kinds with a controller. Every other CRD must be in the list, or its objects would have no status at all.
-var implemented = []string{"IP", "IPPool", "OVNCluster", "OvnEip", "RouterLBRule", "SecurityGroup", "Subnet", "SwitchLBRule", "Vip", "Vpc"}
+var implemented = []string{"IP", "IPPool", "OVNCluster", "OvnEip", "ProviderNetwork", "RouterLBRule", "SecurityGroup", "Subnet",
+	"SwitchLBRule", "Vip", "Vlan", "Vpc"}
 
 func TestEveryKindWithoutAControllerIsListed(t *testing.T) {
 	w := controllertest.New(t)

@@ -130,6 +130,10 @@ func (o *objects) object(kind string, u *unstructured.Unstructured, typed client
 		if p := validation.RouterLBRule(&t.Spec); p != nil {
 			o.problem(kind, name, p)
 		}
+	case *kubeovnv1.ProviderNetwork:
+		if p := validation.ProviderNetwork(name, &t.Spec); p != nil {
+			o.problem(kind, name, p)
+		}
 	case *kubeovnv1.OvnEip:
 		if t.Spec.Type != "" && t.Spec.Type != kubeovnv1.OvnEipTypeNAT {
 			o.lose(kind, name, "type %s: Kiln only reserves its addresses", t.Spec.Type)

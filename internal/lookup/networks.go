@@ -24,6 +24,8 @@ const (
 	indexAddresses = "lookup.addresses"
 	// indexVpc finds subnets by their VPC.
 	indexVpc = "lookup.vpc"
+	// indexVlan finds subnets by their Vlan.
+	indexVlan = "lookup.vlan"
 	// indexValidVpc finds subnets by the VPC in their last valid specs.
 	indexValidVpc = "lookup.validVpc"
 	// indexPortNames finds subnets and VPCs by the port names that they need.
@@ -49,6 +51,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 	}{
 		{&kubeovnv1.Subnet{}, indexAddresses, subnetAddresses},
 		{&kubeovnv1.Subnet{}, indexVpc, func(o client.Object) []string { return []string{VpcOf(o.(*kubeovnv1.Subnet))} }},
+		{&kubeovnv1.Subnet{}, indexVlan, vlanOf},
 		{&kubeovnv1.Subnet{}, indexValidVpc, validVpc},
 		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
 		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
@@ -71,6 +74,22 @@ func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subne
 	var list kubeovnv1.SubnetList
 	if err := n.reader.List(ctx, &list, client.MatchingFields{indexVpc: vpc}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list subnets of VPC %s: %w", vpc, err)
+	}
+	return list.Items, nil
+}
+
+func vlanOf(o client.Object) []string {
+	if vlan := o.(*kubeovnv1.Subnet).Spec.Vlan; vlan != "" {
+		return []string{vlan}
+	}
+	return nil
+}
+
+// SubnetsOfVlan returns the subnets of a Vlan, unsorted. They belong to the cache and must not be changed.
+func (n *Networks) SubnetsOfVlan(ctx context.Context, vlan string) ([]kubeovnv1.Subnet, error) {
+	var list kubeovnv1.SubnetList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexVlan: vlan}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list subnets of Vlan %s: %w", vlan, err)
 	}
 	return list.Items, nil
 }

@@ -28,9 +28,12 @@ func used(fields []field) []string {
 // UnbuiltSubnetFields returns the set fields that request a kind of network that this version cannot build. An overlay network
 // instead would be wrong, so the caller builds nothing.
 func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
+	custom := spec.Vpc != "" && spec.Vpc != kubeovnv1.DefaultVpc
 	return used([]field{
 		{"provider", spec.Provider != "" && spec.Provider != kubeovnv1.ProviderOVN},
-		{"vlan", spec.Vlan != ""},
+		{"vlan in VPC " + spec.Vpc, spec.Vlan != "" && custom},
+		{"vlan without cidrBlock", spec.Vlan != "" && spec.CIDRBlock == ""},
+		{"vlan with logicalGateway", spec.Vlan != "" && spec.LogicalGateway},
 	})
 }
 
@@ -42,7 +45,12 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 		{"externalEgressGateway in VPC " + spec.Vpc, custom && spec.ExternalEgressGateway != ""},
 		{"gatewayNodeSelectors beside gatewayNode", spec.GatewayNode != "" && len(spec.GatewayNodeSelectors) > 0},
 		{"natOutgoingPolicyRules without natOutgoing", !spec.NATOutgoing && len(spec.NATOutgoingPolicyRules) > 0},
-		{"logicalGateway", spec.LogicalGateway},
+		{"natOutgoing with vlan", spec.Vlan != "" && spec.NATOutgoing},
+		{"gatewayType centralized with vlan", spec.Vlan != "" && !custom && spec.GatewayType == kubeovnv1.GatewayCentralized},
+		{"externalEgressGateway with vlan", spec.Vlan != "" && !custom && spec.ExternalEgressGateway != ""},
+		{"routeTable with vlan", spec.Vlan != "" && spec.RouteTable != ""},
+		{"enableIPv6RA with vlan", spec.Vlan != "" && spec.EnableIPv6RA},
+		{"logicalGateway", spec.LogicalGateway && spec.Vlan == ""},
 		{"u2oInterconnection", spec.U2OInterconnection},
 		{"u2oInterconnectionIP", spec.U2OInterconnectionIP != ""},
 		{"u2oFeatures", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting},
@@ -59,5 +67,15 @@ func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 		{"extraExternalSubnets", len(spec.ExtraExternalSubnets) > 0},
 		{"enableBfd", spec.EnableBfd},
 		{"bfdPort", spec.BFDPort != nil && spec.BFDPort.Enabled},
+	})
+}
+
+// IgnoredProviderNetworkFields returns the set fields that this version accepts and ignores.
+func IgnoredProviderNetworkFields(spec *kubeovnv1.ProviderNetworkSpec) []string {
+	return used([]field{
+		{"exchangeLinkName", spec.ExchangeLinkName},
+		{"autoCreateVlanSubinterfaces", spec.AutoCreateVlanSubinterfaces},
+		{"preserveVlanInterfaces", spec.PreserveVlanInterfaces},
+		{"vlanInterfaces", len(spec.VlanInterfaces) > 0},
 	})
 }

@@ -65,7 +65,7 @@ func accesses(patchPods, reviews bool) []access {
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "servicecidrs"),
-				rule("kubeovn.io", read, "subnets", "vpcs", "ips"),
+				rule("kubeovn.io", read, "subnets", "vpcs", "ips", "provider-networks"),
 				readClusters, // levels of logs
 			},
 			// The Lease of its node as a gateway. A role cannot limit it to one node; the policy kiln-gateway-leases
@@ -132,12 +132,12 @@ func controllerAccess(podWrites []string) access {
 			rule("kubevirt.io", read, "virtualmachines"),                                            // VMs retain addresses; KubeVirt is optional
 			rule("kubeovn.io", slices.Concat(read, []string{"create", "patch"}), "vpcs", "subnets"), // the default ones; finalizers
 			rule("kubeovn.io", slices.Concat(read, []string{"create", "patch", "delete"}), "ips", "vips"),
-			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips"), // finalizers
+			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips", "provider-networks", "vlans"), // finalizers
 			rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
 			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), unimplemented("")...), // finalizers of Kube-OVN
 			rule("kubeovn.io", []string{"patch"}, unimplemented("/status")...),
 			rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "vips/status", "ippools/status", "ovn-eips/status",
-				"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status"),
+				"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status", "provider-networks/status", "vlans/status"),
 		},
 		// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name; the policy
 		// kiln-controller-leases does.
@@ -150,7 +150,7 @@ func controllerAccess(podWrites []string) access {
 
 // FinalizedResources returns the resources of kubeovn.io/v1 on which the controller, or Kube-OVN's, puts its finalizer.
 func FinalizedResources() []string {
-	return append([]string{"vpcs", "subnets", "ips", "ippools", "vips", "ovn-eips"}, unimplemented("")...)
+	return append([]string{"vpcs", "subnets", "ips", "ippools", "vips", "ovn-eips", "vlans", "provider-networks"}, unimplemented("")...)
 }
 
 // unimplemented returns the resources of the kinds without a controller, each with a suffix.

@@ -191,22 +191,34 @@ func (c Config) controllerMetadata() policy {
 	}
 }
 
-// nodeStatus limits an agent to changing its two conditions of its own Node.
+// nodeStatus limits an agent to changing its two conditions of its own Node, and its reports about ProviderNetworks.
 func (c Config) nodeStatus() policy {
 	own := []string{string(corev1.NodeNetworkUnavailable), string(v1alpha1.NodeConditionKubeProxy)}
 	return policy{
 		name: "kiln-node-status", app: AgentName,
 		resources: []string{"nodes", "nodes/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
-		when:      c.isAccount(AgentName),
-		variables: append(statusBeforeAndAfter(), extra()),
+		when: c.isAccount(AgentName),
+		variables: slices.Concat(statusBeforeAndAfter(), beforeAndAfter("labels", "labelsBefore", "labelsAfter"),
+			beforeAndAfter("annotations", "before", "after"), []admissionv1.Variable{extra()}),
 		validations: []admissionv1.Validation{
 			forbid("object.metadata.name in variables.extra[?'"+claimNodeName+"'].orValue([])", AgentName+" changes the status of its own node only"),
-			forbid(sameMetadata("labels", "annotations", "finalizers", "ownerReferences")+" && "+unchanged("spec")+" && "+
-				onlyConditionsDiffer(own),
-				fmt.Sprintf("%s changes the conditions %s and %s of a node, and nothing else of it", AgentName,
+			forbid(sameMetadata("finalizers", "ownerReferences")+" && "+unchanged("spec")+" && "+onlyConditionsDiffer(own)+" && "+
+				"(variables.labelsBefore == variables.labelsAfter || "+
+				onlyDiffer("labelsBefore", "labelsAfter", ofProviders(kubeovnv1.ProviderReady, kubeovnv1.ProviderInterface, kubeovnv1.ProviderMTU))+") && "+
+				"(variables.before == variables.after || "+onlyDiffer("before", "after", ofProviders(kubeovnv1.ProviderError))+")",
+				fmt.Sprintf("%s changes the conditions %s and %s of a node, and labels and annotations about ProviderNetworks, and nothing else of it", AgentName,
 					corev1.NodeNetworkUnavailable, v1alpha1.NodeConditionKubeProxy)),
 		},
 	}
+}
+
+// ofProviders is true if k is the key of a label or an annotation of nodes about any ProviderNetwork, with one of these names.
+func ofProviders(names ...string) string {
+	keys := make([]string, len(names))
+	for i, name := range names {
+		keys[i] = "k.endsWith('" + kubeovnv1.ProviderKey("", name) + "')"
+	}
+	return "(" + strings.Join(keys, " || ") + ")"
 }
 
 // gatewayLeases limits an agent to the Lease of its own node. Other programs have Leases in the same namespace.

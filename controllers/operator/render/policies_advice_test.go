@@ -53,7 +53,7 @@ type adviser struct {
 
 func newAdviser(t *testing.T) adviser {
 	t.Helper()
-	server, err := apiserver.New("subnets", "vpcs", "vips", "ips", "vlans")
+	server, err := apiserver.New("subnets", "vpcs", "vips", "ips", "vpc-dnses")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestAdvice(t *testing.T) {
 		}, `ovn.kubernetes.io/logical_router: "Blue" cannot be read, and is ignored: write the name of a Vpc`},
 		{"a subnet with a VLAN", &kubeovnv1.Subnet{
 			ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{Vlan: "v", U2OInterconnection: true},
-		}, "without effect in this version: spec.vlan, spec.u2oInterconnection"},
+		}, "without effect in this version: spec.u2oInterconnection"},
 		{"an overlay subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.0.0.0/24"}}, ""},
 		{"a VPC with an external gateway", &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VpcSpec{EnableExternal: true}}, "spec.enableExternal"},
 		{"a Vip of attachments", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{AttachSubnets: []string{"a"}}}, "spec.attachSubnets"},
@@ -182,9 +182,9 @@ func TestAdvice(t *testing.T) {
 		{"an IP of attachments", &kubeovnv1.IP{
 			ObjectMeta: metav1.ObjectMeta{Name: "i"}, Spec: kubeovnv1.IPSpec{AttachIPs: []string{"10.0.0.1"}, AttachMACs: []string{"02:00:00:00:00:01"}, ContainerID: "c"},
 		}, "without effect in this version: spec.attachIps, spec.attachMacs, spec.containerID"},
-		{"a kind without a controller", &kubeovnv1.Vlan{
-			ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{Provider: "p"},
-		}, "this version of Kiln does not implement the kind Vlan: the object has no effect"},
+		{"a kind without a controller", &kubeovnv1.VpcDns{
+			ObjectMeta: metav1.ObjectMeta{Name: "v"},
+		}, "this version of Kiln does not implement the kind VpcDns: the object has no effect"},
 		{"a namespace", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: one("ovn.kubernetes.io/logical_swich", "s")}}, "logical_swich (did you mean logical_router or logical_switch?): Kiln knows no such annotation"},
 	}
 	for _, tt := range tests {

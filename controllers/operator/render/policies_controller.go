@@ -56,7 +56,7 @@ func (c Config) controllerSlices() policy {
 func (c Config) controllerFinalizers() policy {
 	return policy{
 		name: "kiln-controller-finalizers", app: ControllerName, group: kubeovnv1.GroupVersion.Group,
-		resources:  append([]string{"vpcs", "ippools", "ovn-eips"}, unimplemented("")...),
+		resources:  append([]string{"vpcs", "ippools", "ovn-eips", "provider-networks", "vlans"}, unimplemented("")...),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when:       c.isAccount(ControllerName),
 		validations: []admissionv1.Validation{forbid(

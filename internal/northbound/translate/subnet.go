@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// SubnetInputs are the inputs of Subnet, for an overlay subnet.
+// SubnetInputs are the inputs of Subnet.
 type SubnetInputs struct {
 	Name string
 	// Vpc is the VPC whose router the switch is joined to; empty while there is none.
@@ -22,6 +22,9 @@ type SubnetInputs struct {
 	CIDRs []netip.Prefix
 	// Gateways are the router's addresses on the switch: one per CIDR, in the same order.
 	Gateways []netip.Addr
+	// Localnet connects the switch to a physical network, whose router has the addresses Gateways. The switch is then not joined to the VPC's
+	// router. It is nil for an overlay subnet.
+	Localnet *Localnet
 	// Services makes the VPC's load balancers serve the ports of the switch.
 	Services bool
 	// MTU of the ports in bytes; 0 if the subnet does not set it.
@@ -60,10 +63,13 @@ type SubnetInputs struct {
 }
 
 // Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, the policies that route
-// traffic of the VPC to its addresses, its ACLs and its DHCP options.
+// traffic of the VPC to its addresses, its ACLs and its DHCP options. An underlay subnet has a localnet port instead of the pair and the policies.
 func Subnet(in SubnetInputs) []desired.Row {
 	rows := []desired.Row{switchRow(in)}
-	if in.Vpc != "" {
+	switch {
+	case in.Localnet != nil:
+		rows = append(rows, localnetPort(in))
+	case in.Vpc != "":
 		rows = append(rows, routerPair(in)...)
 		rows = append(rows, localPolicies(in)...)
 	}
@@ -72,7 +78,7 @@ func Subnet(in SubnetInputs) []desired.Row {
 	return append(rows, dhcpRows(in)...)
 }
 
-// OwnPorts returns the number of ports that Subnet adds to a switch: the port to the router, and the virtual ports.
+// OwnPorts returns the number of ports that Subnet adds to a switch: the port to the router or to the physical network, and the virtual ports.
 func OwnPorts(virtual int) int { return 1 + virtual }
 
 // localPolicies allow traffic to the subnet, so that no policy of a lower priority reroutes it.

@@ -1,0 +1,245 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package underlay requests the bridges of provider networks from `kiln ovs` (internal/providerbridge), and reports them on the node's Node.
+package underlay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+
+	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// maxMessage is the maximum length of a message in an annotation, in bytes.
+const maxMessage = 1000
+
+// Reasons of a node that is not ready, besides those of providerbridge.
+const (
+	reasonWaiting = "Waiting"
+	reasonMoving  = "Moving"
+)
+
+// managedLabels are the labels of a provider network that the agent writes, and removes.
+var managedLabels = []string{v1.ProviderReady, v1.ProviderInterface, v1.ProviderMTU}
+
+// Reconciler requests the bridges of the provider networks that select this node.
+type Reconciler struct {
+	// Client reads from the cache, Live from the API server.
+	Client client.Client
+	Live   client.Reader
+	Node   string
+	Bridge *ovs.Bridge
+	// MTUChanged is called when the MTU of a provider network may have changed. It does not block.
+	MTUChanged func()
+
+	requests k8s.RequestSource
+	last     map[string]providerbridge.Result
+}
+
+// SetupWithManager registers the reconciler. It runs a pass for changes of ProviderNetworks, of the node's labels and annotations, and of
+// Open vSwitch's settings, which have the results.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	r.Bridge.Subscribe(func(name string) {
+		if name == "" {
+			r.requests.Add(r.Node)
+		}
+	})
+	own := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return k8s.Requests(r.Node) })
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("underlay").
+		Watches(&v1.ProviderNetwork{}, own, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Node{}, own, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		WatchesRawSource(&r.requests).
+		WithOptions(k8s.Workers(1)).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of provider networks: %w", err)
+	}
+	return nil
+}
+
+// Reconcile runs a pass. This node is the only object of the queue.
+func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Name: r.Node}, node); err != nil {
+		return ctrl.Result{}, fmt.Errorf("read node %s: %w", r.Node, err)
+	}
+	var networks v1.ProviderNetworkList
+	if err := r.Client.List(ctx, &networks, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list ProviderNetworks: %w", err)
+	}
+	ids, err := r.Bridge.ExternalIDs(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	wanted, err := r.wanted(ctx, node, networks.Items, ids)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.Bridge.RequestProviders(ctx, wanted); err != nil {
+		return ctrl.Result{}, err
+	}
+	results := providerbridge.Results(ids)
+	r.remember(ctx, results)
+	return ctrl.Result{}, r.report(ctx, node, wanted, results)
+}
+
+// wanted returns the requests for the networks that select the node. A network whose spec is not valid keeps the request that it has.
+func (r *Reconciler) wanted(ctx context.Context, node *corev1.Node, networks []v1.ProviderNetwork,
+	ids map[string]string) (map[string]providerbridge.Request, error) {
+	have, _ := providerbridge.Requests(ids)
+	wanted := map[string]providerbridge.Request{}
+	for i := range networks {
+		pn := &networks[i]
+		if validation.ProviderNetwork(pn.Name, &pn.Spec) != nil {
+			if old, found := have[pn.Name]; found {
+				wanted[pn.Name] = old
+			}
+			continue
+		}
+		if selected, err := pn.Spec.Selects(node.Name, node.Labels); err != nil || !selected {
+			continue
+		}
+		request := providerbridge.Request{
+			Interface: pn.Spec.InterfaceOf(node.Name), Managed: providerbridge.Managed(pn.Spec.ManagedInterface),
+			Attempt: string(pn.UID) + "/" + strconv.FormatInt(pn.Generation, 10),
+		}
+		if old, found := have[pn.Name]; found && old.Attempt == request.Attempt {
+			request.Peers = old.Peers
+		} else {
+			peers, err := r.peers(ctx)
+			if err != nil {
+				return nil, err
+			}
+			request.Peers = peers
+		}
+		wanted[pn.Name] = request
+	}
+	return wanted, nil
+}
+
+// peers returns addresses of other nodes. It reads a few nodes only, and only for a new request: the agent's cache has no other node.
+func (r *Reconciler) peers(ctx context.Context) ([]netip.Addr, error) {
+	var nodes corev1.NodeList
+	if err := r.Live.List(ctx, &nodes, client.Limit(providerbridge.MaxPeers+1)); err != nil {
+		return nil, fmt.Errorf("list other nodes: %w", err)
+	}
+	var peers []netip.Addr
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != r.Node {
+			peers = append(peers, k8s.InternalIPs(&nodes.Items[i])...)
+		}
+	}
+	return peers[:min(len(peers), providerbridge.MaxPeers)], nil
+}
+
+// remember logs changes of states, and reports changes of the MTU.
+func (r *Reconciler) remember(ctx context.Context, results map[string]providerbridge.Result) {
+	changed := false
+	for provider, result := range results {
+		before := r.last[provider]
+		if before.State != result.State || before.Reason != result.Reason {
+			log.FromContext(ctx).Info("the bridge of a provider network has changed", "provider network", provider,
+				"state", result.State, "reason", result.Reason, "message", result.Message)
+		}
+		changed = changed || before.MTU != result.MTU
+	}
+	if r.last = results; changed {
+		r.MTUChanged()
+	}
+}
+
+// report writes the states of the wanted bridges on the Node, in one patch, or nothing if the Node has them.
+func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[string]providerbridge.Request,
+	results map[string]providerbridge.Result) error {
+	labels, annotations := map[string]string{}, map[string]string{}
+	for provider, request := range wanted {
+		set := func(to map[string]string, name, value string) { to[v1.ProviderKey(provider, name)] = value }
+		result, cause := results[provider], ""
+		switch {
+		case result.Interface != request.Interface || result.State == "":
+			cause = reasonWaiting + ": kiln ovs has not made the bridge yet: see the pod ovs-ovn of this node"
+		case result.State == providerbridge.StateReady:
+			set(labels, v1.ProviderReady, "true")
+			set(labels, v1.ProviderInterface, result.Interface)
+			set(labels, v1.ProviderMTU, strconv.Itoa(result.MTU))
+			continue
+		case result.State == providerbridge.StateFailed:
+			cause = string(result.Reason) + ": " + result.Message
+		default:
+			cause = reasonMoving + ": kiln ovs moves interface " + result.Interface
+		}
+		set(annotations, v1.ProviderError, cause[:min(len(cause), maxMessage)])
+	}
+	changes := map[string]map[string]any{
+		"labels":      differences(node.Labels, labels, managedLabels...),
+		"annotations": differences(node.Annotations, annotations, v1.ProviderError),
+	}
+	if len(changes["labels"]) == 0 && len(changes["annotations"]) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": changes})
+	if err != nil {
+		return fmt.Errorf("encode the states of provider networks: %w", err)
+	}
+	if err := r.Client.Status().Patch(ctx, node.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("report provider networks on node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// differences returns the changes, for a merge patch, that make the keys of provider networks with these names those of want.
+func differences(have, want map[string]string, names ...string) map[string]any {
+	changes := map[string]any{}
+	for key := range have {
+		prefix, name, _ := strings.Cut(key, "/")
+		if _, wanted := want[key]; wanted || !strings.HasSuffix(prefix, v1.ProviderKeySuffix) {
+			continue
+		}
+		for _, managed := range names {
+			if name == managed {
+				changes[key] = nil
+			}
+		}
+	}
+	for key, value := range want {
+		if old, found := have[key]; !found || old != value {
+			changes[key] = value
+		}
+	}
+	return changes
+}
+
+// MTU returns the MTU of a provider network's interface on this node. The error says why the bridge does not work.
+func MTU(ctx context.Context, bridge *ovs.Bridge, provider string) (int, error) {
+	ids, err := bridge.ExternalIDs(ctx)
+	if err != nil {
+		return 0, err
+	}
+	result := providerbridge.Results(ids)[provider]
+	if result.State != providerbridge.StateReady {
+		return 0, fmt.Errorf("ProviderNetwork %s is not ready on this node: its status says why", provider)
+	}
+	return result.MTU, nil
+}

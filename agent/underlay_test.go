@@ -1,0 +1,119 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/agenttest"
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+)
+
+// externalIDs returns external_ids of Open_vSwitch.
+func externalIDs(n *agenttest.Node) map[string]string {
+	var rows []vswitch.OpenvSwitch
+	agenttest.Must(n.TB, n.OVS.List(n.Context(), &rows))
+	return rows[0].ExternalIDs
+}
+
+// answers writes a result, like `kiln ovs`.
+func answers(n *agenttest.Node, provider string, result providerbridge.Result) {
+	var rows []vswitch.OpenvSwitch
+	agenttest.Must(n.TB, n.OVS.List(n.Context(), &rows))
+	row, key := &rows[0], providerbridge.ResultKey(provider)
+	operations, err := n.OVS.Where(row).Mutate(row,
+		model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationDelete, Value: []string{key}},
+		model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationInsert, Value: map[string]string{key: result.Format()}})
+	agenttest.Must(n.TB, err)
+	_, err = n.OVS.Transact(n.Context(), operations...)
+	agenttest.Must(n.TB, err)
+}
+
+// reported returns what the Node says about a provider network.
+func reported(n *agenttest.Node, provider string) (ready, mtu, cause string) {
+	node := &corev1.Node{}
+	agenttest.Must(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: agenttest.NodeName}, node))
+	return node.Labels[v1.ProviderKey(provider, v1.ProviderReady)], node.Labels[v1.ProviderKey(provider, v1.ProviderMTU)],
+		node.Annotations[v1.ProviderKey(provider, v1.ProviderError)]
+}
+
+func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
+	n := agenttest.Serving(t)
+	pn := &v1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net1"}, Spec: v1.ProviderNetworkSpec{
+		DefaultInterface: "eth1", CustomInterfaces: []v1.CustomInterface{{Interface: "eth2", Nodes: []string{agenttest.NodeName}}},
+	}}
+	other := &v1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net2"}, Spec: v1.ProviderNetworkSpec{
+		DefaultInterface: "eth1", ExcludeNodes: []string{agenttest.NodeName},
+	}}
+	agenttest.Must(t, n.API.Create(t.Context(), pn))
+	agenttest.Must(t, n.API.Create(t.Context(), other))
+	var request providerbridge.Request
+	n.Eventually("the bridge is requested", func() bool {
+		requests, _ := providerbridge.Requests(externalIDs(n))
+		request = requests["net1"]
+		return len(requests) == 1 && request.Interface == "eth2" && strings.HasPrefix(request.Attempt, string(pn.UID))
+	})
+	n.Eventually("the node waits", func() bool {
+		_, _, cause := reported(n, "net1")
+		return strings.HasPrefix(cause, "Waiting: ")
+	})
+	answers(n, "net1", providerbridge.Result{
+		State: providerbridge.StateFailed, Reason: providerbridge.ReasonNoInterface, Message: "no eth2", Interface: "eth2", Attempt: request.Attempt,
+	})
+	n.Eventually("the cause is reported", func() bool {
+		_, _, cause := reported(n, "net1")
+		return cause == "InterfaceNotFound: no eth2"
+	})
+
+	pod := n.CreatePod("office")
+	subnet := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1.SubnetSpec{CIDRBlock: "10.30.0.0/24", Gateway: "10.30.0.254", Vlan: "v"}}
+	n.Create(subnet)
+	n.WriteNetwork(pod, officeNetwork(pod))
+	c := n.Sandbox(pod, agenttest.NewID())
+	if _, err := c.Add(); err == nil || !strings.Contains(err.Error(), "ProviderNetwork net1 is not ready on this node") {
+		t.Errorf("ADD without a bridge: %v", err)
+	}
+	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480})
+	n.Eventually("the node is ready", func() bool {
+		ready, mtu, cause := reported(n, "net1")
+		return ready == "true" && mtu == "1480" && cause == ""
+	})
+	c.MustAdd()
+	c.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil && link.Attrs().MTU != 1480 {
+			t.Errorf("the MTU of an underlay pod is %d, want the interface's", link.Attrs().MTU)
+		}
+		return err
+	})
+	c.MustDel()
+
+	agenttest.Must(t, n.API.Delete(t.Context(), pn))
+	n.Eventually("the request and the reports are removed", func() bool {
+		requests, _ := providerbridge.Requests(externalIDs(n))
+		ready, mtu, cause := reported(n, "net1")
+		return len(requests) == 0 && ready+mtu+cause == ""
+	})
+}
+
+// officeNetwork is the network of a pod in the underlay subnet office.
+func officeNetwork(pod *corev1.Pod) v1.PodNetwork {
+	return v1.PodNetwork{
+		UID: pod.UID, Allocated: true, Routed: true, ProviderNetwork: "net1", LogicalSwitch: "office", LogicalRouter: v1.DefaultVpc,
+		Addresses: []netip.Addr{netip.MustParseAddr("10.30.0.10")}, MAC: net.HardwareAddr{2, 0, 0, 0x30, 0, 10},
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.30.0.0/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.30.0.254")},
+	}
+}

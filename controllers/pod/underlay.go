@@ -1,0 +1,96 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// vlan returns the Vlan of an underlay subnet; nil for another subnet. The error is a *problem if the Vlan does not exist.
+func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.Vlan, error) {
+	if s.Spec.Vlan == "" {
+		return nil, nil //nolint:nilnil // an overlay subnet has none
+	}
+	vlan, err := k8s.Find[kubeovnv1.Vlan](ctx, r.Client, client.ObjectKey{Name: s.Spec.Vlan}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get Vlan %s: %w", s.Spec.Vlan, err)
+	}
+	if vlan == nil {
+		return nil, &problem{message: fmt.Sprintf("Vlan %s of subnet %s does not exist", s.Spec.Vlan, s.Name), subnets: []string{s.Name}}
+	}
+	return vlan, nil
+}
+
+// allocateInUnderlay allocates an address of a physical network. It leaves out the addresses of nodes and of the API server, which are hosts of
+// the same network.
+func (r *Reconciler) allocateInUnderlay(ctx context.Context, port string, want ipam.Request) (ipam.Lease, error) {
+	for _, address := range want.Addresses {
+		if owner := r.hostAt(ctx, address); owner != "" {
+			return ipam.Lease{}, &ipam.TakenError{Address: address, By: owner}
+		}
+	}
+	want.Avoid = func(address netip.Addr) bool { return r.hostAt(ctx, address) != "" }
+	return r.Allocator.Allocate(port, want)
+}
+
+// hostAt returns a description of the node, or of the API server, with an address; "" if there is none.
+func (r *Reconciler) hostAt(ctx context.Context, address netip.Addr) string {
+	hosts, err := r.Networks.HostsIn(ctx, []netip.Prefix{netip.PrefixFrom(address, address.BitLen())})
+	if err != nil {
+		return "" // the cache is stopping
+	}
+	return hosts[address]
+}
+
+// yieldToLocalnet returns a *problem if the port name of a pod without a port is the name of an underlay subnet's port to its physical
+// network.
+func (r *Reconciler) yieldToLocalnet(ctx context.Context, key types.NamespacedName) error {
+	namespace, name := translate.PodOfLocalnet(key.Namespace)
+	if key.Name != name || northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(namespace, name)) != nil {
+		return nil
+	}
+	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: namespace}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("get subnet %s: %w", namespace, err)
+	}
+	if s == nil || s.Spec.Vlan == "" {
+		return nil
+	}
+	return &problem{message: fmt.Sprintf("port name %s belongs to subnet %s: choose another name for the pod", translate.LocalnetPort(namespace), namespace)}
+}
+
+// onVlan enqueues the pods of a Vlan's subnets if their results change, and wakes all waiting pods if any Vlan changes.
+func (r *Reconciler) onVlan() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
+			before, after := e.ObjectOld.(*kubeovnv1.Vlan), e.ObjectNew.(*kubeovnv1.Vlan)
+			if before.Tag() == after.Tag() {
+				return
+			}
+			r.pending.wakeAll()
+			subnets, err := r.Networks.SubnetsOfVlan(ctx, after.Name)
+			if err != nil {
+				return // the cache is stopping
+			}
+			for i := range subnets {
+				r.enqueuePodsOf(ctx, subnets[i].Name, q)
+			}
+		},
+	}
+}

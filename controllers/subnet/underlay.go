@@ -1,0 +1,111 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// vlan returns the Vlan of an underlay subnet; nil if it does not exist, and for other subnets.
+func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.Vlan, error) {
+	if s.Spec.Vlan == "" {
+		return nil, nil //nolint:nilnil // no Vlan is a state, not a failure
+	}
+	vlan, err := k8s.Find[kubeovnv1.Vlan](ctx, r.Client, client.ObjectKey{Name: s.Spec.Vlan}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get Vlan %s: %w", s.Spec.Vlan, err)
+	}
+	return vlan, nil
+}
+
+// localnet returns the physical network of a subnet; nil for an overlay subnet. The error is northbound.ErrWaiting while the Vlan does not
+// exist or conflicts with another one.
+func (r *Reconciler) localnet(in inputs) (*translate.Localnet, error) {
+	switch {
+	case in.subnet.Spec.Vlan == "":
+		return nil, nil //nolint:nilnil // an overlay subnet has none
+	case in.vlan == nil:
+		return nil, fmt.Errorf("%w: Vlan %s does not exist: create it", northbound.ErrWaiting, in.subnet.Spec.Vlan)
+	case !k8s.IsTrue(in.vlan.Status.Conditions, kubeovnv1.ConditionValidated, in.vlan.Generation):
+		return nil, fmt.Errorf("%w: Vlan %s is not valid: its condition %s says why", northbound.ErrWaiting, in.vlan.Name, kubeovnv1.ConditionValidated)
+	}
+	pod := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(translate.PodOfLocalnet(in.subnet.Name)))
+	return &translate.Localnet{Network: in.vlan.Spec.Provider, Tag: in.vlan.Tag(), NameTaken: pod != nil}, nil
+}
+
+// localnetPort returns the applied localnet port of a subnet, nil if it has none.
+func (r *Reconciler) localnetPort(subnet string) *nb.LogicalSwitchPort {
+	for _, ref := range translate.LocalnetRefs(subnet) {
+		if port := northbound.Get[nb.LogicalSwitchPort](r.Northbound, ref); port != nil {
+			return port
+		}
+	}
+	return nil
+}
+
+// checkNetwork returns a problem if addresses of the subnet are in use and its vlan field was set or removed: the ports would lose their
+// gateway.
+func (r *Reconciler) checkNetwork(s *kubeovnv1.Subnet) *validation.Problem {
+	was := "an overlay subnet"
+	switch {
+	case s.Spec.Vlan == "" && r.localnetPort(s.Name) != nil:
+		was = "an underlay subnet"
+	case s.Spec.Vlan != "" && northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)) != nil:
+	default:
+		return nil
+	}
+	held := r.holders(s.Name, func(netip.Addr) bool { return true })
+	if len(held) == 0 {
+		return nil
+	}
+	return inUse("vlan: the subnet is %s, and its addresses are in use: %s: delete their owners, or create another subnet", was, listed(held))
+}
+
+// vlanView is the part of a Vlan that its subnets depend on.
+type vlanView struct {
+	tag      int
+	provider string
+	valid    bool
+}
+
+func viewVlan(v *kubeovnv1.Vlan) vlanView {
+	return vlanView{v.Tag(), v.Spec.Provider, k8s.IsTrue(v.Status.Conditions, kubeovnv1.ConditionValidated, v.Generation)}
+}
+
+// onVlan enqueues the subnets of a Vlan.
+func (r *Reconciler) onVlan(ctx context.Context, o client.Object) []reconcile.Request {
+	subnets, err := r.Networks.SubnetsOfVlan(ctx, o.GetName())
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	slices.SortFunc(subnets, func(a, b kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
+	requests := make([]reconcile.Request, 0, len(subnets))
+	for i := range subnets {
+		requests = append(requests, k8s.Request(subnets[i].Name))
+	}
+	return requests
+}
+
+// hostsOf returns the addresses that nodes must reach outside of OVN and that an overlay subnet must not contain.
+func (in inputs) hostsOf() map[netip.Addr]string {
+	if in.subnet.Spec.Vlan != "" || lookup.VpcOf(in.subnet) != kubeovnv1.DefaultVpc {
+		return nil
+	}
+	return in.hosts
+}

@@ -1,0 +1,87 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// vlan creates a Vlan that its controller has validated.
+func (n *network) vlan(name string, id int) *kubeovnv1.Vlan {
+	n.Helper()
+	v := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.VlanSpec{ID: id, Provider: "net1"}}
+	n.Create(v)
+	n.validate(v, nil)
+	return v
+}
+
+func (n *network) validate(v *kubeovnv1.Vlan, problem *validation.Problem) {
+	n.Helper()
+	base := v.DeepCopy()
+	k8s.SetConditions(&v.Status.Conditions, v.Generation, k8s.Validated(problem))
+	n.Must(n.Client.Status().Patch(n.Context(), v, client.MergeFrom(base)))
+}
+
+func underlay(name, cidr, gateway, vlan string) *kubeovnv1.Subnet {
+	return &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidr, Gateway: gateway, Vlan: vlan}}
+}
+
+func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
+	n := start(t)
+	n.node("n1", "10.30.0.3") // nodes may be on the same physical network
+	s := underlay("lab", "10.30.0.0/29,fd00:30::/125", "10.30.0.6,fd00:30::6", "v")
+	n.Create(s)
+	if c := n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionFalse); c.Reason != kubeovnv1.ReasonWaiting || !strings.Contains(c.Message, "Vlan v does not exist") {
+		t.Errorf("without its Vlan the subnet is %s: %s", c.Reason, c.Message)
+	}
+	v := n.vlan("v", 30)
+	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "localnet.lab", "node-n1", "ovn-default-ovn-cluster")
+	n.rows("Logical_Switch_Port", "tag_request", "30")
+	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default")
+
+	_, err := n.process.Allocator.Allocate("a.ns", ipam.Request{Subnet: "lab"})
+	n.Must(err)
+	n.Get(s)
+	n.Change(s, func() { s.Spec.Vlan = "" })
+	if c := n.condition("lab", kubeovnv1.ConditionValidated, metav1.ConditionFalse); c.Reason != validation.ReasonAddressesInUse {
+		t.Errorf("an underlay subnet in use becomes an overlay subnet: %s: %s", c.Reason, c.Message)
+	}
+	n.rows("Logical_Switch_Port", "tag_request", "30")
+	n.Change(s, func() { s.Spec.Vlan = "v" })
+	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+
+	n.Change(v, func() { v.Spec.ID = 0 })
+	n.validate(v, nil)
+	n.rows("Logical_Switch_Port", "tag_request")
+	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "localnet.lab", "node-n1", "ovn-default-ovn-cluster")
+	n.process.Allocator.Release("a.ns")
+}
+
+func TestASubnetOfAConflictingVlanWaits(t *testing.T) {
+	n := start(t)
+	v := n.vlan("v", 30)
+	n.validate(v, validation.VlanConflict(30, "net1", "older"))
+	n.Create(underlay("lab", "10.30.0.0/24", "10.30.0.254", "v"))
+	if c := n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionFalse); !strings.Contains(c.Message, "Vlan v is not valid") {
+		t.Errorf("%s: %s", c.Reason, c.Message)
+	}
+	if n.process.Allocator.HasSubnet("lab") {
+		t.Error("pods get addresses of a subnet without a network")
+	}
+	n.validate(v, nil)
+	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	// An overlapping subnet on the same Vlan, which is younger, is not applied.
+	n.Create(underlay("other", "10.30.0.128/25", "10.30.0.129", "v"))
+	n.condition("other", kubeovnv1.ConditionValidated, metav1.ConditionFalse)
+}

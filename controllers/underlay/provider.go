@@ -1,0 +1,206 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package underlay
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+const (
+	// maxNodeConditions is the maximum number of nodes with a condition of their own, so that the status stays small.
+	maxNodeConditions = 100
+	// reasonNoReport is the reason of a node whose agent has reported nothing yet.
+	reasonNoReport = "NotReported"
+	// reasonNodes is the reason of a network of which nodes are not ready.
+	reasonNodes = "NodesNotReady"
+	// reasonNoNode is the reason of a network that selects no node.
+	reasonNoNode = "NoNode"
+)
+
+// ProviderReconciler computes the status of ProviderNetworks from the reports of agents on Nodes, and retains deleted ones while Vlans use
+// them.
+type ProviderReconciler struct {
+	Client   client.Client
+	Recorder events.EventRecorder
+	Gate     *reconciler.StartGate
+}
+
+// SetupWithManager registers the reconciler. It enqueues a ProviderNetwork for changes of: the ProviderNetwork; its Vlans; and labels and
+// reports of nodes. VlanReconciler adds the index that it uses.
+func (r *ProviderReconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+	vlans := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		return k8s.Requests(o.(*kubeovnv1.Vlan).Spec.Provider)
+	})
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&kubeovnv1.ProviderNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Vlan{}, vlans, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(nodeReports())).
+		WithOptions(r.Gate.Workers(1)).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of ProviderNetworks: %w", err)
+	}
+	return nil
+}
+
+// nodeReports passes changes of a node's labels, and of the annotations of agents about ProviderNetworks.
+func nodeReports() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) || !maps.Equal(reports(e.ObjectOld), reports(e.ObjectNew))
+	}}
+}
+
+func reports(node client.Object) map[string]string {
+	found := map[string]string{}
+	for key, value := range node.GetAnnotations() {
+		if prefix, _, _ := strings.Cut(key, "/"); strings.HasSuffix(prefix, kubeovnv1.ProviderKeySuffix) {
+			found[key] = value
+		}
+	}
+	return found
+}
+
+func (r *ProviderReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.ProviderNetworkList{})
+}
+
+// Reconcile brings the status of one ProviderNetwork up to date. It removes the finalizer of a deleted one without Vlans; nodes remove their
+// bridges when the object is deleted.
+func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pn, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get ProviderNetwork: %w", err)
+	}
+	if pn == nil {
+		return ctrl.Result{}, nil
+	}
+	var using kubeovnv1.VlanList
+	if err := r.Client.List(ctx, &using, client.MatchingFields{indexProvider: pn.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list Vlans of ProviderNetwork %s: %w", pn.Name, err)
+	}
+	vlans := make([]string, 0, len(using.Items))
+	for i := range using.Items {
+		vlans = append(vlans, using.Items[i].Name)
+	}
+	slices.Sort(vlans)
+	if pn.DeletionTimestamp == nil {
+		if err := k8s.AddFinalizer(ctx, r.Client, pn); err != nil {
+			return ctrl.Result{}, err
+		}
+	} else if len(vlans) == 0 {
+		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, pn)
+	}
+	var nodes corev1.NodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list nodes: %w", err)
+	}
+	base := pn.DeepCopy()
+	setStatus(pn, vlans, nodes.Items)
+	k8s.WarnAnew(r.Recorder, pn, base.Status.OwnConditions(), pn.Status.OwnConditions(),
+		kubeovnv1.ConditionValidated, kubeovnv1.ConditionReady, kubeovnv1.ConditionFieldsSupported)
+	return ctrl.Result{}, k8s.PatchStatus(ctx, r.Client, base, pn)
+}
+
+// setStatus computes the status of a ProviderNetwork from its spec and from the reports of nodes.
+func setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Node) {
+	problem := validation.ProviderNetwork(pn.Name, &pn.Spec)
+	status := kubeovnv1.ProviderNetworkStatus{Vlans: vlans}
+	var causes []kubeovnv1.ProviderNetworkCondition
+	for i := range nodes {
+		node := &nodes[i]
+		if selected, err := pn.Spec.Selects(node.Name, node.Labels); err != nil || !selected || problem != nil {
+			continue
+		}
+		cause := causeOf(pn, node)
+		if cause == nil {
+			status.ReadyNodes = append(status.ReadyNodes, node.Name)
+			continue
+		}
+		status.NotReadyNodes = append(status.NotReadyNodes, node.Name)
+		causes = append(causes, kubeovnv1.ProviderNetworkCondition{Node: node.Name, Condition: *cause})
+	}
+	slices.Sort(status.ReadyNodes)
+	slices.Sort(status.NotReadyNodes)
+	slices.SortFunc(causes, func(a, b kubeovnv1.ProviderNetworkCondition) int { return strings.Compare(a.Node, b.Node) })
+	ready := networkReady(pn, vlans, &status, causes)
+	if problem != nil {
+		ready = k8s.NotValid()
+	}
+	status.Ready = ready.Status == metav1.ConditionTrue
+	own := pn.Status.OwnConditions()
+	k8s.SetConditions(&own, pn.Generation, k8s.Validated(problem), ready, k8s.FieldsSupported(validation.IgnoredProviderNetworkFields(&pn.Spec)))
+	for _, c := range own {
+		status.Conditions = append(status.Conditions, kubeovnv1.ProviderNetworkCondition{Condition: c})
+	}
+	for _, cause := range causes[:min(len(causes), maxNodeConditions)] {
+		var before []metav1.Condition
+		for _, c := range pn.Status.Conditions {
+			if c.Node == cause.Node && c.Type == cause.Type {
+				before = append(before, c.Condition)
+			}
+		}
+		k8s.SetConditions(&before, pn.Generation, cause.Condition) // keeps lastTransitionTime
+		cause.Condition = *meta.FindStatusCondition(before, cause.Type)
+		status.Conditions = append(status.Conditions, cause)
+	}
+	pn.Status = status
+}
+
+// causeOf returns the condition of a node that is not ready, nil for a ready node.
+func causeOf(pn *kubeovnv1.ProviderNetwork, node *corev1.Node) *metav1.Condition {
+	key := func(name string) string { return kubeovnv1.ProviderKey(pn.Name, name) }
+	if node.Labels[key(kubeovnv1.ProviderReady)] == "true" {
+		return nil
+	}
+	cause := k8s.NotReady(reasonNoReport, "the agent of the node has reported nothing yet: see the pod kube-ovn-cni of this node")
+	if reason, text, found := strings.Cut(node.Annotations[key(kubeovnv1.ProviderError)], ": "); found && isReason(reason) {
+		cause = k8s.NotReady(reason, text)
+	}
+	return &cause
+}
+
+// isReason reports whether a word is a reason of conditions (metav1.Condition).
+func isReason(word string) bool {
+	letters := func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+	return word != "" && len(word) <= 64 && !strings.ContainsFunc(word, func(c rune) bool { return !letters(c) })
+}
+
+// networkReady returns the condition Ready of a valid network.
+func networkReady(pn *kubeovnv1.ProviderNetwork, vlans []string, status *kubeovnv1.ProviderNetworkStatus,
+	causes []kubeovnv1.ProviderNetworkCondition) metav1.Condition {
+	switch {
+	case pn.DeletionTimestamp != nil:
+		return k8s.NotReady(reasonInUse, "deleted when no Vlan uses it: "+k8s.Some(vlans, maxListed))
+	case len(causes) > 0:
+		first := causes[0]
+		return k8s.NotReady(reasonNodes, fmt.Sprintf("%d of %d nodes are not ready: %s; node %s: %s", len(causes),
+			len(causes)+len(status.ReadyNodes), k8s.Some(status.NotReadyNodes, maxListed), first.Node, first.Message))
+	case len(status.ReadyNodes) == 0:
+		return k8s.NotReady(reasonNoNode, "no node is selected: change nodeSelector or excludeNodes")
+	}
+	ready := k8s.Ready(nil, nil)
+	ready.Message = "the bridge works on each selected node"
+	return ready
+}

@@ -1,0 +1,162 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package underlay reconciles ProviderNetworks and Vlans. They have no rows of their own: subnets have the ports to physical networks, and
+// agents make the bridges of nodes.
+package underlay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+const (
+	// indexTag finds Vlans by ProviderNetwork and id, indexProvider by ProviderNetwork.
+	indexTag      = "underlay.tag"
+	indexProvider = "underlay.provider"
+	// maxListed is the maximum number of names in a message.
+	maxListed = 5
+)
+
+// reasonInUse is the reason while users block the deletion of an object.
+const reasonInUse = "InUse"
+
+// VlanReconciler checks Vlans for conflicts, and retains deleted ones while subnets use them.
+type VlanReconciler struct {
+	Client   client.Client
+	Networks *lookup.Networks
+	Recorder events.EventRecorder
+	Gate     *reconciler.StartGate
+}
+
+// SetupWithManager registers the reconciler. It enqueues a Vlan for changes of: the Vlan; Vlans of the same ProviderNetwork and id; its
+// ProviderNetwork; and its subnets.
+func (r *VlanReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	for name, key := range map[string]func(*kubeovnv1.Vlan) string{
+		indexTag: tagKey, indexProvider: func(v *kubeovnv1.Vlan) string { return v.Spec.Provider },
+	} {
+		err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vlan{}, name, func(o client.Object) []string { return []string{key(o.(*kubeovnv1.Vlan))} })
+		if err != nil {
+			return fmt.Errorf("index Vlans by %s: %w", name, err)
+		}
+	}
+	subnets := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		if vlan := o.(*kubeovnv1.Subnet).Spec.Vlan; vlan != "" {
+			return k8s.Requests(vlan)
+		}
+		return nil
+	})
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&kubeovnv1.Vlan{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.sameTag), builder.WithPredicates(k8s.Changed(tagKey))).
+		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.ofProvider), builder.WithPredicates(k8s.Changed(isValid))).
+		Watches(&kubeovnv1.Subnet{}, subnets, builder.WithPredicates(k8s.Changed(func(s *kubeovnv1.Subnet) string { return s.Spec.Vlan }))).
+		WithOptions(r.Gate.Workers(1)).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of Vlans: %w", err)
+	}
+	return nil
+}
+
+func tagKey(v *kubeovnv1.Vlan) string { return v.Spec.Provider + "/" + strconv.Itoa(v.Tag()) }
+
+// sameTag enqueues the Vlans that conflict, or no longer conflict, with a Vlan.
+func (r *VlanReconciler) sameTag(ctx context.Context, o client.Object) []reconcile.Request {
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.VlanList{}, client.MatchingFields{indexTag: tagKey(o.(*kubeovnv1.Vlan))})
+}
+
+func (r *VlanReconciler) ofProvider(ctx context.Context, o client.Object) []reconcile.Request {
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.VlanList{}, client.MatchingFields{indexProvider: o.GetName()})
+}
+
+// Reconcile brings the status of one Vlan up to date. It removes the finalizer of a deleted one without subnets.
+func (r *VlanReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	vlan, err := k8s.Find[kubeovnv1.Vlan](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get Vlan: %w", err)
+	}
+	if vlan == nil {
+		return ctrl.Result{}, nil
+	}
+	using, err := r.Networks.SubnetsOfVlan(ctx, vlan.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	subnets := make([]string, 0, len(using))
+	for i := range using {
+		subnets = append(subnets, using[i].Name)
+	}
+	slices.Sort(subnets)
+	if vlan.DeletionTimestamp == nil {
+		if err := k8s.AddFinalizer(ctx, r.Client, vlan); err != nil {
+			return ctrl.Result{}, err
+		}
+	} else if len(subnets) == 0 {
+		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, vlan)
+	}
+	problem, err := r.conflict(ctx, vlan)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, r.patchStatus(ctx, vlan, subnets, problem)
+}
+
+// conflict returns the problem of a Vlan with the id and provider of an older one.
+func (r *VlanReconciler) conflict(ctx context.Context, vlan *kubeovnv1.Vlan) (*validation.Problem, error) {
+	var same kubeovnv1.VlanList
+	if err := r.Client.List(ctx, &same, client.MatchingFields{indexTag: tagKey(vlan)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Vlans of ProviderNetwork %s: %w", vlan.Spec.Provider, err)
+	}
+	for i := range same.Items {
+		if other := &same.Items[i]; other.Name != vlan.Name && lookup.Precedes(other, vlan) {
+			return validation.VlanConflict(vlan.Tag(), vlan.Spec.Provider, other.Name), nil
+		}
+	}
+	return nil, nil
+}
+
+func (r *VlanReconciler) patchStatus(ctx context.Context, vlan *kubeovnv1.Vlan, subnets []string, problem *validation.Problem) error {
+	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, r.Client, client.ObjectKey{Name: vlan.Spec.Provider}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("get ProviderNetwork %s: %w", vlan.Spec.Provider, err)
+	}
+	base := vlan.DeepCopy()
+	vlan.Status.Subnets, vlan.Status.Conflict = subnets, problem != nil
+	ready := k8s.Ready(nil, nil)
+	switch {
+	case vlan.DeletionTimestamp != nil:
+		ready = k8s.NotReady(reasonInUse, "deleted when no subnet uses it: "+k8s.Some(subnets, maxListed))
+	case problem != nil:
+		ready = k8s.NotValid()
+	case provider == nil:
+		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf("ProviderNetwork %s does not exist: create it", vlan.Spec.Provider))
+	case !isValid(provider):
+		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf("ProviderNetwork %s is not valid: its condition %s says why",
+			provider.Name, kubeovnv1.ConditionValidated))
+	}
+	k8s.SetConditions(&vlan.Status.Conditions, vlan.Generation, k8s.Validated(problem), ready)
+	k8s.WarnAnew(r.Recorder, vlan, base.Status.Conditions, vlan.Status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionReady)
+	return k8s.PatchStatus(ctx, r.Client, base, vlan)
+}
+
+// isValid reports whether the spec of a ProviderNetwork is valid.
+func isValid(pn *kubeovnv1.ProviderNetwork) bool {
+	return validation.ProviderNetwork(pn.Name, &pn.Spec) == nil
+}
