@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 	"github.com/vishvananda/netlink"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
+	"github.com/kiln-net/kiln/agent/underlay"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/providerbridge"
@@ -86,11 +88,39 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	if _, err := c.Add(); err == nil || !strings.Contains(err.Error(), "ProviderNetwork net1 is not ready on this node") {
 		t.Errorf("ADD without a bridge: %v", err)
 	}
+	// The other end of this veth is the physical network, on which a host has the pod's address.
+	agenttest.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: providerbridge.Bridge("net1")}, PeerName: "phys"}))
+	bridge, err := netlink.LinkByName(providerbridge.Bridge("net1"))
+	agenttest.Must(t, err)
+	agenttest.Must(t, netlink.LinkSetUp(bridge))
+	t.Cleanup(func() { _ = netlink.LinkDel(bridge) })
+	physical := n.Beyond("phys", func(link netlink.Link) error {
+		return agenttest.AddAddresses(link, netip.MustParsePrefix("10.30.0.10/24"), netip.MustParsePrefix("fd00:30::10/64"))
+	})
+	for _, address := range []string{"10.30.0.10", "fd00:30::10"} {
+		n.Eventually("the host with "+address+" is found", func() bool { // IPv6 addresses are tentative for a moment
+			holder, err := underlay.FindHolder("net1", 0, []netip.Addr{netip.MustParseAddr(address)}, nil)
+			return err == nil && holder != nil && holder.Address.String() == address
+		})
+	}
+	if holder, err := underlay.FindHolder("net1", 7, officeNetwork(pod).Addresses, nil); holder != nil || err != nil {
+		t.Errorf("a host of another VLAN has the address: %v, %v", holder, err)
+	}
 	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480})
 	n.Eventually("the node is ready", func() bool {
 		ready, mtu, cause := reported(n, "net1")
 		return ready == "true" && mtu == "1480" && cause == ""
 	})
+	if _, err := c.Add(); err == nil || !strings.Contains(err.Error(), "has address 10.30.0.10: add it to excludeIps of subnet office") {
+		t.Errorf("ADD with the address of another host: %v", err)
+	}
+	agenttest.Must(t, physical.Do(func(ns.NetNS) error {
+		link, err := netlink.LinkByName("phys")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrDel(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 30, 0, 10), Mask: net.CIDRMask(24, 32)}})
+	}))
 	c.MustAdd()
 	c.Do(func() error {
 		link, err := netlink.LinkByName("eth0")

@@ -61,6 +61,9 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
+	if err := s.CheckDuplicates(network); err != nil {
+		return nil, err
+	}
 	err = s.timed(ctx, "add", legLink, func() (err error) {
 		iface.HostName, err = s.link(ctx, r, iface)
 		return err

@@ -18,6 +18,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	v1 "github.com/kiln-net/kiln/api/v1"
+
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
@@ -47,6 +49,8 @@ type Server struct {
 	// ProviderMTU returns the MTU in bytes of a provider network's interface. The error says that the provider network is not ready on this
 	// node.
 	ProviderMTU func(ctx context.Context, provider string) (int, error)
+	// CheckDuplicates returns an error if another host of a physical network has an address of the pod.
+	CheckDuplicates func(v1.PodNetwork) error
 	// MTUChanged receives a value after the result of MTU or ProviderMTU has changed.
 	MTUChanged <-chan struct{}
 	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.
