@@ -20,7 +20,7 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	w.Create(vlan)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	w.Subnet("office", func(s *kubeovnv1.SubnetSpec) {
-		s.CIDRBlock, s.Gateway, s.Vlan, s.Namespaces = "10.30.0.0/29", "10.30.0.6", "v", []string{"office"}
+		s.CIDRBlock, s.Vlan, s.Namespaces = "10.30.0.0/29", "v", []string{"office"}
 	})
 	for _, name := range []string{"office", "other"} {
 		w.namespace(name, nil)
@@ -28,25 +28,24 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}
 	w.Create(node)
 	base := node.DeepCopy()
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.30.0.1"}}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.30.0.2"}}
 	w.Must(w.Client.Status().Patch(w.Context(), node, client.MergeFrom(base)))
 	w.start()
 
 	first := w.pod("office", "first")
-	if got := first.Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != "10.30.0.2" {
-		t.Errorf("the first pod has %s: node host has 10.30.0.1", got)
+	if got := first.Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != "10.30.0.3" {
+		t.Errorf("the first pod has %s: node host has 10.30.0.2", got)
 	}
-	if got := first.Annotations; got[kubeovnv1.AnnotationProviderNetwork.Key()] != "net1" || got[kubeovnv1.AnnotationVlanID.Key()] != "30" ||
-		got[kubeovnv1.AnnotationGateway.Key()] != "10.30.0.6" {
+	if got := first.Annotations; got[kubeovnv1.AnnotationProviderNetwork.Key()] != "net1" || got[kubeovnv1.AnnotationVlanID.Key()] != "30" {
 		t.Errorf("annotations %v", got)
 	}
 	if overlay := w.pod("other", "overlay"); overlay.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()] != "" {
 		t.Error("a pod of an overlay subnet has a provider network")
 	}
 	asked := newPod("office", "asked")
-	asked.Annotations = map[string]string{kubeovnv1.AnnotationIPAddress.Key(): "10.30.0.1"}
+	asked.Annotations = map[string]string{kubeovnv1.AnnotationIPAddress.Key(): "10.30.0.2"}
 	w.Create(asked)
-	w.warned(asked, "10.30.0.1")
+	w.warned(asked, "10.30.0.2")
 
 	w.Change(vlan, func() { vlan.Spec.ID = 31 })
 	eventually.Wait{For: "the pod's VLAN must follow"}.Holds(t, func() bool {

@@ -4,6 +4,7 @@
 package subnet_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -36,6 +38,17 @@ func underlay(name, cidr, gateway, vlan string) *kubeovnv1.Subnet {
 	return &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidr, Gateway: gateway, Vlan: vlan}}
 }
 
+// localnets waits until the localnet ports have these names, networks and tags.
+func (n *network) localnets(want ...string) {
+	n.Helper()
+	n.Rows("Logical_Switch_Port", func(row nbtest.Row) string {
+		if row["type"] != "localnet" {
+			return ""
+		}
+		return fmt.Sprint(row["name"], " ", row["options"].(map[string]string)["network_name"], " ", row["tag_request"])
+	}, want...)
+}
+
 func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 	n := start(t)
 	n.node("n1", "10.30.0.3") // nodes may be on the same physical network
@@ -46,8 +59,7 @@ func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 	}
 	v := n.vlan("v", 30)
 	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
-	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "localnet.lab", "node-n1", "ovn-default-ovn-cluster")
-	n.rows("Logical_Switch_Port", "tag_request", "30")
+	n.localnets("localnet.lab net1 30")
 	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default")
 
 	_, err := n.process.Allocator.Allocate("a.ns", ipam.Request{Subnet: "lab"})
@@ -57,14 +69,13 @@ func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 	if c := n.condition("lab", kubeovnv1.ConditionValidated, metav1.ConditionFalse); c.Reason != validation.ReasonAddressesInUse {
 		t.Errorf("an underlay subnet in use becomes an overlay subnet: %s: %s", c.Reason, c.Message)
 	}
-	n.rows("Logical_Switch_Port", "tag_request", "30")
+	n.localnets("localnet.lab net1 30")
 	n.Change(s, func() { s.Spec.Vlan = "v" })
 	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 
 	n.Change(v, func() { v.Spec.ID = 0 })
 	n.validate(v, nil)
-	n.rows("Logical_Switch_Port", "tag_request")
-	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "localnet.lab", "node-n1", "ovn-default-ovn-cluster")
+	n.localnets("localnet.lab net1 []")
 	n.process.Allocator.Release("a.ns")
 }
 

@@ -16,14 +16,16 @@ import (
 
 // guides are the pages that describe the fields of each kind that users write.
 var guides = map[string][]string{
-	"subnets":         {"subnets", "gateways", "services", "vpcs"},
-	"vpcs":            {"vpcs"},
-	"ippools":         {"addresses"},
-	"vips":            {"addresses"},
-	"ovn-eips":        {"addresses"},
-	"security-groups": {"policy"},
-	"switch-lb-rules": {"services"},
-	"router-lb-rules": {"services"},
+	"subnets":           {"subnets", "gateways", "services", "vpcs", "underlay"},
+	"vpcs":              {"vpcs"},
+	"ippools":           {"addresses"},
+	"vips":              {"addresses"},
+	"ovn-eips":          {"addresses"},
+	"security-groups":   {"policy"},
+	"switch-lb-rules":   {"services"},
+	"router-lb-rules":   {"services"},
+	"provider-networks": {"underlay"},
+	"vlans":             {"underlay"},
 }
 
 // withoutEffect is in the comments of fields that this version accepts only.
