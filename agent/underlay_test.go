@@ -89,21 +89,21 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 		t.Errorf("ADD without a bridge: %v", err)
 	}
 	// The other end of this veth is the physical network, on which a host has the pod's address.
-	agenttest.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: providerbridge.Bridge("net1")}, PeerName: "phys"}))
-	bridge, err := netlink.LinkByName(providerbridge.Bridge("net1"))
+	agenttest.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth2"}, PeerName: "phys"}))
+	uplink, err := netlink.LinkByName("eth2")
 	agenttest.Must(t, err)
-	agenttest.Must(t, netlink.LinkSetUp(bridge))
-	t.Cleanup(func() { _ = netlink.LinkDel(bridge) })
+	agenttest.Must(t, netlink.LinkSetUp(uplink))
+	t.Cleanup(func() { _ = netlink.LinkDel(uplink) })
 	physical := n.Beyond("phys", func(link netlink.Link) error {
 		return agenttest.AddAddresses(link, netip.MustParsePrefix("10.30.0.10/24"), netip.MustParsePrefix("fd00:30::10/64"))
 	})
 	for _, address := range []string{"10.30.0.10", "fd00:30::10"} {
 		n.Eventually("the host with "+address+" is found", func() bool { // IPv6 addresses are tentative for a moment
-			holder, err := underlay.FindHolder("net1", 0, []netip.Addr{netip.MustParseAddr(address)}, nil)
+			holder, err := underlay.FindHolder("eth2", 0, []netip.Addr{netip.MustParseAddr(address)}, nil)
 			return err == nil && holder != nil && holder.Address.String() == address
 		})
 	}
-	if holder, err := underlay.FindHolder("net1", 7, officeNetwork(pod).Addresses, nil); holder != nil || err != nil {
+	if holder, err := underlay.FindHolder("eth2", 7, officeNetwork(pod).Addresses, nil); holder != nil || err != nil {
 		t.Errorf("a host of another VLAN has the address: %v, %v", holder, err)
 	}
 	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480})

@@ -61,7 +61,7 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
-	if err := s.CheckDuplicates(network); err != nil {
+	if err := s.CheckDuplicates(ctx, network); err != nil {
 		return nil, err
 	}
 	err = s.timed(ctx, "add", legLink, func() (err error) {

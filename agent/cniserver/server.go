@@ -50,7 +50,7 @@ type Server struct {
 	// node.
 	ProviderMTU func(ctx context.Context, provider string) (int, error)
 	// CheckDuplicates returns an error if another host of a physical network has an address of the pod.
-	CheckDuplicates func(v1.PodNetwork) error
+	CheckDuplicates func(context.Context, v1.PodNetwork) error
 	// MTUChanged receives a value after the result of MTU or ProviderMTU has changed.
 	MTUChanged <-chan struct{}
 	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.

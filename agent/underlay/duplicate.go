@@ -5,6 +5,7 @@ package underlay
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/providerbridge"
+
+	"github.com/kiln-net/kiln/agent/ovs"
 )
 
 // A host that has an address answers a probe within a few milliseconds. A probe can be lost, so there are two.
@@ -29,11 +31,15 @@ const (
 
 // CheckDuplicates returns an error that names the host if a host of the physical network has an address of an underlay pod. It does not check
 // virtual machines: during a migration, a machine has its addresses on two nodes.
-func CheckDuplicates(network v1.PodNetwork) error {
+func CheckDuplicates(ctx context.Context, bridge *ovs.Bridge, network v1.PodNetwork) error {
 	if network.ProviderNetwork == "" || network.Machine != "" {
 		return nil
 	}
-	holder, err := FindHolder(network.ProviderNetwork, network.VLAN, network.Addresses, network.MAC)
+	ready, err := readyResult(ctx, bridge, network.ProviderNetwork)
+	if err != nil {
+		return err
+	}
+	holder, err := FindHolder(ready.Interface, network.VLAN, network.Addresses, network.MAC)
 	if err != nil || holder == nil {
 		return err
 	}
@@ -48,12 +54,12 @@ type Holder struct {
 }
 
 // FindHolder returns a host on the physical network that has one of the addresses, nil if none answers. It sends ARP probes (RFC 5227, section
-// 2.1.1) and neighbour solicitations of duplicate address detection (RFC 4862, section 5.4.2) from the provider network's bridge, with the tag of
-// the VLAN. They pass no logical port, so port security does not drop them. Answers with the MAC address own are the pod's.
-func FindHolder(provider string, tag int, addresses []netip.Addr, own net.HardwareAddr) (*Holder, error) {
-	link, err := netlink.LinkByName(providerbridge.Bridge(provider))
+// 2.1.1) and neighbour solicitations of duplicate address detection (RFC 4862, section 5.4.2) from the node's interface, with the tag of the VLAN.
+// They pass no logical port, so port security does not drop them. Answers with the MAC address own are the pod's.
+func FindHolder(name string, tag int, addresses []netip.Addr, own net.HardwareAddr) (*Holder, error) {
+	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("find the bridge of ProviderNetwork %s: %w", provider, err)
+		return nil, fmt.Errorf("find interface %s: %w", name, err)
 	}
 	p, err := newProber(link, tag)
 	if err != nil {

@@ -233,13 +233,19 @@ func differences(have, want map[string]string, names ...string) map[string]any {
 
 // MTU returns the MTU of a provider network's interface on this node. The error says why the bridge does not work.
 func MTU(ctx context.Context, bridge *ovs.Bridge, provider string) (int, error) {
+	ready, err := readyResult(ctx, bridge, provider)
+	return ready.MTU, err
+}
+
+// readyResult returns the result of a provider network whose bridge works on this node.
+func readyResult(ctx context.Context, bridge *ovs.Bridge, provider string) (providerbridge.Result, error) {
 	ids, err := bridge.ExternalIDs(ctx)
 	if err != nil {
-		return 0, err
+		return providerbridge.Result{}, err
 	}
 	result := providerbridge.Results(ids)[provider]
 	if result.State != providerbridge.StateReady {
-		return 0, fmt.Errorf("ProviderNetwork %s is not ready on this node: its status says why", provider)
+		return providerbridge.Result{}, fmt.Errorf("ProviderNetwork %s is not ready on this node: its status says why", provider)
 	}
-	return result.MTU, nil
+	return result, nil
 }
