@@ -144,8 +144,10 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	}
 	server := &cniserver.Server{
 		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, Probes: probed, MTU: node.MTU, MTUChanged: mtuChanged,
-		ProviderMTU:     func(ctx context.Context, provider string) (int, error) { return underlay.MTU(ctx, bridge, provider) },
-		CheckDuplicates: func(ctx context.Context, network v1.PodNetwork) error { return underlay.CheckDuplicates(ctx, bridge, network) },
+		ProviderMTU: func(ctx context.Context, provider string) (int, error) { return underlay.MTU(ctx, bridge, provider) },
+		CheckDuplicates: func(ctx context.Context, network v1.PodNetwork) error {
+			return underlay.CheckDuplicates(ctx, bridge, network)
+		},
 		Ready: func(ctx context.Context) error {
 			if !pods.Synced() {
 				return errors.New("the pods of this node are not known yet")
