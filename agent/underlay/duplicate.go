@@ -92,7 +92,7 @@ func newProber(link netlink.Link, tag int) (*prober, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}
-	multicast := &unix.PacketMreq{Ifindex: int32(link.Attrs().Index), Type: unix.PACKET_MR_ALLMULTI}
+	multicast := &unix.PacketMreq{Ifindex: int32(link.Attrs().Index), Type: unix.PACKET_MR_ALLMULTI} //nolint:gosec // an index of the kernel
 	err = errors.Join(
 		unix.SetsockoptInt(socket, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
 		unix.SetsockoptPacketMreq(socket, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, multicast),
@@ -115,7 +115,7 @@ func (p *prober) probe(address netip.Addr) error {
 	}
 	frame := append(bytes.Clone(to), p.mac...)
 	if p.tag != 0 {
-		frame = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(frame, unix.ETH_P_8021Q), uint16(p.tag))
+		frame = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(frame, unix.ETH_P_8021Q), uint16(p.tag)) //nolint:gosec // at most 4095
 	}
 	frame = append(binary.BigEndian.AppendUint16(frame, protocol), packet...)
 	_, err := unix.Write(p.socket, frame)
@@ -143,7 +143,7 @@ func solicitation(address netip.Addr) (net.HardwareAddr, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("build a neighbour solicitation: %w", err)
 	}
-	packet := binary.BigEndian.AppendUint16([]byte{version, 0, 0, 0}, uint16(len(body)))
+	packet := binary.BigEndian.AppendUint16([]byte{version, 0, 0, 0}, uint16(len(body))) //nolint:gosec // 24 bytes
 	packet = append(append(packet, unix.IPPROTO_ICMPV6, hops), net.IPv6unspecified...)
 	return append(net.HardwareAddr{0x33, 0x33}, group[12:]...), append(append(packet, group[:]...), body...), nil
 }
