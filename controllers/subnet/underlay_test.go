@@ -51,7 +51,6 @@ func (n *network) localnets(want ...string) {
 
 func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 	n := start(t)
-	n.node("n1", "10.30.0.3") // nodes may be on the same physical network
 	s := underlay("lab", "10.30.0.0/29,fd00:30::/125", "10.30.0.6,fd00:30::6", "v")
 	n.Create(s)
 	if c := n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionFalse); c.Reason != kubeovnv1.ReasonWaiting || !strings.Contains(c.Message, "Vlan v does not exist") {
@@ -81,6 +80,7 @@ func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 
 func TestASubnetOfAConflictingVlanWaits(t *testing.T) {
 	n := start(t)
+	n.node("n1", "10.30.0.3") // nodes may be on the same physical network
 	v := n.vlan("v", 30)
 	n.validate(v, validation.VlanConflict(30, "net1", "older"))
 	n.Create(underlay("lab", "10.30.0.0/24", "10.30.0.254", "v"))
