@@ -74,7 +74,7 @@ func (r *Reconciler) checkNetwork(s *kubeovnv1.Subnet) *validation.Problem {
 	if len(held) == 0 {
 		return nil
 	}
-	return inUse("vlan: the subnet is %s, and its addresses are in use: %s: delete their owners, or create another subnet", was, listed(held))
+	return validation.InUse("vlan: the subnet is %s, and its addresses are in use: %s: delete their owners, or create another subnet", was, listed(held))
 }
 
 // vlanView is the part of a Vlan that its subnets depend on.

@@ -53,16 +53,12 @@ func (r *ProviderReconciler) SetupWithManager(_ context.Context, mgr ctrl.Manage
 	vlans := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return k8s.Requests(o.(*kubeovnv1.Vlan).Spec.Provider)
 	})
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.ProviderNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Vlan{}, vlans, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
+		Watches(&kubeovnv1.Vlan{}, vlans, builder.WithPredicates(k8s.ComesOrGoes)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(nodeReports())).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of ProviderNetworks: %w", err)
-	}
-	return nil
 }
 
 // nodeReports passes changes of a node's labels, and of the annotations of agents about ProviderNetworks.

@@ -62,17 +62,13 @@ func (r *VlanReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager)
 		}
 		return nil
 	})
-	err := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vlan{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.sameTag), builder.WithPredicates(k8s.Changed(tagKey))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.ofProvider), builder.WithPredicates(k8s.Changed(isValid))).
 		Watches(&kubeovnv1.Subnet{}, subnets, builder.WithPredicates(k8s.Changed(func(s *kubeovnv1.Subnet) string { return s.Spec.Vlan }))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of Vlans: %w", err)
-	}
-	return nil
 }
 
 func tagKey(v *kubeovnv1.Vlan) string { return v.Spec.Provider + "/" + strconv.Itoa(v.Tag()) }

@@ -81,7 +81,7 @@ func subnetFields(name string, spec *kubeovnv1.SubnetSpec) *Problem {
 		return Problemf(ReasonNameConflict, "subnet %s has the name of its VPC, and a switch and a router cannot share one: rename it", name)
 	}
 	if spec.Vlan != "" && (name == kubeovnv1.DefaultSubnet || name == kubeovnv1.JoinSubnet) {
-		return problem(ReasonFieldInvalid, "vlan: this version builds no underlay network for subnet %s: remove it, and create another subnet", name)
+		return Problemf(ReasonFieldInvalid, "vlan: this version builds no underlay network for subnet %s: remove it, and create another subnet", name)
 	}
 	switch spec.GatewayType {
 	case "", kubeovnv1.GatewayDistributed, kubeovnv1.GatewayCentralized:

@@ -27,7 +27,7 @@ var linkName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 // ProviderNetwork checks a ProviderNetwork.
 func ProviderNetwork(name string, spec *kubeovnv1.ProviderNetworkSpec) *Problem {
 	if len(name) > providerbridge.MaxName || !providerName.MatchString(name) {
-		return problem(ReasonNameInvalid, "the name %q must have at most %d lower-case letters, digits and dashes, because it is a part of the name of "+
+		return Problemf(ReasonNameInvalid, "the name %q must have at most %d lower-case letters, digits and dashes, because it is a part of the name of "+
 			"the bridge br-<name>: create the network with another name", name, providerbridge.MaxName)
 	}
 	interfaces := map[string]kubeovnv1.InterfaceName{"defaultInterface": spec.DefaultInterface}
@@ -38,12 +38,12 @@ func ProviderNetwork(name string, spec *kubeovnv1.ProviderNetworkSpec) *Problem 
 	}
 	for field, link := range interfaces {
 		if !linkName.MatchString(string(link)) {
-			return problem(ReasonFieldInvalid, "%s %q: write the name of an interface, of letters, digits, dashes, dots and underscores", field, link)
+			return Problemf(ReasonFieldInvalid, "%s %q: write the name of an interface, of letters, digits, dashes, dots and underscores", field, link)
 		}
 	}
 	if spec.NodeSelector != nil {
 		if _, err := metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
-			return problem(ReasonFieldInvalid, "nodeSelector: %v", err)
+			return Problemf(ReasonFieldInvalid, "nodeSelector: %v", err)
 		}
 	}
 	return nil
@@ -51,5 +51,5 @@ func ProviderNetwork(name string, spec *kubeovnv1.ProviderNetworkSpec) *Problem 
 
 // VlanConflict is the problem of a Vlan with the id and the provider of an older one.
 func VlanConflict(id int, provider, older string) *Problem {
-	return problem(ReasonVlanConflict, "Vlan %s has id %d of ProviderNetwork %s already: choose another id, or use Vlan %s in subnets", older, id, provider, older)
+	return Problemf(ReasonVlanConflict, "Vlan %s has id %d of ProviderNetwork %s already: choose another id, or use Vlan %s in subnets", older, id, provider, older)
 }
