@@ -355,7 +355,7 @@ vet: ## go vet
 
 .PHONY: build
 build: ## Build kiln and the CNI plugin into bin/
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -tags=grpcnotrace -trimpath -o bin/ ./cmd/...
 
 .PHONY: images
 images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, and our binaries (PLATFORMS=linux/amd64,linux/arm64 writes _output/kiln.oci.tar)

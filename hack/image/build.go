@@ -91,10 +91,14 @@ func versionFlags(version string) string {
 	return "-ldflags=-s -w -X github.com/kiln-net/kiln/internal/version.Kiln=" + version
 }
 
+// buildTags leave golang.org/x/net/trace out of gRPC, which GoBGP imports: its templates call methods by name, so that the linker could not remove
+// unused methods of any package, and it registers debug pages.
+const buildTags = "-tags=grpcnotrace"
+
 // compile runs go build, which has no library. It decides which programs are out of date. The outcome depends only on the sources and the version:
 // not on paths, version control or a C compiler.
 func (b *build) compile(ctx context.Context, architecture string) error {
-	args := []string{"build", "-trimpath", "-buildvcs=false", versionFlags(b.version()), "-o", b.work(architecture) + "/"}
+	args := []string{"build", buildTags, "-trimpath", "-buildvcs=false", versionFlags(b.version()), "-o", b.work(architecture) + "/"}
 	for _, p := range b.programs {
 		args = append(args, p.pkg)
 	}
