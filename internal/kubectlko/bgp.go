@@ -5,6 +5,7 @@ package kubectlko
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,11 +84,7 @@ func writeBGP(out io.Writer, s bgpstate.State) error {
 	fmt.Fprintf(w, "node %s\n", s.Node)
 	fmt.Fprintf(w, "  PEER\tAS\tSESSION\tBFD\tANNOUNCED\tRECEIVED\tMESSAGE\n")
 	for _, p := range s.Peers {
-		bfd := p.BFD
-		if bfd == "" {
-			bfd = "-"
-		}
-		fmt.Fprintf(w, "  %s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.Address, p.ASN, p.Session, bfd, byFamily(p.Announced), byFamily(p.Received), plain(p.Message))
+		fmt.Fprintf(w, "  %s\t%d\t%s\t%s\t%s\t%s\t%s\n", p.Address, p.ASN, p.Session, cmp.Or(p.BFD, "-"), byFamily(p.Announced), byFamily(p.Received), plain(p.Message))
 	}
 	if err := w.Flush(); err != nil { // the columns of the next lines are others
 		return fmt.Errorf("write: %w", err)
@@ -119,8 +116,5 @@ func byFamily(counts map[string]uint64) string {
 	for _, family := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%s %d", family, counts[family]))
 	}
-	if len(parts) == 0 {
-		return "-"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }
