@@ -284,11 +284,11 @@ func onDelete() appsv1.DaemonSetUpdateStrategy {
 	return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 }
 
-// rolling replaces pods while at most this share of them is missing.
+// rolling replaces pods while at most this number of them, or this share with a percent sign, is missing.
 func rolling(maxUnavailable string) appsv1.DaemonSetUpdateStrategy {
 	return appsv1.DaemonSetUpdateStrategy{
 		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString(maxUnavailable))},
+		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.Parse(maxUnavailable))},
 	}
 }
 

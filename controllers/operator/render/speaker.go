@@ -8,9 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -63,17 +61,7 @@ func SpeakerObjects(c Config) []Object {
 	}
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
-	return []Object{&appsv1.DaemonSet{
-		ObjectMeta: c.meta(SpeakerName, SpeakerName, SpeakerName),
-		Spec: appsv1.DaemonSetSpec{
-			Selector: selector(SpeakerName, SpeakerName),
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1))},
-			},
-			Template: template,
-		},
-	}}
+	return []Object{c.daemonSet(SpeakerName, SpeakerName, rolling("1"), template)}
 }
 
 // listens reports whether a router connects to the nodes.
