@@ -67,7 +67,10 @@ var alertFaults = []alertFault{
 	{name: "DNS is stopped", begin: stopDNS, fires: []string{"KubeOvnInternalDNSUnhealthy"}},
 	{
 		name: "the only member of the northbound database is stalled", fires: []string{"KilnDatabaseMemberDown", "KilnDatabaseWithoutLeader", "KilnNotAvailable"},
-		begin: func(ctx context.Context) func(context.Context) { return stallMember(trialDatabases[0])(ctx, func() {}) },
+		begin: func(ctx context.Context) func(context.Context) {
+			file := strings.TrimSuffix(trialDatabases[0].file, ".db")
+			return stopProcess(ctx, controlPlane(), fmt.Sprintf("pgrep -f '^[^ ]*ovsdb-server .*/%s[.]'", file))
+		},
 	},
 	{
 		name: "ovn-northd is stopped", fires: []string{"KilnNorthdNotActive"},
@@ -99,15 +102,6 @@ var alertFaults = []alertFault{
 		name: "a node does not reach the southbound database", fires: []string{"KilnChassisDisconnected"},
 		begin: func(ctx context.Context) func(context.Context) {
 			return cutOff(ctx, []string{"tcp sport 6642"}, []string{"tcp dport 6642"}, suite.Workers[0])
-		},
-	},
-	{
-		name: "the OVNCluster names a tunnel interface that no node has", fires: []string{"KilnDegraded"},
-		begin: func(ctx context.Context) func(context.Context) {
-			spec := withPinger()
-			spec.Nodes.TunnelInterface = "eth9"
-			Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
-			return func(ctx context.Context) { Expect(suite.Cluster.ApplyOVNCluster(ctx, withPinger())).To(Succeed()) }
 		},
 	},
 }
