@@ -125,6 +125,10 @@ fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is wr
 # RACE_PACKAGES: the packages of `make test-race`. The race detector needs cgo: prepare --race installs a C compiler.
 RACE_PACKAGES ?= ./internal/... ./controllers/... ./agent/... ./cmd/...
 
+.PHONY: underlay-kills
+underlay-kills: ## End `kiln ovs` before each step of a move of the node's only interface to a bridge, and of its return (needs `make prepare`)
+	KILN_UNDERLAY_KILLS=all go test -count=1 -timeout=30m -v -run='^TestANodeIsReachedWhereverTheProcessEnds$$' ./internal/supervisor/ovs
+
 .PHONY: test-race
 test-race: ## The unit, engine and envtest suites with the race detector, in random order (RACE_PACKAGES=./internal/northbound/... for some)
 	$(LAB) prepare --race

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +44,7 @@ import (
 	"github.com/kiln-net/kiln/agent/underlay"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/uplink"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -85,6 +87,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if o.Sysctls != "" {
 		sandbox.Sysctls = o.Sysctls
 	}
+	go guardUplinks(ctx, o.OVSSocket) // needs neither the API server nor Open vSwitch
 	nft, err := knftables.New(knftables.InetFamily, host.NATTable)
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -113,6 +116,17 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("run the manager: %w", err)
 	}
 	return nil
+}
+
+// guardUplinks restores interfaces whose move to a bridge was not completed, until ctx ends. The process that moves them, `kiln ovs`, can be dead.
+func guardUplinks(ctx context.Context, socket string) {
+	logger := ctrl.Log.WithName("uplinks")
+	guard := uplink.Guard{Directory: uplink.DirectoryIn(filepath.Dir(socket)), Log: logger}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := guard.Run(ctx); err != nil {
+			logger.Error(err, "cannot guard interfaces that move to bridges")
+		}
+	}, time.Second)
 }
 
 // serve adds the node's network, the CNI server and the Services proxy to a running manager.

@@ -7,10 +7,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -81,6 +83,9 @@ func runOVS(ctx context.Context, o ovs.Options) error {
 		return err
 	}
 	o.Node, o.NodeAddress, o.Clusters, o.Log = s.node, s.address, s.clusters, ctrl.Log
+	if server, _, err := rest.DefaultServerUrlFor(s.config); err == nil {
+		o.APIServer, _ = netip.ParseAddrPort(server.Host) // a name is resolved by the network that a move interrupts
+	}
 	o.Requests = s.client.CertificatesV1().CertificateSigningRequests()
 	return ovs.Run(ctx, o)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -43,7 +44,8 @@ func Link(name string) (netlink.Link, error) {
 // Step is called before each change of the kernel, a database or the journal, with its name. Tests end the process there. It can be nil.
 type Step func(name string)
 
-func (s Step) before(name string) {
+// Before is called before the step.
+func (s Step) Before(name string) {
 	if s != nil {
 		s(name)
 	}
@@ -70,7 +72,7 @@ func Apply(m Moves, uplink, bridge netlink.Link, step Step) error {
 			return err
 		}
 	}
-	for _, a := range m.AddAddresses {
+	for _, a := range asAdded(m.AddAddresses) {
 		if err := addAddress(bridge, a.ofBridge(), step); err != nil {
 			return err
 		}
@@ -87,19 +89,40 @@ func Apply(m Moves, uplink, bridge netlink.Link, step Step) error {
 	return errors.Join(removeRoutes(uplink, m.ClearRoutes, step), RemoveAddresses(uplink, m.ClearAddresses, step))
 }
 
+// asAdded returns addresses in the order in which they must be added to be listed in the given order: the kernel puts a new IPv6 address before
+// those of its scope.
+func asAdded(list []Address) []Address {
+	is4 := func(a Address) bool { return a.Prefix.Addr().Is4() }
+	six := slices.DeleteFunc(slices.Clone(list), is4)
+	slices.Reverse(six)
+	return append(slices.DeleteFunc(slices.Clone(list), func(a Address) bool { return !is4(a) }), six...)
+}
+
 func setUp(link netlink.Link, step Step) error {
 	if link.Attrs().Flags&net.FlagUp != 0 {
 		return nil
 	}
-	step.before("set " + link.Attrs().Name + " up")
+	step.Before("set " + link.Attrs().Name + " up")
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set %s up: %w", link.Attrs().Name, err)
 	}
 	return nil
 }
 
+// SetUp sets an interface up.
+func SetUp(name string) error {
+	link, err := Link(name)
+	if err != nil {
+		return err
+	}
+	if link == nil {
+		return fmt.Errorf("interface %s does not exist", name)
+	}
+	return setUp(link, nil)
+}
+
 func addAddress(link netlink.Link, a Address, step Step) error {
-	step.before("add " + a.Prefix.String() + " to " + link.Attrs().Name)
+	step.Before("add " + a.Prefix.String() + " to " + link.Attrs().Name)
 	if err := netlink.AddrReplace(link, a.on(sinceBoot())); err != nil {
 		return fmt.Errorf("add address %s to %s: %w", a.Prefix, link.Attrs().Name, err)
 	}
@@ -112,7 +135,7 @@ func AddAddress(link netlink.Link, a netip.Prefix) error {
 }
 
 func addRoute(link netlink.Link, r Route, step Step) error {
-	step.before("add route " + r.String() + " to " + link.Attrs().Name)
+	step.Before("add route " + r.String() + " to " + link.Attrs().Name)
 	if err := r.replace(link); err != nil {
 		return fmt.Errorf("add route %s to %s: %w", r, link.Attrs().Name, err)
 	}
@@ -122,7 +145,7 @@ func addRoute(link netlink.Link, r Route, step Step) error {
 // addNeighbours adds what is known of neighbours. A neighbour that cannot be added is resolved when it is needed.
 func addNeighbours(link netlink.Link, list []Neighbour, step Step) {
 	if len(list) > 0 {
-		step.before("add neighbours to " + link.Attrs().Name)
+		step.Before("add neighbours to " + link.Attrs().Name)
 	}
 	for _, n := range list {
 		if made, err := n.on(link); err == nil {
@@ -134,7 +157,7 @@ func addNeighbours(link netlink.Link, list []Neighbour, step Step) {
 // RemoveAddresses removes addresses from an interface. Addresses that it does not have are skipped.
 func RemoveAddresses(link netlink.Link, list []Address, step Step) error {
 	for _, a := range list {
-		step.before("remove " + a.Prefix.String() + " from " + link.Attrs().Name)
+		step.Before("remove " + a.Prefix.String() + " from " + link.Attrs().Name)
 		address := &netlink.Addr{IPNet: ipNet(a.Prefix)}
 		if a.Peer.IsValid() {
 			address.Peer = ipNet(a.Peer)
@@ -149,7 +172,7 @@ func RemoveAddresses(link netlink.Link, list []Address, step Step) error {
 
 func removeRoutes(link netlink.Link, list []Route, step Step) error {
 	for _, r := range list {
-		step.before("remove route " + r.String() + " from " + link.Attrs().Name)
+		step.Before("remove route " + r.String() + " from " + link.Attrs().Name)
 		err := netlink.RouteDel(r.on(link))
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("remove route %s from %s: %w", r, link.Attrs().Name, err)

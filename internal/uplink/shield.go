@@ -14,6 +14,9 @@ import (
 // per bridge.
 type Shield string
 
+// ShieldOf returns the table for the uplink of a provider network's bridge.
+func ShieldOf(bridge string) Shield { return Shield("kiln-uplink-" + bridge) }
+
 // Raise drops packets that arrive at the uplink before they reach the kernel's own stack. In the userspace datapath
 // ovs-vswitchd reads the uplink through a packet socket; without the shield the kernel would also answer the packets to the bridge's
 // addresses, so that each gets two answers. Packet sockets receive packets before the ingress hook.

@@ -194,27 +194,48 @@ type State struct {
 	MTU        int         `json:"mtu,omitempty"`
 }
 
-// Read returns the state of an interface. An address of a single host beside a wider one of its family stays where it is, and is not
+// Read returns the state of an interface. An address of a single host next to a wider one of its family stays where it is, and is not
 // returned: it is a virtual address, such as keepalived's, and the program that added it will remove it from this interface.
 func Read(link netlink.Link) (State, error) {
+	s, err := configuration(link)
+	if err != nil {
+		return s, err
+	}
+	s.Neighbours, err = neighbours(link)
+	return s, err
+}
+
+// configuration returns the state without neighbours.
+func configuration(link netlink.Link) (State, error) {
 	s := State{MTU: link.Attrs().MTU}
 	var err error
 	if s.Addresses, err = Addresses(link); err != nil {
 		return s, err
 	}
-	wide := map[bool]bool{}
+	wide := wideFamilies(s.Addresses)
+	s.Addresses = slices.DeleteFunc(s.Addresses, func(a Address) bool { return a.virtual(wide) })
+	manual := map[netip.Prefix]bool{} // networks whose route is not the kernel's own, though it looks like that
 	for _, a := range s.Addresses {
+		network := a.Prefix.Masked()
+		own, found := manual[network]
+		manual[network] = a.Flags&unix.IFA_F_NOPREFIXROUTE != 0 && (own || !found)
+	}
+	s.Routes, err = routes(link, func(r netlink.Route) bool { return r.Protocol != unix.RTPROT_KERNEL || manual[prefixOf(r.Dst)] })
+	return s, err
+}
+
+// wideFamilies returns the families, true for IPv4, of which a list has an address of more than one host.
+func wideFamilies(list []Address) map[bool]bool {
+	wide := map[bool]bool{}
+	for _, a := range list {
 		wide[a.Prefix.Addr().Is4()] = wide[a.Prefix.Addr().Is4()] || !a.Prefix.IsSingleIP()
 	}
-	s.Addresses = slices.DeleteFunc(s.Addresses, func(a Address) bool { return a.Prefix.IsSingleIP() && wide[a.Prefix.Addr().Is4()] })
-	manual := slices.ContainsFunc(s.Addresses, func(a Address) bool { return a.Flags&unix.IFA_F_NOPREFIXROUTE != 0 })
-	if s.Routes, err = routes(link, func(r netlink.Route) bool {
-		return r.Protocol != unix.RTPROT_KERNEL || manual && r.Scope == netlink.SCOPE_LINK
-	}); err != nil {
-		return s, err
-	}
-	s.Neighbours, err = neighbours(link)
-	return s, err
+	return wide
+}
+
+// virtual reports whether an address stays where it is: see Read.
+func (a Address) virtual(wide map[bool]bool) bool {
+	return a.Prefix.IsSingleIP() && wide[a.Prefix.Addr().Is4()]
 }
 
 // sinceBoot returns CLOCK_BOOTTIME, which all processes of the node share and nobody sets.

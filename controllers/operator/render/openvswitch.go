@@ -52,12 +52,22 @@ func OpenVSwitchObjects(c Config) []Object {
 			c.openVSwitchDirectory(),
 			temporary(),
 			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
+			interfaceManager("networkd", "/run/systemd/netif/links"),
+			interfaceManager("networkmanager", "/run/NetworkManager/devices"),
 		},
 	})
 	c.offerTunnels(&template.Spec.Containers[0])
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{c.daemonSet(openVSwitchApp, OpenVSwitch, onDelete(), template)}
+}
+
+// interfaceManager mounts the directory in which a program of the node stores which interfaces it configures (uplink.Managers). It is empty on
+// nodes without the program.
+func interfaceManager(name, path string) mount {
+	m := hostDirectory(name, path)
+	m.readOnly = true
+	return m
 }
 
 // offerTunnels sets the encapsulations of a node, if there are several. It is an environment variable because earlier versions exit on

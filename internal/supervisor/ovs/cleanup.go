@@ -70,6 +70,9 @@ func releaseUplink(ctx context.Context, o Options, db *client.Client) error {
 	if err := adopt(ctx, db, row); err != nil {
 		return err
 	}
+	if err := newProviders(o).releaseAll(ctx, db); err != nil {
+		return err
+	}
 	have, err := readBridge(ctx, db, bridgeName)
 	if err != nil || have.memory.Uplink == "" {
 		return err

@@ -56,6 +56,7 @@ type node struct {
 	failed    atomic.Int64
 	everyPort atomic.Bool
 	sums      sums // of the collector alone
+	providers *providers
 }
 
 // Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
@@ -78,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	connected, gate := make(chan struct{}), make(chan struct{})
-	n := &node{options: o, tunnelBridge: tunnelBridge{options: o, log: o.Log}, tunnels: link.Attrs().Name}
+	n := &node{options: o, tunnelBridge: tunnelBridge{options: o, log: o.Log}, tunnels: link.Attrs().Name, providers: newProviders(o)}
 	n.configured, n.certified, n.switched = gates(gate)
 	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
 	changes := make(chan struct{}, 1)
@@ -98,6 +99,7 @@ func Run(ctx context.Context, o Options) error {
 		report := supervisor.Endpoint{Path: nodehealth.Path, Handler: n.reports()}
 		return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions, metrics, report)
 	})
+	group.Go(func() error { n.providers.guard(ctx); return nil })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
 	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
 	group.Go(func() error {
@@ -106,6 +108,7 @@ func Run(ctx context.Context, o Options) error {
 			case changes <- struct{}{}:
 			default: // a change is pending already
 			}
+			n.providers.changed()
 		}
 		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "subscribing again") }, func() error { return watchKernel(ctx, changed) })
 		return nil
@@ -141,7 +144,13 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 	}
 	defer db.Close()
 	n.db.Store(db)
+	supervisor.Retry(ctx, func(err error) { n.options.Log.Error(err, "preparing bridges of provider networks again") }, func() error {
+		return n.providers.beforeSwitchStarts(ctx, db)
+	})
 	startSwitch()
+	var bridges sync.WaitGroup
+	bridges.Go(func() { n.providers.run(ctx, db) })
+	defer bridges.Wait()
 	var retry <-chan time.Time
 	for {
 		switch err := n.reconcile(ctx, db); {
@@ -232,10 +241,14 @@ func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr
 	if n.options.Datapath == v1alpha1.DatapathUserspace {
 		return n.tunnelBridge.reconcile(ctx, db)
 	}
-	link, err := tunnelInterface(n.options)
+	o := n.options
+	if o.TunnelInterface != "" {
+		o.TunnelInterface = n.providers.uplinkBridge(o.TunnelInterface)
+	}
+	link, err := tunnelInterface(o)
 	if err == nil {
 		n.tunnels = link.Attrs().Name
-		return encapsulationAddress(n.options, link)
+		return encapsulationAddress(o, link)
 	}
 	if n.options.TunnelInterface != "" {
 		return netip.Addr{}, err

@@ -414,7 +414,8 @@ func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
 	}
 	wire(t)
 	eth1 := must(netlink.LinkByName("eth1"))
-	n := node{tunnels: "eth1", options: Options{Node: "node-1", NodeAddress: "192.0.2.1", Datapath: v1alpha1.DatapathKernel}}
+	o := Options{Node: "node-1", NodeAddress: "192.0.2.1", Datapath: v1alpha1.DatapathKernel, RunDir: t.TempDir()}
+	n := node{tunnels: "eth1", options: o, providers: newProviders(o)}
 	for _, step := range []struct {
 		name        string
 		add, remove []netip.Prefix

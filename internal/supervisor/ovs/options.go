@@ -7,6 +7,7 @@ package ovs
 
 import (
 	"net/http"
+	"net/netip"
 	"path/filepath"
 
 	"github.com/go-logr/logr"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // Options of `kiln ovs`.
@@ -42,9 +44,15 @@ type Options struct {
 	Clusters <-chan *v1alpha1.OVNCluster
 	// Requests creates and watches CertificateSigningRequests.
 	Requests certificatesv1.CertificateSigningRequestInterface
+	// APIServer is the address of the API server; invalid if it is a name. A move that cuts it off is undone.
+	APIServer netip.AddrPort
 	// LogLevel is the level of ovs-vswitchd and ovsdb-server, ControllerLogLevel that of ovn-controller; nil for info.
 	LogLevel, ControllerLogLevel *supervisor.LogLevel
 	Log                          logr.Logger
+
+	// step and managers are for tests.
+	step     uplink.Step
+	managers uplink.Managers
 }
 
 // Programs of Open vSwitch and OVN, each with leading arguments if it needs any to run.

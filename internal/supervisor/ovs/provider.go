@@ -1,0 +1,205 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ovn-kubernetes/libovsdb/cache"
+	"github.com/ovn-kubernetes/libovsdb/model"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/uplink"
+)
+
+// Times of a move. Tests shorten them.
+var (
+	// trialTime is from the beginning of a move to its deadline.
+	trialTime = 30 * time.Second
+	// answerTime is for targets to answer before a move.
+	answerTime = 2 * time.Second
+	// attachTime is for ovs-vswitchd to create or attach an interface.
+	attachTime = 10 * time.Second
+	// verifyMargin is from the end of the verification to the deadline, so that the cause is this process's, which knows it.
+	verifyMargin = time.Second
+	// unreachableRetry is the pause before a move whose gateways and nodes did not answer is tried again.
+	unreachableRetry = 30 * time.Second
+)
+
+// providers keeps the bridges of provider networks as the agent requests them (package providerbridge).
+type providers struct {
+	options   Options
+	directory uplink.Directory
+	managers  uplink.Managers
+	changes   chan struct{}
+	// raised has the index of the interface that each bridge's shield is for.
+	raised map[string]int
+	// refused has the attempts that were refused, so that the targets are not probed at each event.
+	refused map[string]refusal
+}
+
+// refusal is the result of an attempt that changed nothing.
+type refusal struct {
+	attempt string
+	at      time.Time
+	result  providerbridge.Result
+}
+
+func newProviders(o Options) *providers {
+	directory := uplink.DirectoryIn(o.RunDir)
+	directory.Step = o.step
+	managers := o.managers
+	if managers == (uplink.Managers{}) {
+		managers = uplink.DefaultManagers
+	}
+	return &providers{
+		options: o, directory: directory, managers: managers, changes: make(chan struct{}, 1), raised: map[string]int{}, refused: map[string]refusal{},
+	}
+}
+
+// changed makes the next reconciliation start. It does not block.
+func (p *providers) changed() {
+	select {
+	case p.changes <- struct{}{}:
+	default: // a change is pending already
+	}
+}
+
+// follow calls changed when a request changes.
+func (p *providers) follow(db *client.Client) {
+	db.Cache().AddEventHandler(&cache.EventHandlerFuncs{
+		AddFunc: func(table string, _ model.Model) {
+			if table == vswitch.OpenvSwitchTable {
+				p.changed()
+			}
+		},
+		UpdateFunc: func(_ string, before, after model.Model) {
+			old, ok := before.(*vswitch.OpenvSwitch)
+			row, same := after.(*vswitch.OpenvSwitch)
+			if ok && same && !maps.Equal(old.ExternalIDs, row.ExternalIDs) {
+				p.changed()
+			}
+		},
+	})
+}
+
+// run reconciles until ctx ends: at the start, and at each change of a request, an interface, an address or a route.
+func (p *providers) run(ctx context.Context, db *client.Client) {
+	p.follow(db)
+	for {
+		var retry <-chan time.Time
+		again, err := p.reconcile(ctx, db)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			p.options.Log.Error(err, "bridges of provider networks are not complete")
+			again = retryDelay
+		}
+		if again > 0 {
+			retry = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.changes:
+		case <-retry:
+		}
+	}
+}
+
+// guard undoes moves at their deadline.
+func (p *providers) guard(ctx context.Context) {
+	g := &uplink.Guard{Directory: p.directory, Log: p.options.Log, Returned: func(context.Context, uplink.Journal) error { p.changed(); return nil }}
+	supervisor.Retry(ctx, func(err error) { p.options.Log.Error(err, "guarding interfaces again") }, func() error { return g.Run(ctx) })
+}
+
+// reconcile makes the bridges as requested and reports them. It returns after which time to try again; 0 for no retry.
+func (p *providers) reconcile(ctx context.Context, db *client.Client) (again time.Duration, err error) {
+	row, err := root(ctx, db)
+	if err != nil {
+		return 0, err
+	}
+	requests, malformed := providerbridge.Requests(row.ExternalIDs)
+	have, err := ownBridges(ctx, db)
+	if err != nil {
+		return 0, err
+	}
+	journals, err := p.directory.List()
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, bridge := range slices.Sorted(maps.Keys(merged(have, named(journals)))) {
+		provider := bridge[len(providerbridge.Bridge("")):]
+		if _, wanted := requests[provider]; wanted || malformed[provider] != nil {
+			continue
+		}
+		errs = append(errs, p.release(ctx, db, provider, "the provider network was removed from the node"))
+	}
+	users := map[string]string{} // of interfaces
+	for _, provider := range slices.Sorted(maps.Keys(requests)) {
+		q := requests[provider]
+		result := p.ensure(ctx, db, provider, q, users[q.Interface])
+		if users[q.Interface] == "" {
+			users[q.Interface] = provider
+		}
+		result.Interface, result.Attempt = q.Interface, q.Attempt
+		switch result.Reason {
+		case providerbridge.ReasonError:
+			errs = append(errs, errors.New(result.Message))
+		case providerbridge.ReasonUnreachable:
+			again = unreachableRetry
+		}
+		errs = append(errs, report(ctx, db, provider, result))
+	}
+	for provider, err := range malformed {
+		errs = append(errs, report(ctx, db, provider, failed(providerbridge.ReasonInvalid, "%v", err)))
+	}
+	return again, errors.Join(append(errs, forget(ctx, db, requests, malformed))...)
+}
+
+func named(bridges []string) map[string]string {
+	set := map[string]string{}
+	for _, b := range bridges {
+		set[b] = ""
+	}
+	return set
+}
+
+func failed(reason providerbridge.Reason, format string, args ...any) providerbridge.Result {
+	return providerbridge.Result{State: providerbridge.StateFailed, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+func failure(err error) providerbridge.Result { return failed(providerbridge.ReasonError, "%v", err) }
+
+// kernel reports whether the kernel forwards packets.
+func (p *providers) kernel() bool { return p.options.Datapath != v1alpha1.DatapathUserspace }
+
+// apiServer returns the target that stands for the API server; invalid if its address is not known.
+func (p *providers) apiServer() netip.AddrPort { return p.options.APIServer }
+
+// uplinkBridge returns the interface that has taken over the addresses of an interface: that of a provider network's bridge, or the same.
+func (p *providers) uplinkBridge(name string) string {
+	bridges, err := p.directory.List()
+	if err != nil {
+		return name
+	}
+	for _, bridge := range bridges {
+		if j, err := p.directory.Read(bridge); err == nil && j != nil && j.Uplink == name && j.Phase != uplink.PhaseReturned && len(j.Before.Addresses) > 0 {
+			return bridge
+		}
+	}
+	return name
+}

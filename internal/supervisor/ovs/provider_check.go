@@ -1,0 +1,102 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/uplink"
+)
+
+// attemptOf identifies a request and the configuration of the interface that it is tried on. Addresses and routes that end come and go.
+func attemptOf(q providerbridge.Request, link netlink.Link, s uplink.State) string {
+	words := []string{q.Attempt, q.Interface, string(q.Managed), fmt.Sprint(link.Attrs().Index)}
+	for _, a := range s.Addresses {
+		if a.Valid == 0 {
+			words = append(words, a.Prefix.String())
+		}
+	}
+	for _, r := range s.Routes {
+		if r.Expires == 0 {
+			words = append(words, r.String())
+		}
+	}
+	slices.Sort(words[4:])
+	return strings.Join(words, " ")
+}
+
+// conflict returns a failure if something else has the bridge's name or the interface.
+func (p *providers) conflict(ctx context.Context, db *client.Client, provider string, q providerbridge.Request, user string) providerbridge.Result {
+	bridge := providerbridge.Bridge(provider)
+	have, err := readBridge(ctx, db, bridge)
+	switch {
+	case err != nil:
+		return failure(err)
+	case bridge == bridgeName || bridge == integrationBridge || have.row != nil && have.row.ExternalIDs[providerKey] != provider:
+		return failed(providerbridge.ReasonConflict, "another program uses the bridge %s: choose another name for the provider network", bridge)
+	case user != "":
+		return failed(providerbridge.ReasonConflict, "the provider network %s uses interface %s: choose another interface", user, q.Interface)
+	case !p.kernel() && q.Interface == p.options.TunnelInterface:
+		return failed(providerbridge.ReasonConflict, "interface %s carries the tunnels by the bridge %s: choose another interface for the provider network, "+
+			"or change spec.nodes.tunnelInterface of the OVNCluster", q.Interface, bridgeName)
+	}
+	return mappingConflict(ctx, db, provider)
+}
+
+// suitable returns the interface, or the reason why it cannot become a port of the bridge.
+func (p *providers) suitable(q providerbridge.Request) (netlink.Link, providerbridge.Result) {
+	links, err := uplink.Whole(netlink.LinkList)
+	if err != nil {
+		return nil, failure(fmt.Errorf("list interfaces: %w", err))
+	}
+	at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == q.Interface })
+	if at < 0 {
+		return nil, failed(providerbridge.ReasonNoInterface, "the node has no interface %s; its interfaces are %s", q.Interface, namesOf(links))
+	}
+	link, attributes := links[at], links[at].Attrs()
+	if attributes.MasterIndex != 0 && p.kernel() { // perhaps still a port of the kernel's datapath, which a removal leaves soon
+		if master, err := netlink.LinkByIndex(attributes.MasterIndex); err == nil && master.Attrs().Name == datapathLink {
+			return nil, failure(fmt.Errorf("interface %s is still a port of a bridge of Open vSwitch", q.Interface))
+		}
+	}
+	switch {
+	case attributes.Flags&net.FlagLoopback != 0 || len(attributes.HardwareAddr) != 6:
+		return nil, failed(providerbridge.ReasonUnsuitable, "interface %s is not an Ethernet interface", q.Interface)
+	case attributes.MasterIndex != 0:
+		return nil, failed(providerbridge.ReasonUnsuitable, "interface %s is a port of another bridge or bond: choose that one", q.Interface)
+	case link.Type() == "openvswitch" || link.Type() == "bridge" || link.Type() == "tuntap":
+		return nil, failed(providerbridge.ReasonUnsuitable, "interface %s is a bridge or an interface of a program (%s)", q.Interface, link.Type())
+	}
+	for _, l := range links {
+		if l.Type() == "vlan" && l.Attrs().ParentIndex == attributes.Index {
+			return nil, failed(providerbridge.ReasonUnsuitable, "interface %s has the VLAN interface %s, which would lose its packets", q.Interface, l.Attrs().Name)
+		}
+	}
+	if attributes.Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, failure(fmt.Errorf("set %s up: %w", q.Interface, err))
+		}
+		return nil, failed(providerbridge.ReasonNoCarrier, "interface %s was down, and has no carrier yet", q.Interface)
+	}
+	if attributes.OperState == netlink.OperDown || attributes.OperState == netlink.OperLowerLayerDown {
+		return nil, failed(providerbridge.ReasonNoCarrier, "interface %s has no carrier: check its cable, and the port of the switch", q.Interface)
+	}
+	return link, providerbridge.Result{}
+}
+
+func namesOf(links []netlink.Link) string {
+	names := make([]string, 0, len(links))
+	for _, l := range links {
+		names = append(names, l.Attrs().Name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,569 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/uplink"
+)
+
+func TestMergedMappingsLeaveEntriesOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		name, mappings, own string
+		present             bool
+		want, owned         string
+	}{
+		{"the first entry", "", "", true, "net1:br-net1", "net1"},
+		{"next to an entry of an administrator", "phys:br-ex", "", true, "phys:br-ex,net1:br-net1", "net1"},
+		{"again", "net1:br-net1,phys:br-ex", "net1", true, "net1:br-net1,phys:br-ex", "net1"},
+		{"an administrator removed it", "phys:br-ex", "net1", true, "phys:br-ex,net1:br-net1", "net1"},
+		{"an administrator has the same entry", "net1:br-net1", "", true, "net1:br-net1", ""},
+		{"removal", "phys:br-ex,net1:br-net1", "net1", false, "phys:br-ex", ""},
+		{"removal of the last one", "net1:br-net1", "net1", false, "", ""},
+		{"removal leaves an administrator's entry", "net1:br-net1", "", false, "net1:br-net1", ""},
+		{"removal leaves other own entries", "net1:br-net1,net2:br-net2", "net1,net2", false, "net2:br-net2", "net2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got, owned := mergeMappings(c.mappings, c.own, "net1", c.present); got != c.want || owned != c.owned {
+				t.Errorf("%q, own %q; want %q, own %q", got, owned, c.want, c.owned)
+			}
+		})
+	}
+}
+
+// provided is a node whose only interface eth1 has its addresses and default routes, and the gateway behind it.
+type provided struct {
+	options Options
+	gateway netns.NsHandle
+	before  uplink.State
+}
+
+// testTrial is the deadline of moves in these tests, testGrace that of the guard.
+const (
+	testTrial = 3 * time.Second
+	testGrace = 500 * time.Millisecond
+)
+
+func newProvided(t *testing.T) provided {
+	t.Helper()
+	gateway := wire(t)
+	eth1 := must(netlink.LinkByName("eth1"))
+	inside := must(netlink.NewHandleAt(gateway))
+	peer := must(inside.LinkByName("peer"))
+	try(t, inside.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
+	for _, r := range []*netlink.Route{
+		{LinkIndex: eth1.Attrs().Index, Gw: net.ParseIP("192.0.2.2"), MTU: 1400, Src: net.ParseIP("192.0.2.1")},
+		{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("198.18.0.0/15")), Table: 100, Gw: net.ParseIP("192.0.2.2")},
+		{Dst: ipNet(netip.MustParsePrefix("10.9.0.0/16")), MultiPath: []*netlink.NexthopInfo{
+			{LinkIndex: eth1.Attrs().Index, Gw: net.ParseIP("192.0.2.2")}, {LinkIndex: eth1.Attrs().Index, Gw: net.ParseIP("192.0.2.3"), Hops: 4},
+		}},
+	} {
+		try(t, netlink.RouteAdd(r))
+	}
+	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth1.Attrs().Index, IP: net.ParseIP("192.0.2.77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}, State: netlink.NUD_PERMANENT}))
+	config := filepath.Join(t.TempDir(), "openvswitch")
+	return provided{
+		gateway: gateway, before: must(uplink.Read(eth1)),
+		options: Options{
+			Datapath: v1alpha1.DatapathUserspace, Node: "node-1", RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: config,
+			Programs: Programs{
+				Tool:   supervisortest.Program(t, "usr/bin/ovsdb-tool"),
+				Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Switch: supervisortest.Program(t, "usr/lib/openvswitch-switch/ovs-vswitchd"),
+				Schema: supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"),
+			},
+		},
+	}
+}
+
+// runBridges is `kiln ovs` without ovn-controller.
+func runBridges(ctx context.Context, o Options) error {
+	if err := errors.Join(prepareDatabase(ctx, o), removeSockets(o)); err != nil {
+		return err
+	}
+	connected := make(chan struct{})
+	database, forwarder, _ := daemons(o, connected, nil)
+	p := newProviders(o)
+	var all sync.WaitGroup
+	all.Go(func() { p.guard(ctx) })
+	all.Go(func() { _ = watchKernel(ctx, p.changed) })
+	all.Go(func() {
+		db := connect(ctx, o)
+		if db == nil {
+			return
+		}
+		defer db.Close()
+		_, err := root(ctx, db)
+		if err := errors.Join(err, p.beforeSwitchStarts(ctx, db)); err != nil {
+			o.Log.Error(err, "preparing")
+		}
+		close(connected)
+		p.run(ctx, db)
+	})
+	defer all.Wait()
+	return supervisor.RunInOrder(ctx, database, forwarder)
+}
+
+// Variables of a process of TestProcessOfBridges.
+const (
+	processOptions = "KILN_TEST_BRIDGES"
+	processKill    = "KILN_TEST_KILL"
+)
+
+// TestProcessOfBridges is the process of the other tests. It is the first of a PID namespace, so that its end kills its daemons, as the end of a
+// container does.
+func TestProcessOfBridges(t *testing.T) {
+	directories := strings.Split(os.Getenv(processOptions), ",")
+	if len(directories) != 3 {
+		t.Skip("only started by other tests")
+	}
+	o := Options{
+		Datapath: v1alpha1.DatapathUserspace, Node: "node-1", RunDir: directories[0], OVNRunDir: directories[1], ConfigDir: directories[2],
+		Log: supervisortest.Log(t), managers: uplink.Managers{Networkd: "/nonexistent", NetworkManager: "/nonexistent"},
+		Programs: Programs{
+			Tool:   supervisortest.Program(t, "usr/bin/ovsdb-tool"),
+			Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Switch: supervisortest.Program(t, "usr/lib/openvswitch-switch/ovs-vswitchd"),
+			Schema: supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"),
+		},
+	}
+	trialTime, answerTime = testTrial, time.Second
+	at, _ := strconv.Atoi(os.Getenv(processKill))
+	var mu sync.Mutex
+	o.step = func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		at--
+		fmt.Printf("STEP %s\n", name)
+		if at == 0 {
+			syscall.Exit(137)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	try(t, runBridges(ctx, o))
+}
+
+// process starts the process. It ends before the step with this number; 0 for never. output returns what it printed, after stop.
+func (p provided) process(t *testing.T, kill int) (ended chan struct{}, stop func() string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestProcessOfBridges$", "-test.v")
+	cmd.Env = append(os.Environ(), processOptions+"="+strings.Join([]string{p.options.RunDir, p.options.OVNRunDir, p.options.ConfigDir}, ","), processKill+"="+strconv.Itoa(kill), "TMPDIR="+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
+	runtime.LockOSThread() // Pdeathsig is of the thread
+	defer runtime.UnlockOSThread()
+	try(t, cmd.Start())
+	ended = make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	return ended, sync.OnceValue(func() string {
+		_ = cmd.Process.Kill()
+		<-ended
+		return output.String()
+	})
+}
+
+// database connects to the node's database; nil if the process ends first.
+func (p provided) database(t *testing.T, ended chan struct{}) *client.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() {
+		select {
+		case <-ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return connect(ctx, Options{RunDir: p.options.RunDir, Log: logr.Discard()})
+}
+
+func (p provided) request(t *testing.T, ended chan struct{}, requests map[string]providerbridge.Request) {
+	t.Helper()
+	db := p.database(t, ended)
+	if db == nil {
+		t.Fatal("the database is not reached")
+	}
+	defer db.Close()
+	supervisortest.Eventually(t, "the request is written", func() error {
+		select {
+		case <-ended: // it has seen the request
+			return nil
+		default:
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		row, err := root(ctx, db)
+		if err != nil {
+			return err
+		}
+		remove, insert := providerbridge.Changes(row.ExternalIDs, requests)
+		return setIDs(ctx, db, remove, insert)
+	})
+}
+
+func (p provided) results(t *testing.T, ended chan struct{}) (map[string]providerbridge.Result, map[string]string, error) {
+	t.Helper()
+	db := p.database(t, ended)
+	if db == nil {
+		return nil, nil, errors.New("the database is not reached")
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	row, err := root(ctx, db)
+	if err != nil {
+		return nil, nil, err
+	}
+	return providerbridge.Results(row.ExternalIDs), row.ExternalIDs, nil
+}
+
+func (p provided) until(t *testing.T, ended chan struct{}, state providerbridge.State) providerbridge.Result {
+	t.Helper()
+	var result providerbridge.Result
+	supervisortest.Eventually(t, "the result is "+string(state), func() error {
+		results, _, err := p.results(t, ended)
+		if result = results["net1"]; err == nil && result.State != state {
+			err = fmt.Errorf("result: %+v", result)
+		}
+		return err
+	})
+	return result
+}
+
+func (p provided) reached() error { return pingFrom(p.gateway, "192.0.2.1") }
+
+// restored compares eth1 with its state before.
+func (p provided) restored() error {
+	link, err := netlink.LinkByName("eth1")
+	if err != nil {
+		return err
+	}
+	after, err := uplink.Read(link)
+	if err != nil {
+		return err
+	}
+	permanent := func(n uplink.Neighbour) bool { return !n.Permanent }
+	diff := cmp.Diff(p.before, after, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), sortedRoutes,
+		cmpopts.IgnoreSliceElements(permanent))
+	if diff != "" {
+		return errors.New(diff)
+	}
+	return nil
+}
+
+var sortedRoutes = cmpopts.SortSlices(func(a, b uplink.Route) bool { return fmt.Sprint(a, a.Table) < fmt.Sprint(b, b.Table) })
+
+var wanted = map[string]providerbridge.Request{"net1": {Interface: "eth1", Attempt: "uid/1", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
+
+// TestAnInterfaceMovesAndReturns moves the only interface of a node, and back.
+func TestAnInterfaceMovesAndReturns(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	p := newProvided(t)
+	ended, stop := p.process(t, 0)
+	defer func() {
+		if text := stop(); t.Failed() {
+			t.Log(text)
+		}
+	}()
+	p.request(t, ended, wanted)
+	ready := p.until(t, ended, providerbridge.StateReady)
+	if ready.MTU != 1500 || ready.Moved != 2 || !ready.Answers(wanted["net1"]) {
+		t.Errorf("result: %+v", ready)
+	}
+	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
+	bridge := must(uplink.Read(must(netlink.LinkByName("br-net1"))))
+	if diff := cmp.Diff(p.before.Routes, bridge.Routes, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), sortedRoutes); diff != "" {
+		t.Errorf("routes of the bridge: %s", diff)
+	}
+	if left := must(uplink.Read(must(netlink.LinkByName("eth1")))); len(left.Addresses)+len(left.Routes) > 0 {
+		t.Errorf("eth1 keeps %+v", left)
+	}
+	_, ids, err := p.results(t, ended)
+	try(t, err)
+	if ids[mappingsKey] != "net1:br-net1" || ids[ownMappingsKey] != "net1" {
+		t.Errorf("external_ids: %v", ids)
+	}
+
+	p.request(t, ended, nil)
+	supervisortest.Eventually(t, "the result is removed", func() error {
+		results, ids, err := p.results(t, ended)
+		if err == nil && len(results)+len(ids[mappingsKey])+len(ids[ownMappingsKey]) > 0 {
+			err = fmt.Errorf("external_ids: %v", ids)
+		}
+		return err
+	})
+	supervisortest.Eventually(t, "eth1 is as before", p.restored)
+	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
+	supervisortest.Eventually(t, "the bridge is removed", func() error {
+		if link, err := uplink.Link("br-net1"); link != nil || err != nil {
+			return errors.Join(errors.New("it is there"), err)
+		}
+		return nil
+	})
+}
+
+// TestRefusalsNameTheirCause requests moves that must not begin.
+func TestRefusalsNameTheirCause(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	p := newProvided(t)
+	ended, stop := p.process(t, 0)
+	defer func() {
+		if text := stop(); t.Failed() {
+			t.Log(text)
+		}
+	}()
+	inside := must(netlink.NewHandleAt(p.gateway))
+	peer := must(inside.LinkByName("peer"))
+	for _, c := range []struct {
+		name         string
+		provider     string
+		request      providerbridge.Request
+		before, undo func()
+		reason       providerbridge.Reason
+		message      string
+	}{
+		{name: "an interface that does not exist", request: providerbridge.Request{Interface: "eth7"}, reason: providerbridge.ReasonNoInterface, message: "its interfaces are lo, eth1"},
+		{name: "the loopback interface", request: providerbridge.Request{Interface: "lo"}, reason: providerbridge.ReasonUnsuitable, message: "not an Ethernet interface"},
+		{name: "the name of another bridge", provider: "int", request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-int"},
+		{
+			name: "a gateway that does not answer", request: providerbridge.Request{Interface: "eth1", Attempt: "1"}, reason: providerbridge.ReasonUnreachable, message: "the gateway 192.0.2.2",
+			before: func() { silence(inside, peer) }, undo: func() { speak(t, inside, peer) },
+		},
+		{
+			name: "no carrier", request: providerbridge.Request{Interface: "eth1", Attempt: "2"}, reason: providerbridge.ReasonNoCarrier, message: "no carrier",
+			before: func() { try(t, inside.LinkSetDown(peer)) }, undo: func() { try(t, inside.LinkSetUp(peer)); speak(t, inside, peer) },
+		},
+		{
+			name: "an address from DHCP", request: providerbridge.Request{Interface: "eth1", Attempt: "3"}, reason: providerbridge.ReasonManaged, message: "192.0.2.50/24",
+			before: func() {
+				try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24")), ValidLft: 600, PreferedLft: 600}))
+			},
+			undo: func() {
+				try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24"))}))
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.before != nil {
+				c.before()
+				defer c.undo()
+			}
+			provider := c.provider
+			if provider == "" {
+				provider = "net1"
+			}
+			p.request(t, ended, map[string]providerbridge.Request{provider: c.request})
+			supervisortest.Eventually(t, "the cause is reported", func() error {
+				results, _, err := p.results(t, ended)
+				if r := results[provider]; err == nil && (r.State != providerbridge.StateFailed || r.Reason != c.reason || !strings.Contains(r.Message, c.message)) {
+					err = fmt.Errorf("result: %+v", r)
+				}
+				return err
+			})
+			p.request(t, ended, nil)
+		})
+	}
+	supervisortest.Eventually(t, "eth1 is as before", p.restored)
+}
+
+// silence removes the gateway's addresses, and speak adds them again.
+func silence(h *netlink.Handle, link netlink.Link) {
+	for _, p := range prefixes("192.0.2.2/24", "2001:db8::2/64") {
+		_ = h.AddrDel(link, &netlink.Addr{IPNet: ipNet(p)})
+	}
+}
+
+func speak(t *testing.T, h *netlink.Handle, link netlink.Link) {
+	t.Helper()
+	for _, p := range prefixes("192.0.2.2/24", "2001:db8::2/64") {
+		try(t, h.AddrReplace(link, &netlink.Addr{IPNet: ipNet(p), Flags: syscall.IFA_F_NODAD}))
+	}
+}
+
+// TestAMoveThatCutsTheNodeOffIsUndone lets the gateway answer until the move.
+func TestAMoveThatCutsTheNodeOffIsUndone(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	p := newProvided(t)
+	ended, stop := p.process(t, 0)
+	defer func() {
+		if text := stop(); t.Failed() {
+			t.Log(text)
+		}
+	}()
+	inside := must(netlink.NewHandleAt(p.gateway))
+	peer := must(inside.LinkByName("peer"))
+	p.request(t, ended, wanted)
+	moving := make(chan struct{})
+	go func() { // as soon as the move has begun, nothing answers
+		defer close(moving)
+		for directory := uplink.DirectoryIn(p.options.RunDir); t.Context().Err() == nil; {
+			if j, err := directory.Read("br-net1"); err == nil && j != nil && j.Phase == uplink.PhaseTrial {
+				silence(inside, peer)
+				return
+			}
+			supervisor.Pause(t.Context(), 5*time.Millisecond)
+		}
+	}()
+	<-moving
+	result := p.until(t, ended, providerbridge.StateFailed)
+	if result.Reason != providerbridge.ReasonRolledBack || !strings.Contains(result.Message, "the gateway 192.0.2.2") || !strings.Contains(result.Message, "2001:db8::2") {
+		t.Errorf("result: %+v", result)
+	}
+	speak(t, inside, peer)
+	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
+	supervisortest.Eventually(t, "eth1 is as before", p.restored)
+	supervisortest.Eventually(t, "the result stays, because nothing has changed", func() error {
+		results, _, err := p.results(t, ended)
+		if r := results["net1"]; err == nil && r.Reason != providerbridge.ReasonRolledBack {
+			err = fmt.Errorf("result: %+v", r)
+		}
+		return err
+	})
+	again := wanted["net1"]
+	again.Attempt = "uid/2"
+	p.request(t, ended, map[string]providerbridge.Request{"net1": again})
+	p.until(t, ended, providerbridge.StateReady)
+}
+
+// allKills selects all kill points; make underlay-kills sets it.
+const allKills = "KILN_UNDERLAY_KILLS"
+
+// quickKills are the points of the unit suite: with the interface attached, and with addresses in both places.
+var quickKills = map[int]bool{5: true, 20: true}
+
+// TestANodeIsReachedWhereverTheProcessEnds ends `kiln ovs` before each step of a move and of a removal. Then either `kiln ovs` starts again, or
+// only the agent's guard runs. The node must be reached at its address in both cases.
+func TestANodeIsReachedWhereverTheProcessEnds(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	p := newProvided(t)
+	for kill := 1; kill <= 100; kill++ {
+		if os.Getenv(allKills) == "" && !quickKills[kill] {
+			if kill > 20 {
+				return
+			}
+			continue
+		}
+		var last bool
+		t.Run(fmt.Sprintf("step %d", kill), func(t *testing.T) { last = p.killed(t, kill) })
+		if last || t.Failed() {
+			return
+		}
+	}
+}
+
+// killed runs a move that ends before a step. It reports whether the move and the removal have fewer steps.
+func (p provided) killed(t *testing.T, kill int) (last bool) {
+	ended, stop := p.process(t, kill)
+	p.request(t, ended, wanted)
+	done := make(chan struct{})
+	go func() { // a removal as soon as the move is complete
+		defer close(done)
+		for t.Context().Err() == nil {
+			results, _, err := p.results(t, ended)
+			if err != nil {
+				return
+			}
+			if results["net1"].State == providerbridge.StateReady {
+				break
+			}
+			supervisor.Pause(t.Context(), 20*time.Millisecond)
+		}
+		if db := p.database(t, ended); db != nil {
+			defer db.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_ = setIDs(ctx, db, []string{providerbridge.RequestKey("net1")}, nil)
+		}
+		for t.Context().Err() == nil {
+			results, _, err := p.results(t, ended)
+			if err != nil {
+				return
+			}
+			if _, found := results["net1"]; !found {
+				last = true
+				return
+			}
+			supervisor.Pause(t.Context(), 20*time.Millisecond)
+		}
+	}()
+	select {
+	case <-ended:
+	case <-done:
+	}
+	<-done
+	steps := stop()
+	defer func() {
+		if t.Failed() {
+			t.Log(steps)
+		}
+	}()
+	if last {
+		return true
+	}
+	t.Logf("ended before: %s", steps[strings.LastIndex(steps, "STEP ")+5:])
+
+	// The agent alone.
+	ctx, cancel := context.WithCancel(t.Context())
+	guard := &uplink.Guard{Directory: uplink.DirectoryIn(p.options.RunDir), Log: supervisortest.Log(t), Grace: testGrace}
+	guarded := make(chan error, 1)
+	go func() { guarded <- guard.Run(ctx) }()
+	supervisortest.Eventually(t, "with the agent alone, the gateway reaches the node", p.reached)
+	supervisortest.Eventually(t, "with the agent alone, eth1 is as before", p.restored)
+	cancel()
+	try(t, <-guarded)
+
+	// `kiln ovs` again, with the request and without.
+	ended, stopAgain := p.process(t, 0)
+	defer func() {
+		if text := stopAgain(); t.Failed() {
+			t.Log(text)
+		}
+	}()
+	p.request(t, ended, wanted)
+	p.until(t, ended, providerbridge.StateReady)
+	supervisortest.Eventually(t, "after a restart, the gateway reaches the node", p.reached)
+	p.request(t, ended, nil)
+	supervisortest.Eventually(t, "after the removal, eth1 is as before", func() error {
+		if results, _, err := p.results(t, ended); err != nil || len(results) > 0 {
+			return errors.Join(fmt.Errorf("results: %v", results), err)
+		}
+		return p.restored()
+	})
+	supervisortest.Eventually(t, "after the removal, the gateway reaches the node", p.reached)
+	return false
+}

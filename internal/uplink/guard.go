@@ -1,0 +1,160 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/go-logr/logr"
+	"github.com/vishvananda/netlink"
+)
+
+// Guard undoes moves that were not completed: at their deadline, whether the process that began them lives or not. `kiln ovs` and the agent
+// run one each.
+type Guard struct {
+	Directory Directory
+	Log       logr.Logger
+	// Returned is called after an interface was restored, to remove its port from the bridge in the database. A failure is logged. Optional.
+	Returned func(context.Context, Journal) error
+	// Grace is how long the interface of a bridge that has taken over addresses may be missing: ovs-vswitchd makes it again when it starts.
+	// 30 s if zero.
+	Grace time.Duration
+
+	missing map[string]time.Time
+}
+
+// guardRetry is the pause after a failed restoration.
+const guardRetry = time.Second
+
+// Run guards moves until ctx ends.
+func (g *Guard) Run(ctx context.Context) error {
+	g.missing = map[string]time.Time{}
+	if g.Grace == 0 {
+		g.Grace = 30 * time.Second
+	}
+	if err := os.MkdirAll(g.Directory.Path, 0o700); err != nil {
+		return fmt.Errorf("make the directory of journals: %w", err)
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch journals: %w", err)
+	}
+	defer watcher.Close()
+	if err := watcher.Add(g.Directory.Path); err != nil {
+		return fmt.Errorf("watch journals: %w", err)
+	}
+	links, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
+	if err := netlink.LinkSubscribe(links, done); err != nil {
+		return fmt.Errorf("subscribe to interfaces: %w", err)
+	}
+	defer func() { // lets the goroutine that reads the socket end
+		close(done)
+		go func() {
+			for range links { // until the channel is closed
+			}
+		}()
+	}()
+	for {
+		timer := time.NewTimer(g.pass(ctx))
+		open := true
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case _, open = <-watcher.Events:
+		case err := <-watcher.Errors:
+			g.Log.Error(err, "watching journals")
+		case _, open = <-links:
+		}
+		timer.Stop()
+		if !open {
+			return errors.New("a subscription to journals or interfaces ended")
+		}
+	}
+}
+
+// pass undoes what has to be undone, and returns the time until the next pass.
+func (g *Guard) pass(ctx context.Context) time.Duration {
+	bridges, err := g.Directory.List()
+	if err != nil {
+		g.Log.Error(err, "reading journals")
+		return guardRetry
+	}
+	next := time.Duration(math.MaxInt64)
+	for _, bridge := range bridges {
+		j, err := g.Directory.Read(bridge)
+		if err == nil && j != nil {
+			next = min(next, g.guard(ctx, *j))
+			continue
+		}
+		if err != nil {
+			g.Log.Error(err, "reading the journal", "bridge", bridge)
+		}
+	}
+	return next
+}
+
+// guard checks one move and returns the time until the next check.
+func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
+	due, left := g.due(&j)
+	if !due {
+		return left
+	}
+	restored := false
+	err := g.Directory.putBackIf(ctx, j.Bridge, func(now *Journal) (string, bool, bool) {
+		due, _ := g.due(now)
+		restored = due
+		switch {
+		case now.Phase == PhaseMoved:
+			return "the interface of bridge " + now.Bridge + " was missing for " + g.Grace.String(), true, due
+		default:
+			// The process that began it judges before the deadline, so it is dead or hangs.
+			return "kiln ovs did not complete the move until its deadline", now.Interruptions < MaxInterruptions, due
+		}
+	})
+	if err != nil {
+		g.Log.Error(err, "restoring the interface of a bridge", "bridge", j.Bridge, "interface", j.Uplink)
+		return guardRetry
+	}
+	if !restored { // by another process
+		return 0
+	}
+	g.Log.Info("the interface of a bridge has its addresses back", "bridge", j.Bridge, "interface", j.Uplink, "phase", j.Phase)
+	if g.Returned != nil {
+		if err := g.Returned(ctx, j); err != nil {
+			g.Log.Error(err, "removing the port from the bridge", "bridge", j.Bridge, "interface", j.Uplink)
+		}
+	}
+	return math.MaxInt64
+}
+
+// due reports whether the interface must be restored now; if not, after which time to check again.
+func (g *Guard) due(j *Journal) (bool, time.Duration) {
+	switch {
+	case j.Phase == PhaseReturned:
+		return !j.Done, math.MaxInt64
+	case j.Phase == PhaseTrial:
+		return j.Left() <= 0, max(j.Left(), 0)
+	case len(j.Before.Addresses) == 0:
+		return false, math.MaxInt64
+	}
+	if link, err := Link(j.Bridge); link != nil || err != nil {
+		delete(g.missing, j.Bridge)
+		return false, math.MaxInt64
+	}
+	since, found := g.missing[j.Bridge]
+	if !found {
+		since = time.Now()
+		g.missing[j.Bridge] = since
+	}
+	left := g.Grace - time.Since(since)
+	return left <= 0, max(left, 0)
+}

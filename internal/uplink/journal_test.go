@@ -1,0 +1,242 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/eventually"
+)
+
+func TestMain(m *testing.M) { os.Exit(eventually.Main(m)) }
+
+// inNamespace runs the test again in a new network namespace, and returns true there.
+func inNamespace(t *testing.T) bool {
+	t.Helper()
+	const marker = "KILN_TEST_NAMESPACE"
+	if os.Getenv(marker) == t.Name() {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), marker+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("in a network namespace (needs root): %v\n%s", err, output)
+	}
+	return false
+}
+
+func try(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func made(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: 1450}, PeerName: name + "p"}))
+	try(t, errors.Join(SetUp(name), SetUp(name+"p")))
+	return must(netlink.LinkByName(name))
+}
+
+// configured is an interface with one of each that a move has to preserve.
+func configured(t *testing.T) netlink.Link {
+	t.Helper()
+	link := made(t, "eth1")
+	index := link.Attrs().Index
+	for _, a := range []*netlink.Addr{
+		{IPNet: ipNet(netip.MustParsePrefix("192.0.2.1/24")), Label: "eth1:main"},
+		{IPNet: ipNet(netip.MustParsePrefix("198.51.100.1/25")), Broadcast: net.IPv4zero, Scope: unix.RT_SCOPE_SITE},
+		{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD, ValidLft: 3000, PreferedLft: 2000},
+		{IPNet: ipNet(netip.MustParsePrefix("2001:db8:1::1/64")), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE},
+		{IPNet: ipNet(netip.MustParsePrefix("192.0.2.200/32"))},
+	} {
+		try(t, netlink.AddrAdd(link, a))
+	}
+	for _, r := range []*netlink.Route{
+		{LinkIndex: index, Dst: ipNet(netip.MustParsePrefix("2001:db8:1::/64")), Protocol: unix.RTPROT_KERNEL, Priority: 100},
+		{LinkIndex: index, Gw: net.ParseIP("192.0.2.254"), Src: net.ParseIP("192.0.2.1"), MTU: 1300, AdvMSS: 1200},
+		{LinkIndex: index, Gw: net.ParseIP("192.0.2.254"), Table: 100, Priority: 7},
+		{LinkIndex: index, Dst: ipNet(netip.MustParsePrefix("10.8.0.0/16")), Via: &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: net.ParseIP("fe80::7")}},
+		{Dst: ipNet(netip.MustParsePrefix("10.9.0.0/16")), MultiPath: []*netlink.NexthopInfo{
+			{LinkIndex: index, Gw: net.ParseIP("192.0.2.254")}, {LinkIndex: index, Gw: net.ParseIP("192.0.2.253"), Hops: 3},
+		}},
+	} {
+		try(t, netlink.RouteAdd(r))
+	}
+	advertised := Route{Family: 6, Gateway: netip.MustParseAddr("fe80::1"), Protocol: unix.RTPROT_RA, Priority: 1024, Table: unix.RT_TABLE_MAIN, Expires: sinceBoot() + 1000*time.Second}
+	try(t, advertised.replace(link))
+	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: net.ParseIP("192.0.2.77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}, State: netlink.NUD_PERMANENT}))
+	return link
+}
+
+// same compares states; times may differ by the seconds to which the kernel rounds them.
+func same(want, got State) string {
+	about := cmp.Comparer(func(a, b time.Duration) bool { return (a - b).Abs() < 5*time.Second })
+	byKey := cmpopts.SortSlices(func(a, b Route) bool {
+		return a.String()+strconv.Itoa(a.Table) < b.String()+strconv.Itoa(b.Table)
+	})
+	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), about, byKey)
+}
+
+func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	link, bridge := configured(t), made(t, "br-net1")
+	before := must(Read(link))
+	if len(before.Addresses) != 4 || len(before.Routes) != 6 || len(before.Neighbours) != 1 || before.MTU != 1450 {
+		t.Fatalf("state: %+v", before)
+	}
+	if !slices.ContainsFunc(before.Routes, func(r Route) bool { return r.Expires > sinceBoot() }) {
+		t.Errorf("no route has an end: %+v", before.Routes)
+	}
+	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Second)}))
+	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 4 {
+		t.Fatalf("moved %d: %v", n, err)
+	}
+	after := must(Read(bridge))
+	if len(after.Addresses) != 4 || len(after.Routes) != 5 || len(after.Neighbours) != 1 { // the route of an address is the kernel's there
+		t.Errorf("the bridge has %+v", after)
+	}
+	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 4 {
+		t.Errorf("a repetition moved %d: %v", n, err)
+	}
+	left := must(configuration(link))
+	if !slices.Equal(Prefixes(left.Addresses), []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")}) || len(left.Routes) > 0 {
+		t.Errorf("the interface keeps %+v, not only the virtual address", left)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- (&Guard{Directory: d, Log: testr.New(t)}).Run(ctx) }()
+	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
+		if diff := same(before, must(Read(link))); diff != "" {
+			return errors.New(diff)
+		}
+		if j, err := d.Read("br-net1"); err != nil || !j.Done || !j.Retry {
+			return errors.Join(errors.New("the journal is not complete"), err)
+		}
+		return nil
+	})
+	cancel()
+	try(t, <-done)
+	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+		t.Errorf("the bridge keeps %+v", left)
+	}
+	if err := d.Commit(t.Context(), "br-net1"); !errors.Is(err, ErrReturned) {
+		t.Errorf("a move that was undone is completed: %v", err)
+	}
+	if _, err := d.Move(t.Context(), "br-net1"); !errors.Is(err, ErrReturned) {
+		t.Errorf("a move that was undone continues: %v", err)
+	}
+}
+
+func TestACompletedMoveStaysWhileItsBridgeExists(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	link, bridge := configured(t), made(t, "br-net1")
+	before := must(Read(link))
+	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Second)}))
+	_, err := d.Move(t.Context(), "br-net1")
+	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
+	g := &Guard{Directory: d, Log: testr.New(t), Grace: time.Millisecond, missing: map[string]time.Time{}}
+	time.Sleep(1100 * time.Millisecond) // the deadline passes
+	g.pass(t.Context())
+	if j := must(d.Read("br-net1")); j.Phase != PhaseMoved {
+		t.Fatalf("journal: %+v", j)
+	}
+	try(t, netlink.LinkDel(bridge))
+	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
+		g.pass(t.Context())
+		if diff := same(before, must(Read(link))); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
+func TestCandidatesAreOnTheInterface(t *testing.T) {
+	address := netip.MustParseAddr
+	s := State{
+		Addresses: Plain([]netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}),
+		Routes:    []Route{via("default", "192.0.2.254"), via("10.0.0.0/8", "192.0.2.254"), via("198.51.100.0/24", "")},
+	}
+	for _, n := range []string{"192.0.2.30", "192.0.2.31", "192.0.2.32", "203.0.113.9"} {
+		s.Neighbours = append(s.Neighbours, Neighbour{Address: address(n)})
+	}
+	nodes := []netip.Addr{address("192.0.2.1"), address("192.0.2.2"), address("203.0.113.2"), address("2001:db8::2")}
+	got := Names(Candidates(s, nodes, netip.MustParseAddrPort("10.96.0.1:443")))
+	if want := "the gateway 192.0.2.254, the node 192.0.2.2, the node 2001:db8::2, the API server at 10.96.0.1:443"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	if got := Names(Candidates(State{Addresses: s.Addresses, Neighbours: s.Neighbours}, nil, netip.AddrPort{})); got != "the node 192.0.2.30, the node 192.0.2.31, the node 192.0.2.32" {
+		t.Errorf("without gateways and nodes: %s", got)
+	}
+}
+
+func TestManagersAreRecognised(t *testing.T) {
+	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth1", Index: 7}}
+	static := Address{Prefix: netip.MustParsePrefix("192.0.2.1/24")}
+	leased, advertised, six, bare := static, static, static, static
+	leased.Valid, advertised.Valid, six.Valid = time.Hour, time.Hour, time.Hour
+	advertised.Prefix, six.Prefix = netip.MustParsePrefix("2001:db8::1/64"), netip.MustParsePrefix("2001:db8::1/128")
+	bare.Flags = unix.IFA_F_NOPREFIXROUTE
+	for _, c := range []struct {
+		name, networkd, manager string
+		address                 Address
+		want                    string
+	}{
+		{name: "a static address", address: static},
+		{name: "a lease", address: leased, want: "a DHCP client"},
+		{name: "a lease of DHCPv6", address: six, want: "a DHCP client"},
+		{name: "a router advertisement", address: advertised},
+		{name: "an address without the kernel's route", address: bare, want: "a network manager"},
+		{name: "systemd-networkd", networkd: "# comment\nADMIN_STATE=configured\n", address: static, want: "systemd-networkd"},
+		{name: "systemd-networkd leaves it alone", networkd: "ADMIN_STATE=unmanaged\n", address: static},
+		{name: "NetworkManager", manager: "[device]\nmanaged=true\nconnection-uuid=5e0c\n", address: static, want: "NetworkManager"},
+		{name: "NetworkManager leaves it alone", manager: "[device]\nmanaged=false\n", address: static},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := Managers{Networkd: t.TempDir(), NetworkManager: t.TempDir()}
+			for directory, text := range map[string]string{m.Networkd: c.networkd, m.NetworkManager: c.manager} {
+				if text != "" {
+					try(t, os.WriteFile(filepath.Join(directory, "7"), []byte(text), 0o600))
+				}
+			}
+			got, err := m.Of(link, State{Addresses: []Address{c.address}})
+			if err != nil || !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") {
+				t.Errorf("%q, %v; want %q", got, err, c.want)
+			}
+		})
+	}
+}
