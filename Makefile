@@ -379,7 +379,7 @@ image-lock: ## Write the lock files of the image's Debian packages with the vers
 	go run ./hack/image lock
 
 .PHONY: test-image
-test-image: ## Build the image twice for both platforms and compare; run the arm64 programs with qemu-user (installs it; needs `make prepare`)
+test-image: ## Build the image twice for both platforms and compare; run the arm64 programs with qemu-user (installs it)
 	$(LAB) prepare --image
 	go test -count=1 -timeout 30m -v ./test/image
 

@@ -38,15 +38,27 @@ func (l *lab) prepare() *cobra.Command {
 				extra = append(extra, prepare.ForRace)
 			}
 			if image {
-				extra = append(extra, prepare.ForImage)
+				return l.installPackages(cmd.Context(), prepare.ForImage)
 			}
 			_, err := l.fill(cmd.Context(), extra...)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&race, "race", race, "install the packages that the race detector needs as well")
-	cmd.Flags().BoolVar(&image, "image", image, "install the packages that `make test-image` needs as well")
+	cmd.Flags().BoolVar(&image, "image", image, "install the packages that `make test-image` needs, and do nothing else")
 	return cmd
+}
+
+// installPackages installs host packages only.
+func (l *lab) installPackages(ctx context.Context, extra ...string) error {
+	if err := needRoot(); err != nil {
+		return err
+	}
+	o, err := l.preparation(extra...)
+	if err != nil {
+		return err
+	}
+	return prepare.HostPackages(ctx, o)
 }
 
 // fill prepares the cache and returns it.

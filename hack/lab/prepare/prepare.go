@@ -33,6 +33,9 @@ func Run(ctx context.Context, o Options) error {
 	return ensure(ctx, o, append(artifacts, prometheus(o), nodeImages(o))...)
 }
 
+// HostPackages only installs the host packages that are missing.
+func HostPackages(ctx context.Context, o Options) error { return ensure(ctx, o) }
+
 // ImageRootfs makes only the root file systems that are layer 1 of Kiln's image, for the given architectures.
 func ImageRootfs(ctx context.Context, o Options, architectures ...string) error {
 	artifacts := make([]cache.Artifact, 0, len(architectures))
