@@ -6,6 +6,8 @@ package speaker
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/agent/speaker/bgp"
 	"github.com/kiln-net/kiln/agent/speaker/routes"
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // key is an object that changed, or a change of the sessions.
@@ -40,7 +44,7 @@ var kinds = []kind{
 	{
 		"Node", func() client.Object { return &corev1.Node{} },
 		func(t *routes.Table, o client.Object) { t.SetNode(o.(*corev1.Node)) },
-		func(t *routes.Table, _ types.NamespacedName) { t.SetNode(nil) },
+		func(t *routes.Table, k types.NamespacedName) { t.DeleteNode(k.Name) },
 	},
 	{
 		"Subnet", func() client.Object { return &kubeovnv1.Subnet{} },
@@ -62,6 +66,20 @@ var kinds = []kind{
 		func(t *routes.Table, o client.Object) { t.SetService(o.(*corev1.Service)) },
 		(*routes.Table).DeleteService,
 	},
+}
+
+// settings returns the parts of spec.speaker that the table depends on.
+func settings(spec *v1alpha1.Speaker) routes.Settings {
+	if spec == nil {
+		return routes.Settings{}
+	}
+	s := routes.Settings{Namespaces: spec.Namespaces, Nodes: bgp.Selector(spec)}
+	for _, p := range spec.Peers {
+		if a, err := netip.ParseAddr(p.Address); err == nil {
+			s.Peers = append(s.Peers, a.Unmap())
+		}
+	}
+	return s
 }
 
 // update reads one object from the cache into the table.
@@ -117,6 +135,15 @@ func (r *Reconciler) load(ctx context.Context) error {
 // trim removes from objects what the table does not use, so that the cache is small.
 func trim(object any) (any, error) {
 	switch o := object.(type) {
+	case *corev1.Node:
+		meta := trimmedMeta(o, nil)
+		meta.Labels = o.Labels
+		return &corev1.Node{
+			TypeMeta: o.TypeMeta, ObjectMeta: meta, Spec: corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable},
+			Status: corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type != corev1.NodeReady && c.Type != corev1.NodeNetworkUnavailable
+			})},
+		}, nil
 	case *corev1.Pod:
 		annotations := map[string]string{}
 		for k, v := range o.Annotations {
@@ -134,7 +161,11 @@ func trim(object any) (any, error) {
 		o.Ports = nil
 		for i := range o.Endpoints {
 			e := &o.Endpoints[i]
-			o.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName}
+			trimmed := discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName}
+			if routes.IsOfAPIServer(o) {
+				trimmed.Addresses = e.Addresses
+			}
+			o.Endpoints[i] = trimmed
 		}
 	case client.Object:
 		o.SetManagedFields(nil)

@@ -94,22 +94,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, k key) (ctrl.Result, error) 
 		return ctrl.Result{}, err
 	}
 	if k.kind == sessions || first {
-		r.table.SetNamespaces(namespaces(spec.speaker))
+		r.table.Set(settings(spec.speaker))
 	}
 	if err := r.announce(); err != nil {
 		return ctrl.Result{}, err
 	}
-	if k.kind == sessions || k.kind == "Node" || first {
+	if k.kind == sessions || k.kind == "Node" && k.Name == r.Node || first {
 		return ctrl.Result{}, r.configure(ctx, spec.speaker)
 	}
 	return ctrl.Result{}, nil
-}
-
-func namespaces(spec *v1alpha1.Speaker) []string {
-	if spec == nil {
-		return nil
-	}
-	return spec.Namespaces
 }
 
 // announce sends the changes of the table to the peers.

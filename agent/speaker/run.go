@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/go-logr/logr"
@@ -18,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -83,10 +83,7 @@ func NewManager(config *rest.Config, o Options) (manager.Manager, *Reconciler, e
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:         scheme,
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil },
-		Cache: cache.Options{
-			DefaultTransform: trim,
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", o.Node)}},
-		},
+		Cache:          cache.Options{DefaultTransform: trim},
 		Metrics: metricsserver.Options{
 			BindAddress: o.Address, FilterProvider: o.MetricsFilter,
 			ExtraHandlers: map[string]http.Handler{
@@ -102,6 +99,11 @@ func NewManager(config *rest.Config, o Options) (manager.Manager, *Reconciler, e
 	}
 	log := mgr.GetLogger().WithName("speaker")
 	r := NewReconciler(mgr.GetClient(), o, bgp.NewServer(slog.New(logr.ToSlogHandler(log.WithName("gobgp").V(1))), o.Port), log)
+	if host, err := url.Parse(config.Host); err == nil {
+		if a, err := netip.ParseAddr(host.Hostname()); err == nil {
+			r.table.SetAPIServer(a.Unmap())
+		}
+	}
 	s.reconciler = r
 	clients, err := kubernetes.NewForConfigAndClient(config, mgr.GetHTTPClient())
 	if err != nil {

@@ -151,6 +151,10 @@ func newWorld(t *testing.T) *world {
 			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddress}},
 		},
 	})
+	w.create(&corev1.Node{ // withdraws shared prefixes of node-a while that is less fit
+		ObjectMeta: metav1.ObjectMeta{Name: "node-b", Labels: map[string]string{v1alpha1.SpeakerNodeLabel: "true"}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	})
 	w.create(&kubeovnv1.Subnet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{kubeovnv1.AnnotationBGP.Key(): "true"}},
 		Spec:       kubeovnv1.SubnetSpec{CIDRBlock: "10.1.0.0/16", Gateway: "10.1.0.1"},

@@ -64,16 +64,16 @@ func StateOf(node *corev1.Node, pulse LeaseState) State {
 
 // ready evaluates the node conditions of the kubelet and, for the network, of the agent.
 func ready(node *corev1.Node) bool {
-	up, unavailable := false, false
-	for _, c := range node.Status.Conditions {
-		switch c.Type {
-		case corev1.NodeReady:
-			up = c.Status == corev1.ConditionTrue
-		case corev1.NodeNetworkUnavailable:
-			unavailable = c.Status == corev1.ConditionTrue
-		}
-	}
-	return up && !unavailable
+	return hasCondition(node, corev1.NodeReady) && HasNetwork(node)
+}
+
+// HasNetwork reports whether the agent of a node does not report its network as unavailable.
+func HasNetwork(node *corev1.Node) bool { return !hasCondition(node, corev1.NodeNetworkUnavailable) }
+
+func hasCondition(node *corev1.Node, condition corev1.NodeConditionType) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == condition && c.Status == corev1.ConditionTrue
+	})
 }
 
 // Choose returns the candidates that carry the traffic, in the order of candidates: the first fit one or, with ecmp, all fit

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -111,13 +112,40 @@ func (t *Table) offerPod(key types.NamespacedName) {
 		t.offer(owner, offer{})
 	case p.router != kubeovnv1.DefaultVpc:
 		t.offer(owner, refuse(otherVpc(p.router)))
-	case of != nil && of.vlan:
+	case of == nil: // SetSubnet calls this function again
+		t.offer(owner, offer{})
+	case of.vpc != kubeovnv1.DefaultVpc:
+		t.offer(owner, refuse(otherVpc(of.vpc)))
+	case of.vlan:
 		t.offer(owner, refuse(underlay))
-	case value == kubeovnv1.AnnounceCluster:
-		t.offer(owner, offer{shared: hosts(p.addresses)})
 	default:
-		t.offer(owner, offer{own: hosts(p.addresses)})
+		prefixes, refused := of.podPrefixes(p.subnet, p.addresses)
+		if value == kubeovnv1.AnnounceCluster {
+			t.offer(owner, offer{shared: prefixes, refused: refused})
+		} else {
+			t.offer(owner, offer{own: prefixes, refused: refused})
+		}
 	}
+}
+
+// podPrefixes returns the prefixes of a pod's addresses. It refuses addresses that the subnet does not assign to pods: the annotations of a pod are not
+// proof that it has them.
+func (s *subnet) podPrefixes(name string, addresses []netip.Addr) (prefixes []netip.Prefix, refused string) {
+	for _, prefix := range hosts(addresses) {
+		switch a := prefix.Addr(); {
+		case !contains(s.cidrs, a):
+			refused = cmp.Or(refused, fmt.Sprintf("%s is not in the CIDRs of Subnet %s", a, name))
+		case slices.Contains(s.gateways, a):
+			refused = cmp.Or(refused, fmt.Sprintf("%s is the gateway of Subnet %s", a, name))
+		default:
+			prefixes = append(prefixes, prefix)
+		}
+	}
+	return prefixes, refused
+}
+
+func contains(cidrs []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // Reasons of refused annotations.
@@ -149,7 +177,9 @@ type subnet struct {
 	vpc   string
 	vlan  bool
 	valid bool
-	cidrs []netip.Prefix
+	// cidrs and gateways are empty while the spec has none that are valid.
+	cidrs    []netip.Prefix
+	gateways []netip.Addr
 }
 
 // SetSubnet updates a Subnet.
@@ -161,11 +191,18 @@ func (t *Table) SetSubnet(s *kubeovnv1.Subnet) {
 	if cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock); err == nil {
 		next.cidrs = cidrs
 	}
+	if gateways, err := ipfamily.ParseAddrs(s.Spec.Gateway); err == nil {
+		next.gateways = gateways
+	}
 	before := t.subnets[s.Name]
 	t.subnets[s.Name] = next
 	t.offerSubnet(s.Name)
-	if before == nil || before.value != next.value || before.vlan != next.vlan {
+	if before == nil || before.value != next.value || before.vlan != next.vlan || before.vpc != next.vpc ||
+		!slices.Equal(before.cidrs, next.cidrs) || !slices.Equal(before.gateways, next.gateways) {
 		t.offerMembers(s.Name)
+	}
+	if before == nil || !slices.Equal(before.cidrs, next.cidrs) {
+		t.offerServices()
 	}
 }
 
@@ -174,6 +211,7 @@ func (t *Table) DeleteSubnet(name string) {
 	delete(t.subnets, name)
 	t.offerSubnet(name)
 	t.offerMembers(name)
+	t.offerServices()
 }
 
 func (t *Table) offerMembers(subnet string) {

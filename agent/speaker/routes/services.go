@@ -4,16 +4,18 @@
 package routes
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/endpoints"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 
@@ -27,8 +29,9 @@ type service struct {
 	internalLocal, externalLocal bool
 }
 
-// readiness says where a Service has endpoints that take connections.
+// readiness says where a Service has endpoints of a family that take connections.
 type readiness struct {
+	family discoveryv1.AddressType
 	// somewhere and here are true if a node, or this node, has a ready endpoint.
 	somewhere, here bool
 }
@@ -65,7 +68,10 @@ func (t *Table) SetSlice(s *discoveryv1.EndpointSlice) {
 	if of.Name == "" {
 		return
 	}
-	var next readiness
+	if of == kubernetes {
+		t.setAPIServers(s.Name, s.Endpoints)
+	}
+	next := readiness{family: s.AddressType}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if endpoints.StateOf(e) == endpoints.Ready {
@@ -89,12 +95,41 @@ func (t *Table) DeleteSlice(key types.NamespacedName) {
 	if !found {
 		return
 	}
+	if of == kubernetes {
+		t.setAPIServers(key.Name, nil)
+	}
 	delete(t.slices, key)
 	delete(t.endpoints[of], key.Name)
 	if len(t.endpoints[of]) == 0 {
 		delete(t.endpoints, of)
 	}
 	t.offerService(of)
+}
+
+// kubernetes is the Service of the API servers.
+var kubernetes = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+
+// IsOfAPIServer reports whether the table uses the addresses of an EndpointSlice.
+func IsOfAPIServer(s *discoveryv1.EndpointSlice) bool {
+	return s.Namespace == kubernetes.Namespace && s.Labels[discoveryv1.LabelServiceName] == kubernetes.Name
+}
+
+func (t *Table) setAPIServers(slice string, of []discoveryv1.Endpoint) {
+	var next []netip.Addr
+	for i := range of {
+		for _, text := range of[i].Addresses {
+			if a, err := netip.ParseAddr(text); err == nil {
+				next = append(next, a.Unmap())
+			}
+		}
+	}
+	before := t.apiServers[slice]
+	if len(next) == 0 {
+		delete(t.apiServers, slice)
+	} else {
+		t.apiServers[slice] = next
+	}
+	t.reserve(apiServer, before, next)
 }
 
 // offerService computes the prefixes of a Service. A Service without a ready endpoint is not announced, so that routers use other ways to its
@@ -116,29 +151,62 @@ func (t *Table) offerService(key types.NamespacedName) {
 		t.offer(owner, refuse(otherVpc(s.vpc)))
 		return
 	}
-	var ready readiness
-	for _, r := range t.endpoints[key] {
-		ready.somewhere, ready.here = ready.somewhere || r.somewhere, ready.here || r.here
-	}
 	var next offer
-	for _, group := range []struct {
-		addresses []netip.Addr
-		local     bool
-	}{{s.internal, s.internalLocal}, {s.external, s.externalLocal}} {
-		prefixes := hosts(group.addresses)
-		switch local := group.local || s.value == kubeovnv1.AnnounceLocal; {
-		case t.ofNode(prefixes):
-			next.refused = "one of its addresses belongs to the node"
-		case local && ready.here:
-			next.own = append(next.own, prefixes...)
-		case !local && ready.somewhere:
-			next.shared = append(next.shared, prefixes...)
-		}
-	}
+	t.addAddresses(&next, key, s.internal, s.internalLocal || s.value == kubeovnv1.AnnounceLocal, false)
+	t.addAddresses(&next, key, s.external, s.externalLocal || s.value == kubeovnv1.AnnounceLocal, true)
 	t.offer(owner, next)
 }
 
-// ofNode reports whether one of the prefixes is an address of this node. The node's routers must not get another route to it.
-func (t *Table) ofNode(prefixes []netip.Prefix) bool {
-	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return slices.Contains(t.nodeAddresses, p.Addr()) })
+// addAddresses adds addresses of a Service to an offer. Its endpoints of the other family do not serve an address.
+func (t *Table) addAddresses(next *offer, service types.NamespacedName, addresses []netip.Addr, local, external bool) {
+	for _, prefix := range hosts(addresses) {
+		if reason := t.taken(prefix.Addr(), external); reason != "" {
+			next.refused = cmp.Or(next.refused, reason)
+			continue
+		}
+		switch ready := t.readinessOf(service, ipfamily.Of(prefix.Addr())); {
+		case local && ready.here:
+			next.own = append(next.own, prefix)
+		case !local && ready.somewhere:
+			next.shared = append(next.shared, prefix)
+		}
+	}
+}
+
+// readinessOf returns the readiness of a Service in a family.
+func (t *Table) readinessOf(service types.NamespacedName, family ipfamily.Family) readiness {
+	ready := readiness{family: discoveryv1.AddressType(family.String())}
+	for _, r := range t.endpoints[service] {
+		if r.family == ready.family {
+			ready.somewhere, ready.here = ready.somewhere || r.somewhere, ready.here || r.here
+		}
+	}
+	return ready
+}
+
+// taken returns the reason why a Service does not announce an address; empty if it does. Users of its namespace choose the external addresses.
+func (t *Table) taken(a netip.Addr, external bool) string {
+	holders := []holder{aNode, aPeer}
+	if external {
+		holders = append(holders, apiServer)
+	}
+	for _, h := range holders {
+		if t.reserved[reservation{h, a}] > 0 {
+			return fmt.Sprintf("%s is an address of %s", a, h)
+		}
+	}
+	if external {
+		for name, s := range t.subnets {
+			if contains(s.cidrs, a) {
+				return fmt.Sprintf("%s is in Subnet %s", a, name)
+			}
+		}
+	}
+	return ""
+}
+
+func (t *Table) offerServices() {
+	for key := range t.services {
+		t.offerService(key)
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -32,7 +31,7 @@ func (o Owner) String() string {
 type offer struct {
 	// shared are prefixes that every node serves, own those that this node serves itself.
 	shared, own []netip.Prefix
-	// refused is the reason why an annotation has no effect; empty if it has.
+	// refused is the reason why an annotation has no effect, or an address is not announced; empty if there is none.
 	refused string
 }
 
@@ -41,12 +40,14 @@ type count struct{ shared, own int }
 
 // Table holds the prefixes of one node. Its methods must not be called concurrently.
 type Table struct {
-	node       string
-	namespaces map[string]bool
-	// transit is true while the node may carry traffic of pods of other nodes.
-	transit bool
-	// nodeAddresses are the addresses of this node.
-	nodeAddresses []netip.Addr
+	node     string
+	settings Settings
+	nodes    map[string]nodeState
+	// network is true while the node may announce prefixes, transit while it may announce those that other nodes serve as well. They are computed
+	// from nodes and settings when judged is false.
+	network, transit, judged bool
+	// reserved are addresses that Services may not announce, with the number of objects that have each.
+	reserved map[reservation]int
 
 	subnets  map[string]*subnet
 	pods     map[types.NamespacedName]*pod
@@ -54,6 +55,8 @@ type Table struct {
 	// slices are the Services of EndpointSlices, endpoints the readiness in the EndpointSlices of each Service, by name.
 	slices    map[types.NamespacedName]types.NamespacedName
 	endpoints map[types.NamespacedName]map[string]readiness
+	// apiServers are the addresses in the EndpointSlices of the API servers, by name.
+	apiServers map[string][]netip.Addr
 	// members are the pods of each subnet that the table holds.
 	members map[string]map[types.NamespacedName]bool
 
@@ -63,10 +66,10 @@ type Table struct {
 	announced map[netip.Prefix]bool
 }
 
-// New returns an empty Table. Until SetNode, the node announces no prefix that all nodes serve.
+// New returns an empty Table. Without its Node, the node announces nothing.
 func New(node string) *Table {
 	return &Table{
-		node: node, namespaces: map[string]bool{},
+		node: node, nodes: map[string]nodeState{}, reserved: map[reservation]int{}, apiServers: map[string][]netip.Addr{},
 		subnets: map[string]*subnet{}, pods: map[types.NamespacedName]*pod{}, services: map[types.NamespacedName]*service{},
 		slices: map[types.NamespacedName]types.NamespacedName{}, endpoints: map[types.NamespacedName]map[string]readiness{},
 		members: map[string]map[types.NamespacedName]bool{},
@@ -74,64 +77,29 @@ func New(node string) *Table {
 	}
 }
 
-// SetNamespaces sets the namespaces whose pods and Services may be announced by their own annotations.
-func (t *Table) SetNamespaces(names []string) {
-	namespaces := make(map[string]bool, len(names))
-	for _, n := range names {
-		namespaces[n] = true
-	}
-	t.namespaces = namespaces
+// Settings are the parts of spec.speaker that the table depends on.
+type Settings struct {
+	// Namespaces whose pods and Services may be announced by their own annotations.
+	Namespaces []string
+	// Nodes are the labels of the nodes with a speaker.
+	Nodes map[string]string
+	// Peers are the addresses of the routers.
+	Peers []netip.Addr
+}
+
+// Set applies the settings.
+func (t *Table) Set(s Settings) {
+	t.reserve(aPeer, t.settings.Peers, s.Peers)
+	t.settings, t.judged = s, false
 	for key := range t.pods {
 		t.offerPod(key)
 	}
-	for key := range t.services {
-		t.offerService(key)
-	}
+	t.offerServices()
 }
 
 // permits reports whether the annotations of objects of a namespace have an effect.
 func (t *Table) permits(namespace string) bool {
-	return t.namespaces[namespace] || t.namespaces[v1alpha1.SpeakerAllNamespaces]
-}
-
-// SetNode sets the state of this node; nil if it does not exist. A node that is not ready, that is cordoned or whose deletion began announces no prefix
-// that other nodes serve as well. It announces its own pods and endpoints as long as they run, because no other node does.
-func (t *Table) SetNode(n *corev1.Node) {
-	transit := n != nil && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && nodeReady(n)
-	if transit != t.transit {
-		t.transit = transit
-		for prefix, c := range t.counts {
-			if c.shared > 0 {
-				t.changed[prefix] = true
-			}
-		}
-	}
-	addresses := addressesOf(n)
-	if !slices.Equal(addresses, t.nodeAddresses) {
-		t.nodeAddresses = addresses
-		for key := range t.services {
-			t.offerService(key)
-		}
-	}
-}
-
-func nodeReady(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-}
-
-func addressesOf(n *corev1.Node) []netip.Addr {
-	var addresses []netip.Addr
-	if n == nil {
-		return nil
-	}
-	for _, a := range n.Status.Addresses {
-		if parsed, err := netip.ParseAddr(a.Address); err == nil {
-			addresses = append(addresses, parsed.Unmap())
-		}
-	}
-	return addresses
+	return slices.Contains(t.settings.Namespaces, namespace) || slices.Contains(t.settings.Namespaces, v1alpha1.SpeakerAllNamespaces)
 }
 
 // offer replaces the prefixes of an owner.
@@ -162,9 +130,10 @@ func (t *Table) add(prefixes []netip.Prefix, n count) {
 
 // Changes returns the prefixes to announce and to withdraw since the last call, sorted.
 func (t *Table) Changes() (announce, withdraw []netip.Prefix) {
+	t.judge()
 	for p := range t.changed {
 		c := t.counts[p]
-		wanted := c.own > 0 || c.shared > 0 && t.transit
+		wanted := c.own > 0 && t.network || c.shared > 0 && t.transit
 		switch {
 		case wanted && !t.announced[p]:
 			t.announced[p] = true
@@ -190,7 +159,7 @@ func (t *Table) Announced() []netip.Prefix {
 	return all
 }
 
-// Refused returns the objects whose annotations have no effect, with the reasons.
+// Refused returns the objects whose annotations have no effect, or that have an address that is not announced, with the reasons.
 func (t *Table) Refused() map[Owner]string {
 	refused := map[Owner]string{}
 	for owner, o := range t.offers {

@@ -17,73 +17,6 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-const here, elsewhere = "node-a", "node-b"
-
-// The objects of the tests. Each function returns a new one.
-
-func node(change ...func(*corev1.Node)) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: here}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
-	for _, c := range change {
-		c(n)
-	}
-	return n
-}
-
-func bgp(value string) map[string]string {
-	return map[string]string{kubeovnv1.AnnotationBGP.Key(): value}
-}
-
-func webSubnet(value string, change ...func(*kubeovnv1.Subnet)) *kubeovnv1.Subnet {
-	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: bgp(value)}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.1.0.0/24,fd00::/112"}}
-	s.Status.Conditions = []metav1.Condition{{Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionTrue}}
-	for _, c := range change {
-		c(s)
-	}
-	return s
-}
-
-func newPod(name, on string, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: on}}
-	p.Annotations = kubeovnv1.PodNetwork{
-		UID: p.UID, Allocated: true, LogicalSwitch: "web", LogicalRouter: kubeovnv1.DefaultVpc,
-		Addresses: []netip.Addr{netip.MustParseAddr("10.1.0." + name), netip.MustParseAddr("fd00::" + name)},
-	}.Annotations()
-	for _, c := range change {
-		c(p)
-	}
-	return p
-}
-
-func annotated(value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Annotations[kubeovnv1.AnnotationBGP.Key()] = value }
-}
-
-func webService(value string, change ...func(*corev1.Service)) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: bgp(value)}}
-	s.Spec.ClusterIPs = []string{"10.96.0.7"}
-	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.9"}}
-	for _, c := range change {
-		c(s)
-	}
-	return s
-}
-
-func externalLocal(s *corev1.Service) {
-	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-}
-
-func slice(endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, Endpoints: endpoints,
-	}
-}
-
-func endpoint(on string, ready bool) discoveryv1.Endpoint {
-	return discoveryv1.Endpoint{NodeName: &on, Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready}}
-}
-
 // fill puts objects into a table.
 func fill(t *Table, objects ...any) {
 	for _, o := range objects {
@@ -99,7 +32,9 @@ func fill(t *Table, objects ...any) {
 		case *discoveryv1.EndpointSlice:
 			t.SetSlice(o)
 		case []string:
-			t.SetNamespaces(o)
+			t.Set(Settings{Namespaces: o})
+		case Settings:
+			t.Set(o)
 		default:
 			panic(fmt.Sprintf("%T", o))
 		}
@@ -121,8 +56,6 @@ func state(t *Table) (announced, refused string) {
 }
 
 func TestWhatANodeAnnounces(t *testing.T) {
-	cordoned := node(func(n *corev1.Node) { n.Spec.Unschedulable = true })
-	notReady := node(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 	permitted := []string{"shop"}
 	const cidrs, first, second, cluster, external = "10.1.0.0/24 fd00::/112", "10.1.0.1/32 fd00::1/128", "10.1.0.2/32 fd00::2/128", "10.96.0.7/32", "203.0.113.9/32"
 	for name, test := range map[string]struct {
@@ -132,7 +65,7 @@ func TestWhatANodeAnnounces(t *testing.T) {
 		"a Subnet, from every node": {[]any{node(), webSubnet("true"), newPod("1", here)}, cidrs, ""},
 		"the word cluster":          {[]any{node(), webSubnet("cluster")}, cidrs, ""},
 		"no annotation":             {[]any{node(), webSubnet(""), newPod("1", here)}, "", ""},
-		"a value of no meaning":     {[]any{node(), webSubnet("yes")}, "", "Subnet web: annotation ovn.kubernetes.io/bgp must be true, cluster, local or false"},
+		"an invalid value":          {[]any{node(), webSubnet("yes")}, "", "Subnet web: annotation ovn.kubernetes.io/bgp must be true, cluster, local or false"},
 		"a Subnet that is deleted": {
 			[]any{node(), webSubnet("true", func(s *kubeovnv1.Subnet) { s.DeletionTimestamp = new(metav1.Now()) })}, "", "Subnet web: the Subnet is deleted, or its condition Validated is not True",
 		},
@@ -142,21 +75,21 @@ func TestWhatANodeAnnounces(t *testing.T) {
 		},
 		"an underlay":                  {[]any{node(), webSubnet("true", func(s *kubeovnv1.Subnet) { s.Spec.Vlan = "v" })}, "", "Subnet web: " + underlay},
 		"no node":                      {[]any{webSubnet("true")}, "", ""},
-		"a Subnet on a cordoned node":  {[]any{cordoned, webSubnet("true")}, "", ""},
-		"a Subnet on a node not ready": {[]any{notReady, webSubnet("true")}, "", ""},
+		"a Subnet on a cordoned node":  {[]any{node(cordoned), other(), webSubnet("true")}, "", ""},
+		"a Subnet on a node not ready": {[]any{node(notReady), other(), webSubnet("true")}, "", ""},
 		"the pods of a local Subnet":   {[]any{node(), webSubnet("local"), newPod("1", here), newPod("2", elsewhere)}, first, ""},
-		"its pods on a cordoned node":  {[]any{cordoned, webSubnet("local"), newPod("1", here)}, first, ""},
+		"its pods on a cordoned node":  {[]any{node(cordoned), other(), webSubnet("local"), newPod("1", here)}, first, ""},
 		"a pod that terminates serves": {[]any{node(), webSubnet("local"), newPod("1", here, func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })}, first, ""},
 		"a pod whose containers ended": {[]any{node(), webSubnet("local"), newPod("1", here, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}, "", ""},
 		"a pod on the host network":    {[]any{node(), webSubnet("local"), newPod("1", here, func(p *corev1.Pod) { p.Spec.HostNetwork = true })}, "", ""},
 		"results of another pod":       {[]any{node(), webSubnet("local"), newPod("1", here, func(p *corev1.Pod) { p.UID = "other" })}, "", ""},
 		"a pod that opts out":          {[]any{node(), webSubnet("local"), newPod("1", here, annotated("false"))}, "", ""},
-		"a pod, from every node":       {[]any{node(), permitted, newPod("2", elsewhere, annotated("true"))}, second, ""},
-		"a pod, from every ready node": {[]any{cordoned, permitted, newPod("2", elsewhere, annotated("true"))}, "", ""},
-		"a pod, from its node":         {[]any{node(), permitted, newPod("1", here, annotated("local")), newPod("2", elsewhere, annotated("local"))}, first, ""},
+		"a pod, from every node":       {[]any{node(), permitted, webSubnet(""), newPod("2", elsewhere, annotated("true"))}, second, ""},
+		"a pod, from every ready node": {[]any{node(cordoned), other(), permitted, webSubnet(""), newPod("2", elsewhere, annotated("true"))}, "", ""},
+		"a pod, from its node":         {[]any{node(), permitted, webSubnet(""), newPod("1", here, annotated("local")), newPod("2", elsewhere, annotated("local"))}, first, ""},
 		"a pod before its Subnet":      {[]any{node(), newPod("1", here), webSubnet("local")}, first, ""},
 		"its annotation comes first":   {[]any{node(), webSubnet("cluster"), newPod("1", here, annotated("local"))}, "10.1.0.0/24 10.1.0.1/32 fd00::/112 fd00::1/128", ""},
-		"every namespace":              {[]any{node(), []string{"*"}, newPod("1", here, annotated("local"))}, first, ""},
+		"every namespace":              {[]any{node(), []string{"*"}, webSubnet(""), newPod("1", here, annotated("local"))}, first, ""},
 		"a namespace without permission": {
 			[]any{node(), []string{"other"}, webSubnet(""), newPod("1", here, annotated("true"))}, "",
 			"Pod shop/1: spec.speaker.namespaces of the OVNCluster does not contain shop: add it, or annotate its Subnet",
@@ -165,17 +98,17 @@ func TestWhatANodeAnnounces(t *testing.T) {
 			[]any{node(), permitted, newPod("1", here, annotated("true"), func(p *corev1.Pod) { p.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()] = "red" })}, "",
 			"Pod shop/1: it is in VPC red: only nodes' own VPC ovn-cluster can be reached from outside through nodes",
 		},
-		"a pod with a value of no meaning": {
+		"a pod with an invalid value": {
 			[]any{node(), permitted, newPod("1", here, annotated("x"))}, "", "Pod shop/1: annotation ovn.kubernetes.io/bgp must be true, cluster, local or false",
 		},
 
 		"a Service":                      {[]any{node(), permitted, webService("true"), slice(endpoint(elsewhere, true))}, cluster + " " + external, ""},
-		"a Service on a cordoned node":   {[]any{cordoned, permitted, webService("true"), slice(endpoint(here, true))}, "", ""},
+		"a Service on a cordoned node":   {[]any{node(cordoned), other(), permitted, webService("true"), slice(endpoint(here, true))}, "", ""},
 		"a Service before its endpoints": {[]any{node(), permitted, slice(endpoint(elsewhere, true)), webService("true")}, cluster + " " + external, ""},
 		"a Service without endpoints":    {[]any{node(), permitted, webService("true"), slice(endpoint(here, false))}, "", ""},
 		"external addresses, local":      {[]any{node(), permitted, webService("true", externalLocal), slice(endpoint(here, true))}, cluster + " " + external, ""},
 		"external addresses elsewhere":   {[]any{node(), permitted, webService("true", externalLocal), slice(endpoint(elsewhere, true))}, cluster, ""},
-		"local endpoints, cordoned":      {[]any{cordoned, permitted, webService("true", externalLocal), slice(endpoint(here, true))}, external, ""},
+		"local endpoints, cordoned":      {[]any{node(cordoned), other(), permitted, webService("true", externalLocal), slice(endpoint(here, true))}, external, ""},
 		"all addresses local":            {[]any{node(), permitted, webService("local"), slice(endpoint(here, false), endpoint(elsewhere, true))}, "", ""},
 		"all addresses local, endpoint":  {[]any{node(), permitted, webService("local"), slice(endpoint(here, true))}, cluster + " " + external, ""},
 		"a headless Service":             {[]any{node(), permitted, webService("true", func(s *corev1.Service) { s.Spec.ClusterIPs = []string{"None"}; s.Status = corev1.ServiceStatus{} }), slice(endpoint(here, true))}, "", ""},
@@ -187,8 +120,57 @@ func TestWhatANodeAnnounces(t *testing.T) {
 			"Service shop/web: it is in VPC red: only nodes' own VPC ovn-cluster can be reached from outside through nodes",
 		},
 		"an address of the node": {
-			[]any{node(), permitted, webService("true", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.1"} }), slice(endpoint(here, true))}, cluster,
-			"Service shop/web: one of its addresses belongs to the node",
+			[]any{node(), permitted, webService("true", externalIP("192.0.2.1")), slice(endpoint(here, true))}, cluster + " " + external,
+			"Service shop/web: 192.0.2.1 is an address of a node",
+		},
+		"an address of another node": {
+			[]any{node(), other(), permitted, webService("true", externalIP("192.0.2.2")), slice(endpoint(here, true))}, cluster + " " + external,
+			"Service shop/web: 192.0.2.2 is an address of a node",
+		},
+		"an address of a load balancer on another node": {
+			[]any{node(), other(), permitted, webService("true", func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2" }), slice(endpoint(here, true))}, cluster,
+			"Service shop/web: 192.0.2.2 is an address of a node",
+		},
+		"an address of a peer": {
+			[]any{node(), Settings{Namespaces: permitted, Peers: []netip.Addr{netip.MustParseAddr("192.0.2.254")}}, webService("true", externalIP("192.0.2.254")), slice(endpoint(here, true))},
+			cluster + " " + external, "Service shop/web: 192.0.2.254 is an address of a peer of the speaker",
+		},
+		"an address of the API server": {
+			[]any{node(), permitted, webService("true", externalIP("198.51.100.6")), slice(endpoint(here, true)), apiServers("198.51.100.6")}, cluster + " " + external,
+			"Service shop/web: 198.51.100.6 is an address of the API server",
+		},
+		"an address of a Subnet": {
+			[]any{node(), permitted, webService("true", externalIP("10.1.0.9")), slice(endpoint(here, true)), webSubnet("")}, cluster + " " + external,
+			"Service shop/web: 10.1.0.9 is in Subnet web",
+		},
+
+		"all nodes are cordoned":                {[]any{node(cordoned), other(cordoned), webSubnet("true")}, cidrs, ""},
+		"cordoned, the other is not ready":      {[]any{node(cordoned), other(notReady), webSubnet("true")}, cidrs, ""},
+		"cordoned, the other has no network":    {[]any{node(cordoned), other(noNetwork), webSubnet("true")}, cidrs, ""},
+		"cordoned, the other has no speaker":    {[]any{Settings{Nodes: map[string]string{"bgp": "true"}}, node(cordoned, labeled), other(), webSubnet("true")}, cidrs, ""},
+		"cordoned, the other has one":           {[]any{Settings{Nodes: map[string]string{"bgp": "true"}}, node(cordoned, labeled), other(labeled), webSubnet("true")}, "", ""},
+		"not ready, the other is cordoned":      {[]any{node(notReady), other(cordoned), webSubnet("true")}, "", ""},
+		"no node is ready":                      {[]any{node(notReady), other(notReady), webSubnet("true")}, cidrs, ""},
+		"no network":                            {[]any{node(noNetwork), webSubnet("true")}, "", ""},
+		"local pods without a network":          {[]any{node(noNetwork), webSubnet("local"), newPod("1", here)}, "", ""},
+		"local pods on a node not ready":        {[]any{node(notReady), other(), webSubnet("local"), newPod("1", here)}, first, ""},
+		"local endpoints without a network":     {[]any{node(noNetwork), permitted, webService("local"), slice(endpoint(here, true))}, "", ""},
+		"two families, endpoints of IPv4":       {[]any{node(), permitted, webService("true", dualStack), slice(endpoint(here, true)), slice6(endpoint(here, false))}, cluster + " " + external, ""},
+		"two families, endpoints of IPv6":       {[]any{node(), permitted, webService("true", dualStack), slice6(endpoint(here, true))}, "fd96::7/128", ""},
+		"two families, one local":               {[]any{node(), permitted, webService("local", dualStack), slice(endpoint(elsewhere, true)), slice6(endpoint(here, true))}, "fd96::7/128", ""},
+		"a pod of a Subnet that is not known":   {[]any{node(), permitted, newPod("1", here, annotated("local"))}, "", ""},
+		"a pod that is listed after its Subnet": {[]any{node(), permitted, newPod("1", here, annotated("local")), webSubnet("")}, first, ""},
+		"a pod with an address of no Subnet": {
+			[]any{node(), permitted, webSubnet("", func(s *kubeovnv1.Subnet) { s.Spec.CIDRBlock = "10.2.0.0/24,fd00::/112" }), newPod("1", here, annotated("local"))}, "fd00::1/128",
+			"Pod shop/1: 10.1.0.1 is not in the CIDRs of Subnet web",
+		},
+		"a pod with the address of the gateway": {
+			[]any{node(), webSubnet("local", func(s *kubeovnv1.Subnet) { s.Spec.Gateway = "10.1.0.1,fd00::ffff" }), newPod("1", here)}, "fd00::1/128",
+			"Pod shop/1: 10.1.0.1 is the gateway of Subnet web",
+		},
+		"a pod of a Subnet in a custom VPC": {
+			[]any{node(), permitted, webSubnet("", func(s *kubeovnv1.Subnet) { s.Spec.Vpc = "red" }), newPod("1", here, annotated("local"))}, "",
+			"Pod shop/1: it is in VPC red: only nodes' own VPC ovn-cluster can be reached from outside through nodes",
 		},
 		"addresses that are not unicast": {
 			[]any{node(), permitted, webService("true", func(s *corev1.Service) {
@@ -220,7 +202,7 @@ func TestEventsWithdraw(t *testing.T) {
 		"the pod is deleted":          {func(t *Table) { t.DeletePod(key) }, "[10.1.0.1/32 fd00::1/128]", newPod("1", here, annotated("local"))},
 		"the pod lost its annotation": {func(t *Table) { t.SetPod(newPod("1", here)) }, "[10.1.0.1/32 fd00::1/128]", newPod("1", here, annotated("local"))},
 		"the pod has moved":           {func(t *Table) { t.SetPod(newPod("1", elsewhere, annotated("local"))) }, "[10.1.0.1/32 fd00::1/128]", newPod("1", here, annotated("local"))},
-		"the Subnet is deleted":       {func(t *Table) { t.DeleteSubnet("web") }, "[10.1.0.0/24 fd00::/112]", webSubnet("true")},
+		"the Subnet is deleted":       {func(t *Table) { t.DeleteSubnet("web") }, "[10.1.0.0/24 10.1.0.1/32 fd00::/112 fd00::1/128]", webSubnet("true")},
 		"the Service is deleted":      {func(t *Table) { t.DeleteService(web) }, "[10.96.0.7/32 203.0.113.9/32]", webService("true", externalLocal)},
 		"the endpoint is not ready":   {func(t *Table) { t.SetSlice(slice(endpoint(here, false), endpoint(elsewhere, true))) }, "[203.0.113.9/32]", slice(endpoint(here, true))},
 		"no endpoint is ready":        {func(t *Table) { t.SetSlice(slice(endpoint(here, false))) }, "[10.96.0.7/32 203.0.113.9/32]", slice(endpoint(here, true))},
@@ -230,16 +212,31 @@ func TestEventsWithdraw(t *testing.T) {
 			s.Labels[discoveryv1.LabelServiceName] = "other"
 			t.SetSlice(s)
 		}, "[10.96.0.7/32 203.0.113.9/32]", slice(endpoint(here, true))},
-		"the node is drained":   {func(t *Table) { t.SetNode(node(func(n *corev1.Node) { n.Spec.Unschedulable = true })) }, "[10.1.0.0/24 10.96.0.7/32 fd00::/112]", node()},
+		"the node is drained":   {func(t *Table) { t.SetNode(node(cordoned)) }, "[10.1.0.0/24 10.96.0.7/32 fd00::/112]", node()},
 		"the node is not ready": {func(t *Table) { t.SetNode(node(func(n *corev1.Node) { n.Status.Conditions = nil })) }, "[10.1.0.0/24 10.96.0.7/32 fd00::/112]", node()},
-		"the node is deleted":   {func(t *Table) { t.SetNode(nil) }, "[10.1.0.0/24 10.96.0.7/32 fd00::/112]", node()},
+		"the node is deleted":   {func(t *Table) { t.DeleteNode(here) }, "[10.1.0.0/24 10.1.0.1/32 10.96.0.7/32 203.0.113.9/32 fd00::/112 fd00::1/128]", node()},
+		"its network is down":   {func(t *Table) { t.SetNode(node(noNetwork)) }, "[10.1.0.0/24 10.1.0.1/32 10.96.0.7/32 203.0.113.9/32 fd00::/112 fd00::1/128]", node()},
+		"a node gets the address of the Service": {func(t *Table) {
+			t.SetNode(other(func(n *corev1.Node) {
+				n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.9"})
+			}))
+		}, "[203.0.113.9/32]", other()},
+		"the API server gets the address of the Service": {func(t *Table) { t.SetSlice(apiServers("203.0.113.9")) }, "[203.0.113.9/32]", apiServers("203.0.113.1")},
+		"a Subnet gets the address of the Service": {
+			func(t *Table) { t.SetSubnet(extra("203.0.113.0/24")) }, "[203.0.113.9/32]", extra("203.0.114.0/24"),
+		},
+		"the Subnet gets the address of the pod as gateway": {
+			func(t *Table) {
+				t.SetSubnet(webSubnet("true", func(s *kubeovnv1.Subnet) { s.Spec.Gateway = "10.1.0.1" }))
+			}, "[10.1.0.1/32]", webSubnet("true"),
+		},
 		"the namespace is not permitted": {
-			func(t *Table) { t.SetNamespaces(nil) }, "[10.96.0.7/32 203.0.113.9/32]", []string{"shop"}, // the Subnet permits its pods
+			func(t *Table) { t.Set(Settings{}) }, "[10.96.0.7/32 203.0.113.9/32]", []string{"shop"}, // the Subnet permits its pods
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := New(here)
-			fill(table, node(), []string{"shop"}, webSubnet("true"), newPod("1", here, annotated("local")), webService("true", externalLocal), slice(endpoint(here, true)))
+			fill(table, node(), other(), []string{"shop"}, webSubnet("true"), newPod("1", here, annotated("local")), webService("true", externalLocal), slice(endpoint(here, true)))
 			all, _ := table.Changes()
 			test.event(table)
 			announce, withdraw := table.Changes()
@@ -286,8 +283,11 @@ func TestATableForgetsOrdinaryPods(t *testing.T) {
 	table.DeleteSubnet("web")
 	table.DeleteService(types.NamespacedName{Namespace: "shop", Name: "web"})
 	table.DeleteSlice(types.NamespacedName{Namespace: "shop", Name: "web-1"})
+	table.SetSlice(apiServers("198.51.100.6"))
+	table.DeleteSlice(types.NamespacedName{Namespace: "default", Name: "kubernetes"})
+	table.DeleteNode(here)
 	table.Changes()
-	if n := len(table.pods) + len(table.members) + len(table.subnets) + len(table.services) + len(table.slices) + len(table.endpoints) + len(table.offers) + len(table.counts) + len(table.changed); n != 0 {
+	if n := len(table.pods) + len(table.members) + len(table.subnets) + len(table.services) + len(table.slices) + len(table.endpoints) + len(table.offers) + len(table.counts) + len(table.changed) + len(table.nodes) + len(table.reserved) + len(table.apiServers); n != 0 {
 		t.Errorf("%d entries are left: %+v", n, table)
 	}
 }
@@ -295,7 +295,7 @@ func TestATableForgetsOrdinaryPods(t *testing.T) {
 // BenchmarkAnEvent measures one event in a table of 5,000 pods.
 func BenchmarkAnEvent(b *testing.B) {
 	table := New(here)
-	fill(table, node(), []string{"*"})
+	fill(table, node(), []string{"*"}, webSubnet("", func(s *kubeovnv1.Subnet) { s.Spec.CIDRBlock = "10.0.0.0/8,fd00::/112" }))
 	for i := range 5000 {
 		p := newPod("1", here, annotated("local"))
 		p.Name = fmt.Sprint(i)
