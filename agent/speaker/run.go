@@ -50,7 +50,7 @@ type Options struct {
 	Address string
 	// MetricsFilter limits who may read metrics; nil for no limit.
 	MetricsFilter func(*rest.Config, *http.Client) (metricsserver.Filter, error)
-	// Port on which the node listens for passive peers.
+	// Port on which the process listens for passive peers; 0 if it may not listen.
 	Port int32
 }
 

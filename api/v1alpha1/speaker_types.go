@@ -99,6 +99,7 @@ type Speaker struct {
 
 // SpeakerPeer is a BGP router.
 // +kubebuilder:validation:XValidation:rule="isIP(self.address)",message="address must be an IP address"
+// +kubebuilder:validation:XValidation:rule="!isIP(self.address) || ip.isCanonical(self.address) && ip(self.address).isGlobalUnicast()",message="address must be in canonical form, such as 192.0.2.1 or 2001:db8::1, and not unspecified, loopback, link-local or multicast"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || self.extendedNextHop != 'Enabled' || !isIP(self.address) || ip(self.address).family() == 6",message="extendedNextHop needs a peer with an IPv6 address"
 // +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.multihopTTL) || self.multihopTTL == 1",message="bfd is for directly connected peers: it cannot be used with multihopTTL"
 type SpeakerPeer struct {
@@ -127,7 +128,8 @@ type SpeakerPeer struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="must be CIDRs",messageExpression="'must be CIDRs, and are ' + self.join(', ')"
 	SourceAddresses []string `json:"sourceAddresses,omitempty"`
 	// password is the key of a Secret in the namespace of the operator with the password of the session (TCP MD5, RFC 2385). A changed
-	// password is used after the kubelet has updated the files of the pod. Without the Secret there is no session.
+	// password is used after the kubelet has updated the files of the pod. Without the Secret no session begins;
+	// an existing session continues.
 	// +optional
 	Password *SecretKey `json:"password,omitempty"`
 	// connection is Active, the default, or Passive. Passive: the speaker listens on port 179 and the router connects.
@@ -169,7 +171,7 @@ type SpeakerPeer struct {
 	Communities []string `json:"communities,omitempty"`
 	// localPreference of the routes for a router of the same autonomous system. By default 100.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPreference *int64 `json:"localPreference,omitempty"`
 	// maxReceived is the maximum number of routes of a family that the router may send, by default 10000. The speaker ignores these routes; a router that sends

@@ -24,24 +24,29 @@ const speakerHealthPort = 10667
 
 func newSpeakerCommand() *cobra.Command {
 	var passwords string
+	var listen bool
 	command := &cobra.Command{
 		Use:   "speaker",
 		Short: "Announce pods, subnets and Services of a node by BGP",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return runSpeaker(command.Context(), passwords)
+			return runSpeaker(command.Context(), passwords, listen)
 		},
 	}
 	command.Flags().StringVar(&passwords, "passwords", "/etc/kiln/passwords", "directory of the passwords of peers: SECRET/KEY")
+	command.Flags().BoolVar(&listen, "listen", false, "listen on port 179 for peers with connection Passive, which needs root and NET_BIND_SERVICE")
 	command.AddCommand(newSpeakerStateCommand())
 	return command
 }
 
-func runSpeaker(ctx context.Context, passwords string) error {
+func runSpeaker(ctx context.Context, passwords string, listen bool) error {
 	access := newAccess(speakerHealthPort)
 	o := speaker.Options{
 		Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME"), Namespace: os.Getenv("POD_NAMESPACE"),
-		Passwords: passwords, Address: fmt.Sprintf(":%d", speakerHealthPort), MetricsFilter: access.Filter, Port: v1alpha1.DefaultBGPPort,
+		Passwords: passwords, Address: fmt.Sprintf(":%d", speakerHealthPort), MetricsFilter: access.Filter,
+	}
+	if listen {
+		o.Port = v1alpha1.DefaultBGPPort
 	}
 	if o.Node == "" || o.Pod == "" || o.Namespace == "" {
 		return errors.New("the environment variable NODE_NAME, POD_NAME or POD_NAMESPACE is empty: it comes from the downward API")

@@ -39,6 +39,8 @@ type Peer struct {
 	Password string
 	// Problem is the reason why the node cannot have the session; empty if it can.
 	Problem string
+	// Waits is true for a Problem that only a new pod or the kubelet can end: the existing session of the peer continues.
+	Waits bool
 }
 
 // Node is what the sessions of a node depend on.
@@ -67,9 +69,18 @@ func ConfigOf(spec *v1alpha1.Speaker, node Node) *Config {
 		c.Addresses = append(c.Addresses, address.Unmap())
 	}
 	c.RouterID = routerID(node.Name, c.Addresses)
-	for _, p := range spec.Peers {
-		if selects(p.NodeSelector, node.Labels) {
-			c.Peers = append(c.Peers, peerOf(p, node))
+	seen := map[netip.Addr]bool{}
+	for _, s := range spec.Peers {
+		if !selects(s.NodeSelector, node.Labels) {
+			continue
+		}
+		p := peerOf(s, node)
+		if p.Problem == "" && len(p.families(c.Addresses)) == 0 {
+			p.Problem = "the node has no InternalIP of the families of the peer's routes"
+		}
+		if !seen[p.Address] { // the API server denies other spellings of an address
+			seen[p.Address] = true
+			c.Peers = append(c.Peers, p)
 		}
 	}
 	return c
@@ -100,12 +111,13 @@ func peerOf(spec v1alpha1.SpeakerPeer, node Node) Peer {
 	if len(spec.SourceAddresses) > 0 {
 		if p.Source = sourceOf(spec.SourceAddresses, node.Interfaces, p.Address.Is4()); !p.Source.IsValid() {
 			p.Problem = "no address of the node is in sourceAddresses"
+			return p
 		}
 	}
 	if spec.Password != nil {
 		switch p.Password, err = node.Password(*spec.Password); {
 		case err != nil:
-			p.Problem = err.Error()
+			p.Problem, p.Waits = err.Error(), true
 		case p.Password == "" || len(p.Password) > maxPassword:
 			p.Problem = fmt.Sprintf("the password in Secret %s must have 1 to %d bytes", spec.Password.Name, maxPassword)
 		}

@@ -61,6 +61,30 @@ func TestTheSessionsOfANode(t *testing.T) {
 	}
 }
 
+func TestAPeerIsConfiguredOnce(t *testing.T) {
+	c := with(v1alpha1.SpeakerPeer{Address: "2001:db8::9", ASN: 1}, v1alpha1.SpeakerPeer{Address: "2001:DB8:0::9", ASN: 2}, v1alpha1.SpeakerPeer{Address: "192.0.2.9"})
+	if len(c.Peers) != 2 || c.Peers[0].ASN != 1 {
+		t.Errorf("the peers are %+v", c.Peers)
+	}
+}
+
+func TestAPeerWithoutAFamilyHasNoSession(t *testing.T) {
+	node := testNode(nil)
+	node.Status.Addresses = node.Status.Addresses[:1] // IPv4
+	for _, test := range []struct {
+		families []v1alpha1.RouteFamily
+		problem  string
+	}{
+		{[]v1alpha1.RouteFamily{v1alpha1.RoutesIPv6}, "the node has no InternalIP of the families of the peer's routes"},
+		{[]v1alpha1.RouteFamily{v1alpha1.RoutesIPv4, v1alpha1.RoutesIPv6}, ""},
+	} {
+		c := ConfigOf(&v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{{Address: router4, Families: test.families}}}, node)
+		if got := c.Peers[0].Problem; got != test.problem {
+			t.Errorf("%v: the problem is %q, want %q", test.families, got, test.problem)
+		}
+	}
+}
+
 func TestDefaultsOfASession(t *testing.T) {
 	p := Peer{SpeakerPeer: v1alpha1.SpeakerPeer{ASN: 65002}, Address: netip.MustParseAddr(router4)}
 	s := p.session(&Config{}, true)

@@ -17,7 +17,7 @@ const (
 	globalTable  = "global"
 )
 
-// policies returns the policies of the sessions. No route of a peer is imported, so none is passed on to another peer. Each peer gets its own
+// policies returns the policies of the sessions, one for each peer of c. No route of a peer is imported, so none is passed on to another peer. Each peer gets its own
 // communities, preference and next hops.
 func policies(c *Config) *api.SetPoliciesRequest {
 	request := &api.SetPoliciesRequest{
@@ -30,9 +30,6 @@ func policies(c *Config) *api.SetPoliciesRequest {
 	}
 	export := &api.Policy{Name: exportPolicy, Statements: []*api.Statement{{Name: "all", Conditions: of(anyPeer), Actions: &api.Actions{}}}}
 	for _, p := range c.Peers {
-		if p.Problem != "" {
-			continue
-		}
 		name := p.Address.String()
 		request.DefinedSets = append(request.DefinedSets, &api.DefinedSet{
 			DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: []string{name},

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,14 +17,12 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	gobgp "github.com/osrg/gobgp/v4/pkg/server"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // Server holds the sessions of a node. Configure, Announce and Stop must not be called concurrently; State may be called at any time.
 type Server struct {
 	log *slog.Logger
-	// port on which the node listens for passive peers.
+	// port on which the process listens for passive peers; 0 if it does not listen.
 	port int32
 	// changed gets a value after the state of a session changed.
 	changed chan struct{}
@@ -35,8 +32,12 @@ type Server struct {
 	stop    func()
 	global  *api.Global
 	policy  *api.SetPoliciesRequest
-	peers   map[netip.Addr]*api.Peer
-	config  *Config
+	// resend is true while established sessions may have sent routes with attributes of earlier policies.
+	resend bool
+	peers  map[netip.Addr]*api.Peer
+	// used are the peers of the last Configure that were to have a session.
+	used   map[netip.Addr]Peer
+	config *Config
 	// problem is the error of the last Configure.
 	problem string
 	// prefixes are announced to all peers, and again after the sessions were stopped.
@@ -45,7 +46,8 @@ type Server struct {
 	restarted bool
 }
 
-// NewServer returns a Server without sessions. port is v1alpha1.DefaultBGPPort, except in tests.
+// NewServer returns a Server without sessions. port is that on which it listens for passive peers: v1alpha1.DefaultBGPPort, except in tests; 0 if the
+// process may not listen.
 func NewServer(log *slog.Logger, port int32) *Server {
 	return &Server{log: log, port: port, changed: make(chan struct{}, 1), prefixes: map[netip.Prefix]bool{}}
 }
@@ -76,53 +78,33 @@ func (s *Server) Configure(ctx context.Context, c *Config) error {
 func (s *Server) configure(ctx context.Context, c *Config) error {
 	if c == nil {
 		s.end(ctx, false)
+		s.used = nil
 		return nil
 	}
-	global := s.globalOf(c)
-	if s.running != nil && !proto.Equal(global, s.global) {
-		s.end(ctx, false)
-	}
-	if s.running == nil {
-		if err := s.start(ctx, global); err != nil {
-			return err
-		}
-	}
-	repolicied, err := s.setPolicies(ctx, policies(c))
+	occupied, err := s.run(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err := s.setPeers(ctx, c); err != nil {
+	used := *c
+	used.Peers = s.usable(c, occupied)
+	if err := s.setPolicies(ctx, policies(&used)); err != nil {
 		return err
 	}
-	s.restarted = true
-	if !repolicied {
+	err = s.setPeers(ctx, &used)
+	s.restarted = s.restarted || err == nil
+	return errors.Join(err, s.sendAgain(ctx), occupied)
+}
+
+// sendAgain makes established sessions send their routes again with the attributes of changed policies.
+func (s *Server) sendAgain(ctx context.Context) error {
+	if !s.resend {
 		return nil
 	}
-	// Established sessions get their routes again, with the attributes of the new policies.
 	if err := s.running.ResetPeer(ctx, &api.ResetPeerRequest{Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
 		return fmt.Errorf("send the routes with new attributes: %w", err)
 	}
+	s.resend = false
 	return nil
-}
-
-// globalOf returns what all sessions share. The node listens only if a peer connects to it.
-func (s *Server) globalOf(c *Config) *api.Global {
-	g := &api.Global{Asn: c.ASN, RouterId: c.RouterID.String(), ListenPort: -1}
-	for _, p := range c.Peers {
-		if !p.passive() || p.Problem != "" {
-			continue
-		}
-		wildcard := "::"
-		if p.Address.Is4() {
-			wildcard = "0.0.0.0"
-		}
-		g.ListenPort = s.port
-		if !slices.Contains(g.ListenAddresses, wildcard) {
-			g.ListenAddresses = append(g.ListenAddresses, wildcard)
-		}
-	}
-	slices.Sort(g.ListenAddresses)
-	return g
 }
 
 func (s *Server) start(ctx context.Context, global *api.Global) error {
@@ -156,36 +138,30 @@ func (s *Server) start(ctx context.Context, global *api.Global) error {
 	return nil
 }
 
-// setPolicies reports whether policies changed that established sessions have used.
-func (s *Server) setPolicies(ctx context.Context, wanted *api.SetPoliciesRequest) (changed bool, err error) {
+// setPolicies sets resend if sessions have used other policies.
+func (s *Server) setPolicies(ctx context.Context, wanted *api.SetPoliciesRequest) error {
 	if proto.Equal(wanted, s.policy) {
-		return false, nil
+		return nil
 	}
-	before := s.policy
+	s.resend = s.resend || len(s.peers) > 0
 	s.policy = nil // unknown until the end
 	if err := s.running.SetPolicies(ctx, wanted); err != nil {
-		return false, fmt.Errorf("set the policies: %w", err)
+		return fmt.Errorf("set the policies: %w", err)
 	}
 	for _, a := range assignments() {
 		if err := s.running.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: a}); err != nil {
-			return false, fmt.Errorf("assign the policy %s: %w", a.Policies[0].Name, err)
+			return fmt.Errorf("assign the policy %s: %w", a.Policies[0].Name, err)
 		}
 	}
 	s.policy = wanted
-	return before != nil, nil
+	return nil
 }
 
-// setPeers deletes, adds and replaces sessions.
+// setPeers deletes, adds and replaces sessions, one for each peer of c.
 func (s *Server) setPeers(ctx context.Context, c *Config) error {
 	wanted := map[netip.Addr]*api.Peer{}
-	for i := range c.Peers {
-		p := &c.Peers[i]
-		if p.Password != "" && p.Problem == "" {
-			p.Problem = noSignatures()
-		}
-		if p.Problem == "" {
-			wanted[p.Address] = p.session(c, !s.restarted)
-		}
+	for _, p := range c.Peers {
+		wanted[p.Address] = p.session(c, !s.restarted)
 	}
 	var errs []error
 	for address, before := range s.peers {
@@ -311,10 +287,5 @@ func (s *Server) end(ctx context.Context, graceful bool) {
 	} else if err := s.running.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 		s.log.Error("cannot end the sessions", "error", err)
 	}
-	s.running, s.stop, s.global, s.policy, s.peers = nil, nil, nil, nil, nil
-}
-
-// Listens reports whether a peer of the spec connects to nodes, which then listen on a privileged port.
-func Listens(spec *v1alpha1.Speaker) bool {
-	return slices.ContainsFunc(spec.Peers, func(p v1alpha1.SpeakerPeer) bool { return p.Connection == v1alpha1.ConnectionPassive })
+	s.running, s.stop, s.global, s.policy, s.peers, s.resend = nil, nil, nil, nil, nil, false
 }

@@ -99,7 +99,7 @@ func TestARouterConnectsWithAPassword(t *testing.T) {
 	if reason := noSignatures(); reason != "" {
 		t.Skip(reason)
 	}
-	passive := func(p *v1alpha1.SpeakerPeer) {
+	withPassword := func(p *v1alpha1.SpeakerPeer) {
 		p.Connection, p.Password = v1alpha1.ConnectionPassive, &v1alpha1.SecretKey{Name: "peers"}
 	}
 	for _, right := range []bool{false, true} {
@@ -111,7 +111,7 @@ func TestARouterConnectsWithAPassword(t *testing.T) {
 					p.Conf.AuthPassword = "secret"
 				}
 			}))
-			spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{r.peer(router4, 65002, passive)}}
+			spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{r.peer(router4, 65002, withPassword)}}
 			must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 			must(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"peers": "secret"}))))
 			if right {

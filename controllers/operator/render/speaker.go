@@ -32,15 +32,17 @@ func SpeakerObjects(c Config) []Object {
 		return nil
 	}
 	security := confined()
+	args := []string{"speaker", "--passwords=" + passwordsDirectory}
 	if listens(speaker) {
 		security.Capabilities.Add = []corev1.Capability{netBindService}
+		args = append(args, "--listen")
 	}
 	template := c.template(program{
 		app:           SpeakerName,
 		component:     SpeakerName,
 		account:       SpeakerName,
 		priorityClass: nodeCritical,
-		args:          []string{"speaker", "--passwords=" + passwordsDirectory},
+		args:          args,
 		health:        speakerHealthPort,
 		resources:     firstSet(speaker.Resources, requests("20m", "64Mi")),
 		security:      security,
