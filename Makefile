@@ -185,6 +185,11 @@ test-changes: images ## Change podCIDRs, dataDirectory and tunnelType of an inst
 	$(E2E) -test.timeout 40m -ginkgo.label-filter=changes || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+.PHONY: bgp
+bgp: ## The BGP sessions of kube-ovn-speaker with FRR and BIRD of Debian 13, with times of withdrawals (needs `make prepare`)
+	$(LAB) router-root
+	KILN_BGP_DAEMONS=1 CGO_ENABLED=0 go test -count=1 -v -run 'FRR|BIRD|FiveThousand' ./agent/speaker/bgp
+
 .PHONY: migrate
 migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and follow docs/operations/migrate.md (needs `make prepare`)
 	$(LAB) down

@@ -294,6 +294,24 @@ func (l *lab) load() *cobra.Command {
 	}
 }
 
+func (l *lab) routerRoot() *cobra.Command {
+	return &cobra.Command{
+		Use:   "router-root",
+		Short: "Make the root file system with the BGP daemons of the router, for `make bgp`",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			o, err := l.preparation()
+			if err != nil {
+				return err
+			}
+			return prepare.RouterRootfs(cmd.Context(), o)
+		},
+	}
+}
+
 func (l *lab) fresh() *cobra.Command {
 	suite, goCaches := "bookworm", false
 	cmd := &cobra.Command{

@@ -84,6 +84,14 @@ func FreshRootfs(ctx context.Context, o Options, suite string) error {
 	return ensure(ctx, o, rootfs(o, suite, FreshName(suite), "make a minimal Debian "+suite, freshPackages, nil))
 }
 
+// routerPackages are the BGP daemons with which `make bgp` tests kube-ovn-speaker.
+var routerPackages = []string{"frr", "bird3", "iproute2", "mount"}
+
+// RouterRootfs makes the root file system of the daemons of the router: the directory `router` of the cache.
+func RouterRootfs(ctx context.Context, o Options) error {
+	return ensure(ctx, o, rootfs(o, Suite, "router", "make the Debian "+Suite+" root file system of the router's BGP daemons", routerPackages, nil))
+}
+
 // standing returns a reason to keep the nodes' root file system if a lab's nodes use it, otherwise "".
 func standing() (string, error) {
 	left, err := fabric.Leftovers()
