@@ -23,7 +23,8 @@ type Guard struct {
 	Log       logr.Logger
 	// Returned is called after an interface was restored, to remove its port from the bridge in the database. A failure is logged. Optional.
 	Returned func(context.Context, Journal) error
-	// Grace is how long the interface of a bridge that has taken over addresses may be missing: ovs-vswitchd makes it again when it starts.
+	// Grace is how long the interface of a bridge that has taken over addresses may be missing or without carrier: ovs-vswitchd makes it again
+	// when it starts.
 	// 30 s if zero.
 	Grace time.Duration
 
@@ -114,7 +115,7 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 		restored = due
 		switch {
 		case now.Phase == PhaseMoved:
-			return "the interface of bridge " + now.Bridge + " was missing for " + g.Grace.String(), true, due
+			return "the interface of bridge " + now.Bridge + " was missing or had no carrier for " + g.Grace.String(), true, due
 		default:
 			// The process that began it judges before the deadline, so it is dead or hangs.
 			return "kiln ovs did not complete the move until its deadline", now.Interruptions < MaxInterruptions, due
@@ -146,7 +147,8 @@ func (g *Guard) due(j *Journal) (bool, time.Duration) {
 	case len(j.Before.Addresses) == 0:
 		return false, math.MaxInt64
 	}
-	if link, err := Link(j.Bridge); link != nil || err != nil {
+	// In the userspace datapath, the interface of a dead ovs-vswitchd stays, without carrier.
+	if link, err := Link(j.Bridge); err != nil || link != nil && link.Attrs().OperState != netlink.OperDown {
 		delete(g.missing, j.Bridge)
 		return false, math.MaxInt64
 	}
