@@ -113,13 +113,11 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 	err := g.Directory.putBackIf(ctx, j.Bridge, func(now *Journal) (string, bool, bool) {
 		due, _ := g.due(now)
 		restored = due
-		switch {
-		case now.Phase == PhaseMoved:
+		if now.Phase == PhaseMoved {
 			return "the interface of bridge " + now.Bridge + " was missing or had no carrier for " + g.Grace.String(), true, due
-		default:
-			// The process that began it judges before the deadline, so it is dead or hangs.
-			return "kiln ovs did not complete the move until its deadline", now.Interruptions < MaxInterruptions, due
 		}
+		// The process that began it judges before the deadline, so it is dead or hangs.
+		return "kiln ovs did not complete the move until its deadline", now.Interruptions < MaxInterruptions, due
 	})
 	if err != nil {
 		g.Log.Error(err, "restoring the interface of a bridge", "bridge", j.Bridge, "interface", j.Uplink)

@@ -148,16 +148,16 @@ func (d Directory) locked(ctx context.Context, f func() error) error {
 		return fmt.Errorf("lock the journals: %w", err)
 	}
 	held := make(chan error, 1)
-	go func() { held <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }() //nolint:gosec // file descriptors are small
+	go func() { held <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }()
 	timer := time.NewTimer(lockTimeout)
 	defer timer.Stop()
 	select {
 	case err = <-held:
 		defer file.Close() // ends the lock
 	case <-timer.C: // its holder hangs, and will not take another step
-		go func() { <-held; _ = file.Close() }()
+		go func() { _ = errors.Join(<-held, file.Close()) }()
 	case <-ctx.Done():
-		go func() { <-held; _ = file.Close() }()
+		go func() { _ = errors.Join(<-held, file.Close()) }()
 		return ctx.Err()
 	}
 	if err != nil {
