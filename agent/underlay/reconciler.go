@@ -33,7 +33,7 @@ import (
 // maxMessage is the maximum length of a message in an annotation, in bytes.
 const maxMessage = 1000
 
-// Reasons of a node that is not ready, besides those of providerbridge.
+// Reasons of a node that is not ready, in addition to the reasons in providerbridge.
 const (
 	reasonWaiting = "Waiting"
 	reasonMoving  = "Moving"
@@ -209,7 +209,7 @@ func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[s
 	return nil
 }
 
-// differences returns the changes, for a merge patch, that make the keys of provider networks with these names those of want.
+// differences returns the changes, for a merge patch, after which the keys of provider networks with these names have the values in want.
 func differences(have, want map[string]string, names ...string) map[string]any {
 	changes := map[string]any{}
 	for key := range have {

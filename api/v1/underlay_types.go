@@ -95,7 +95,7 @@ type ProviderNetworkStatus struct {
 	Vlans []string `json:"vlans,omitempty"`
 }
 
-// OwnConditions returns the conditions of the network itself, without those of nodes.
+// OwnConditions returns the conditions of the network itself, without the conditions of nodes.
 func (s *ProviderNetworkStatus) OwnConditions() []metav1.Condition {
 	var own []metav1.Condition
 	for _, c := range s.Conditions {
@@ -195,7 +195,7 @@ type VlanList struct {
 // Tag returns the VLAN's tag, 0 for untagged packets.
 func (v *Vlan) Tag() int { return cmp.Or(v.Spec.ID, v.Spec.VlanID) }
 
-// Selects reports whether the network includes a node. The error is that of an invalid nodeSelector.
+// Selects reports whether the network includes a node. The error reports an invalid nodeSelector.
 func (s *ProviderNetworkSpec) Selects(node string, nodeLabels map[string]string) (bool, error) {
 	if slices.Contains(s.ExcludeNodes, node) {
 		return false, nil
