@@ -47,7 +47,7 @@ type Reconciler struct {
 	mu     sync.Mutex // of the fields below
 	table  *routes.Table
 	loaded bool
-	// replace is true after an error of the sessions: they may lack some changes.
+	// replace is true after Announce failed: the next pass sends all prefixes.
 	replace bool
 }
 

@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/go-logr/logr"
@@ -152,14 +154,17 @@ func (r *Reconciler) setUp(mgr ctrl.Manager) error {
 
 // watchPasswords wakes the reconciler when the kubelet has updated the files of Secrets. It replaces the link ..data of the directory.
 func (r *Reconciler) watchPasswords(ctx context.Context) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch the passwords: %w", err)
-	}
-	defer func() { _ = watcher.Close() }()
-	if err := watcher.Add(r.Passwords); err != nil {
+	if _, err := os.Stat(r.Passwords); errors.Is(err, fs.ErrNotExist) {
 		r.Log.V(1).Info("no password is mounted", "directory", r.Passwords)
-		<-ctx.Done()
+		return nil // a password is mounted in new pods only
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer func() { _ = watcher.Close() }()
+		err = watcher.Add(r.Passwords)
+	}
+	if err != nil { // no reason to end the sessions
+		r.Log.Error(err, "cannot watch the passwords; changed ones are used when the pod restarts", "directory", r.Passwords)
 		return nil
 	}
 	for {

@@ -16,7 +16,7 @@ const (
 	DefaultConnectRetry   = 10 * time.Second
 	DefaultBFDInterval    = 300 * time.Millisecond
 	DefaultRestartTime    = 90 * time.Second
-	DefaultMaxReceived    = 10000
+	DefaultMaxReceived    = 1000
 	DefaultBGPPort        = 179
 	DefaultPasswordKey    = "password"
 	DefaultBFDMultiplier  = 3
@@ -71,7 +71,8 @@ type Speaker struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967294
 	ASN int64 `json:"asn"`
-	// nodeSelector selects the nodes that announce routes. By default nodes with the label `ovn.kubernetes.io/bgp=true`.
+	// nodeSelector selects the nodes that announce routes. By default nodes with the label `ovn.kubernetes.io/bgp=true`. The pods on these nodes have
+	// the passwords of all peers: use a label that kubelets cannot write, such as the default or one with the prefix `node-restriction.kubernetes.io/`.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
@@ -174,7 +175,7 @@ type SpeakerPeer struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPreference *int64 `json:"localPreference,omitempty"`
-	// maxReceived is the maximum number of routes of a family that the router may send, by default 10000. The speaker ignores these routes; a router that sends
+	// maxReceived is the maximum number of routes of a family that the router may send, by default 1000. The speaker ignores these routes; a router that sends
 	// more of them loses its session until this field or another field of the peer changes.
 	// +optional
 	// +kubebuilder:validation:Minimum=1

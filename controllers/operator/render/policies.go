@@ -165,15 +165,33 @@ func (c Config) podWrites(name, account, app string, annotations, labels, condit
 		validations: []admissionv1.Validation{
 			forbid("(request.?subResource.orValue('') == 'status' || object.spec == oldObject.spec) && ("+unchanged("status")+
 				" || variables.ownPod && "+onlyConditionsDiffer(conditions)+") && "+sameMetadata("finalizers", "ownerReferences"),
-				strings.TrimSuffix(account+" changes annotations and labels of pods, and nothing else of them but, of its own, the condition "+
-					strings.Join(conditions, ", "), " but, of its own, the condition ")),
+				onPods(account, slices.Concat(annotations, labels), conditions)),
 			forbid(kept, account+" may not change these annotations of pods"),
 			forbid(added, account+" may not change these annotations of pods"),
 			forbid("variables.labelsBefore == variables.labelsAfter || variables.ownPod && "+
 				onlyDiffer("labelsBefore", "labelsAfter", "k in "+celList(labels)),
-				account+" changes labels of its own pod only, and only "+strings.Join(labels, ", ")),
+				labelsOnPods(account, labels)),
 		},
 	}
+}
+
+// onPods returns which parts of pods an account may change, for its error messages.
+func onPods(account string, metadata, conditions []string) string {
+	own := strings.Join(conditions, ", ")
+	switch {
+	case len(metadata) == 0:
+		return account + " changes the condition " + own + " of its own pod, and nothing else of pods"
+	case len(conditions) == 0:
+		return account + " changes annotations and labels of pods, and nothing else of them"
+	}
+	return account + " changes annotations and labels of pods, and nothing else of them but, of its own, the condition " + own
+}
+
+func labelsOnPods(account string, labels []string) string {
+	if len(labels) == 0 {
+		return account + " may not change labels of pods"
+	}
+	return account + " changes labels of its own pod only, and only " + strings.Join(labels, ", ")
 }
 
 // controllerMetadata limits the changes that kube-ovn-controller makes to nodes and namespaces.

@@ -18,7 +18,7 @@ const (
 	passwordsDirectory = "/etc/kiln/passwords"
 	// netBindService allows listening on port 179.
 	netBindService = corev1.Capability("NET_BIND_SERVICE")
-	// rootGroup can read the passwords, and is the group of the process.
+	// passwordMode lets the user root or the group of the volume (fsGroup) read the passwords.
 	passwordMode = int32(0o440)
 )
 
