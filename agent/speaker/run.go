@@ -44,7 +44,7 @@ import (
 
 // Options of a process.
 type Options struct {
-	// Node is this node's name, Pod and Namespace those of the pod.
+	// Node is this node's name, Pod the name and Namespace the namespace of the pod.
 	Node, Pod, Namespace string
 	// Passwords is the directory of passwords.
 	Passwords string

@@ -24,7 +24,7 @@ import (
 type Config struct {
 	ASN      uint32
 	RouterID netip.Addr
-	// Addresses of the node, at most one per family: the next hops of routes whose family differs from that of a session.
+	// Addresses of the node, at most one per family: the next hops of routes of another family than their session.
 	Addresses []netip.Addr
 	Peers     []Peer
 }
@@ -150,8 +150,8 @@ func ofFamily(addresses []netip.Addr, is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// routerID returns the BGP identifier: the IPv4 address of the node or, if it has none, a hash of its name (RFC 6286 requires only that it differs
-// from those of other routers of the autonomous system).
+// routerID returns the BGP identifier: the IPv4 address of the node or, if it has none, a hash of its name (RFC 6286 requires only that no other
+// router of the autonomous system has it).
 func routerID(node string, addresses []netip.Addr) netip.Addr {
 	if a := ofFamily(addresses, true); a.IsValid() {
 		return a
