@@ -95,8 +95,8 @@ const (
 	udp  = "udp"
 )
 
-// pace returns the time between two packets of a flow. A slow machine gets fewer of them, so that the flows do not take the CPU time from
-// what they measure.
+// pace returns the time between two packets of a flow. A slow machine gets fewer of them, so that the flows do not take CPU time from
+// the measured processes.
 func pace(protocol string) time.Duration {
 	usual := 100 * time.Millisecond
 	if protocol == icmp {

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image tests the image as users get it: two complete builds are identical, it contains what it should, and its arm64 programs run. The tests take
+// Package image tests the image as users get it: two complete builds are identical, it contains the required files, and its arm64 programs run. The tests take
 // minutes, so they run in `make test-image` and not in `make test`.
 package image
 

@@ -191,7 +191,7 @@ func (s *soak) removeNamespace(ctx context.Context, name string) error {
 }
 
 // withdrawReservations deletes the reservations of pods that have addresses of other subnets, in VPCs that do not exist. Such a reservation
-// replaces the IP object that would prove the addresses to a controller without a database, and the VPC that allows them is gone: the pod
+// replaces the IP object that would prove the addresses to a controller without a database, and the VPC that allows them was deleted: the pod
 // has to be deleted, and the databases would differ until then.
 func (s *soak) withdrawReservations() {
 	s.Helper()

@@ -161,7 +161,7 @@ func (n *node) collectDatapaths(ctx context.Context, f *supervisor.Figures, numb
 	}
 }
 
-// collectConnections reads the connections of a userspace datapath. Those of the kernel's are metrics of the agent.
+// collectConnections reads the connections of a userspace datapath. The agent exports the connections of the kernel.
 func (n *node) collectConnections(ctx context.Context, f *supervisor.Figures, d unixctl.Datapath) {
 	for command, desc := range map[string]*prometheus.Desc{"dpctl/ct-get-nconns": connectionsDesc, "dpctl/ct-get-maxconns": limitDesc} {
 		text, err := n.vswitch.Call(ctx, command, d.Type+"@"+d.Name)
