@@ -90,6 +90,10 @@ func (p *providers) begin(
 		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s, which does not follow its addresses to the bridge", q.Interface, manager)
 	}
 	if len(j.Before.Addresses) > 0 {
+		if !p.options.moveAddresses {
+			return failed(providerbridge.ReasonUnsuitable, "interface %s has the address %s, and this version does not move addresses of nodes: use an interface "+
+				"without addresses", q.Interface, j.Before.Addresses[0].Prefix)
+		}
 		candidates := uplink.Candidates(j.Before, q.Peers, p.apiServer())
 		limited, cancel := context.WithTimeout(ctx, answerTime)
 		j.Targets = uplink.Answering(limited, link, candidates)

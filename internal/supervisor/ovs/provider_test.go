@@ -92,7 +92,7 @@ func newProvided(t *testing.T) provided {
 	return provided{
 		gateway: gateway, before: must(uplink.Read(eth1)),
 		options: Options{
-			Datapath: v1alpha1.DatapathUserspace, Node: "node-1", RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: config,
+			Datapath: v1alpha1.DatapathUserspace, Node: "node-1", moveAddresses: true, RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: config,
 			Programs: Programs{
 				Tool:   supervisortest.Program(t, "usr/bin/ovsdb-tool"),
 				Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Switch: supervisortest.Program(t, "usr/lib/openvswitch-switch/ovs-vswitchd"),
@@ -144,7 +144,7 @@ func TestProcessOfBridges(t *testing.T) {
 		t.Skip("only started by other tests")
 	}
 	o := Options{
-		Datapath: v1alpha1.DatapathUserspace, Node: "node-1", RunDir: directories[0], OVNRunDir: directories[1], ConfigDir: directories[2],
+		Datapath: v1alpha1.DatapathUserspace, Node: "node-1", moveAddresses: true, RunDir: directories[0], OVNRunDir: directories[1], ConfigDir: directories[2],
 		Log: supervisortest.Log(t), managers: uplink.Managers{Networkd: "/nonexistent", NetworkManager: "/nonexistent"},
 		Programs: Programs{
 			Tool:   supervisortest.Program(t, "usr/bin/ovsdb-tool"),
@@ -395,6 +395,17 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		})
 	}
 	supervisortest.Eventually(t, "eth1 is as before", p.restored)
+}
+
+// TestAddressesOfANodeAreNotMoved begins a move of an interface with an address, as a node does.
+func TestAddressesOfANodeAreNotMoved(t *testing.T) {
+	p := providers{managers: uplink.Managers{Networkd: "/nonexistent", NetworkManager: "/nonexistent"}}
+	before := uplink.State{Addresses: []uplink.Address{{Prefix: netip.MustParsePrefix("192.0.2.1/24")}}}
+	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth1", Index: 4711}}
+	r := p.begin(t.Context(), nil, "net1", providerbridge.Request{Interface: "eth1"}, link, uplink.Journal{Uplink: "eth1", Before: before})
+	if r.State != providerbridge.StateFailed || r.Reason != providerbridge.ReasonUnsuitable || !strings.Contains(r.Message, "192.0.2.1/24") {
+		t.Errorf("result: %+v", r)
+	}
 }
 
 // silence removes the gateway's addresses, and speak adds them again.
