@@ -148,11 +148,18 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 		}
 		errs = append(errs, p.release(ctx, db, provider, "the provider network was removed from the node"))
 	}
-	users := map[string]string{} // of interfaces
+	users, err := p.users(requests)
+	if err != nil {
+		return 0, err
+	}
 	for _, provider := range slices.Sorted(maps.Keys(requests)) {
 		q := requests[provider]
-		result := p.ensure(ctx, db, provider, q, users[q.Interface])
-		if users[q.Interface] == "" {
+		user := users[q.Interface]
+		if user == provider {
+			user = ""
+		}
+		result := p.ensure(ctx, db, provider, q, user)
+		if users[q.Interface] == "" && result.State != providerbridge.StateFailed {
 			users[q.Interface] = provider
 		}
 		result.Interface, result.Attempt = q.Interface, q.Attempt
@@ -168,6 +175,21 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 		errs = append(errs, report(ctx, db, provider, failed(providerbridge.ReasonInvalid, "%v", err)))
 	}
 	return again, errors.Join(append(errs, forget(ctx, db, requests, malformed))...)
+}
+
+// users returns the provider network that has each interface, so that another one that requests it does not get it.
+func (p *providers) users(requests map[string]providerbridge.Request) (map[string]string, error) {
+	users := map[string]string{}
+	for provider, q := range requests {
+		j, err := p.directory.Read(providerbridge.Bridge(provider))
+		if err != nil {
+			return nil, err
+		}
+		if j != nil && !j.Done && j.Uplink == q.Interface {
+			users[q.Interface] = provider
+		}
+	}
+	return users, nil
 }
 
 func named(bridges []string) map[string]string {

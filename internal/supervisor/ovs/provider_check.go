@@ -93,10 +93,18 @@ func (p *providers) suitable(q providerbridge.Request) (netlink.Link, providerbr
 	return link, providerbridge.Result{}
 }
 
+// maxNamed bounds a message about interfaces.
+const maxNamed = 10
+
+// namesOf names the first interfaces of a node. Those of pods, which come and go, are after them: a message that changes with each pod would
+// cause writes.
 func namesOf(links []netlink.Link) string {
-	names := make([]string, 0, len(links))
-	for _, l := range links {
+	var names []string
+	for _, l := range links[:min(len(links), maxNamed)] {
 		names = append(names, l.Attrs().Name)
+	}
+	if len(links) > maxNamed {
+		names = append(names, "…")
 	}
 	return strings.Join(names, ", ")
 }

@@ -408,6 +408,20 @@ func TestAddressesOfANodeAreNotMoved(t *testing.T) {
 	}
 }
 
+// TestAnInterfaceStaysWithItsNetwork requests the interface of net1 for a network whose name comes first.
+func TestAnInterfaceStaysWithItsNetwork(t *testing.T) {
+	p := providers{directory: uplink.DirectoryIn(t.TempDir())}
+	try(t, p.directory.Begin(t.Context(), uplink.Journal{Bridge: "br-net1", Uplink: "eth1", Phase: uplink.PhaseMoved}))
+	requests := map[string]providerbridge.Request{"a": {Interface: "eth1"}, "b": {Interface: "eth2"}, "net1": {Interface: "eth1"}}
+	if users := must(p.users(requests)); len(users) != 1 || users["eth1"] != "net1" {
+		t.Errorf("users: %v", users)
+	}
+	requests["net1"] = providerbridge.Request{Interface: "eth3"}
+	if users := must(p.users(requests)); len(users) != 0 {
+		t.Errorf("users after net1 has another interface: %v", users)
+	}
+}
+
 // silence removes the gateway's addresses, and speak adds them again.
 func silence(h *netlink.Handle, link netlink.Link) {
 	for _, p := range prefixes("192.0.2.2/24", "2001:db8::2/64") {
