@@ -88,8 +88,8 @@ func TestPolicies(t *testing.T) {
 		{"a condition of its own", asNorthd, w.patchStatus("kube-system/northd-0", podCondition(v1alpha1.PodConditionNorthbound)), "and nothing else of them"},
 		{"its own annotation", asNorthd, w.patchStatus("kube-system/northd-0", annotate("security_groups", "a")), "may not change these annotations"},
 		{"its own condition", asSpeaker, w.patchStatus("kube-system/speaker-0", podCondition(v1alpha1.PodConditionPeers)), ""},
-		{"another condition", asSpeaker, w.patchStatus("kube-system/speaker-0", podCondition(v1alpha1.PodConditionNorthbound)), "and nothing else of them"},
-		{"the condition of another pod", asSpeaker, w.patchStatus("kube-system/controller-0", podCondition(v1alpha1.PodConditionPeers)), "and nothing else of them"},
+		{"another condition", asSpeaker, w.patchStatus("kube-system/speaker-0", podCondition(v1alpha1.PodConditionNorthbound)), "and nothing else of pods"},
+		{"the condition of another pod", asSpeaker, w.patchStatus("kube-system/controller-0", podCondition(v1alpha1.PodConditionPeers)), "and nothing else of pods"},
 		{"an annotation", asSpeaker, w.patchStatus("kube-system/speaker-0", annotate("security_groups", "a")), "may not change these annotations"},
 		{"a pod of a tenant", asNorthd, w.patchStatus("web", label(podlabel.NorthdLeader, "true")), "cannot patch resource \"pods/status\""},
 
