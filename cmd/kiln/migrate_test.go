@@ -122,9 +122,10 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 		return ""
 	})
 
-	// An object of a kind without a controller can be deleted, and so can one that Kube-OVN's controller has to finalize.
+	// Objects that Kube-OVN's controller has to finalize can be deleted, those that others use after these.
 	for _, o := range []client.Object{
-		&kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v50"}}, &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "front"}},
+		&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "physical"}}, &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v50"}},
+		&kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net1"}}, &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "front"}},
 		&kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "tenant-external"}}, &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "shared"}},
 	} {
 		must(t, c.Delete(ctx, o))

@@ -4,15 +4,20 @@
 package olm
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/operator-framework/api/pkg/operators/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -98,7 +103,7 @@ func firstSentence(text string) string {
 
 // examples returns one object of each kind from config/samples, as JSON. Kinds without a controller have none.
 func examples(config string, csv *v1alpha1.ClusterServiceVersion) (string, error) {
-	objects, err := render.Objects(filepath.Join(config, "samples"), "")
+	objects, err := samples(filepath.Join(config, "samples"))
 	if err != nil {
 		return "", err
 	}
@@ -116,6 +121,37 @@ func examples(config string, csv *v1alpha1.ClusterServiceVersion) (string, error
 		return "", fmt.Errorf("encode the examples: %w", err)
 	}
 	return string(text), nil
+}
+
+// samples returns the objects of a directory of samples: first those of its kustomization, then all of its files.
+func samples(dir string) ([]*unstructured.Unstructured, error) {
+	objects, err := render.Objects(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("list the samples: %w", err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("read a sample: %w", err)
+		}
+		for documents := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), len(text)); ; {
+			var object unstructured.Unstructured
+			switch err := documents.Decode(&object.Object); {
+			case errors.Is(err, io.EOF):
+			case err != nil:
+				return nil, fmt.Errorf("decode %s: %w", name, err)
+			default:
+				objects = append(objects, &object)
+				continue
+			}
+			break
+		}
+	}
+	return objects, nil
 }
 
 // encode returns a ClusterServiceVersion as YAML, without the fields that only the cluster sets.
