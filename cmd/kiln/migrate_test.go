@@ -124,9 +124,9 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 
 	// Objects that Kube-OVN's controller has to finalize can be deleted, those that others use after these.
 	for _, o := range []client.Object{
-		&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "physical"}}, &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v50"}},
-		&kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net1"}}, &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "front"}},
-		&kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "tenant-external"}}, &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "shared"}},
+		&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "front"}}, &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "tenant-external"}},
+		&kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "shared"}}, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "physical"}},
+		&kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v50"}}, &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net1"}},
 	} {
 		must(t, c.Delete(ctx, o))
 		await(t, func() string {
