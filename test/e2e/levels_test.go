@@ -28,10 +28,11 @@ var _ = Describe("logs and profiles", func() {
 		spec.Debug.Profiling = v1alpha1.ProfilingEnabled
 		DeferCleanup(func(ctx SpecContext) { Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed()) }, NodeTimeout(time.Minute))
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
-		// The sockets are named: the IDs in PID files are those in the containers, and ovs-appctl(8) removes the file of a process that it does not find.
+		// The sockets are named: the IDs in PID files are those in the containers, and ovs-appctl(8) removes the file of a process that it does not find. A
+		// daemon that was killed leaves its socket, so the newest one is that of the daemon that runs.
 		for socket, want := range map[string]string{"ovn/ovn-controller": "ERR", "openvswitch/ovs-vswitchd": "WARN", "openvswitch/ovsdb-server": "WARN"} {
 			Eventually(func() (string, error) {
-				return suite.Node.Exec(ctx, node, "sh", "-c", "ovs-appctl --timeout=5 -t /run/"+socket+".*.ctl vlog/list")
+				return suite.Node.Exec(ctx, node, "sh", "-c", "ovs-appctl --timeout=5 -t $(ls -t /run/"+socket+".*.ctl | head -n 1) vlog/list")
 			}).WithContext(ctx).WithTimeout(30*time.Second).Should(MatchRegexp(`(?m)^reconnect\s+%s\s`, want), socket)
 		}
 		Eventually(func() (string, error) {
