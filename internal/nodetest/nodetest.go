@@ -72,3 +72,21 @@ func InNamespace(t *testing.T, test func(t *testing.T)) {
 	}()
 	<-ended
 }
+
+// Again runs the test again in a process with a network namespace of its own, and returns true there. Unlike InNamespace it is for tests that start
+// daemons or make further namespaces: no thread of theirs is in another one.
+func Again(t *testing.T) bool {
+	t.Helper()
+	const marker = "KILN_TEST_NAMESPACE"
+	if os.Getenv(marker) == t.Name() {
+		return true
+	}
+	// A program, because a process of Go cannot enter a namespace with all its threads.
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), marker+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("in a network namespace (needs root): %v\n%s", err, output)
+	}
+	return false
+}

@@ -82,7 +82,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// pass undoes what has to be undone, and returns the time until the next pass.
+// pass undoes the moves whose deadlines have passed, and returns the time until the next pass.
 func (g *Guard) pass(ctx context.Context) time.Duration {
 	bridges, err := g.Directory.List()
 	if err != nil {

@@ -34,7 +34,7 @@ type Journal struct {
 	Uplink string `json:"uplink"`
 	// Kernel is set in the kernel's datapath, from which the interface has to be detached.
 	Kernel bool `json:"kernel,omitempty"`
-	// Attempt identifies what was tried. A move that was undone is not repeated for the same attempt, unless Retry is set.
+	// Attempt identifies the request and the interface's configuration. A move that was undone is not repeated for the same attempt, unless Retry is set.
 	Attempt string `json:"attempt,omitempty"`
 	Retry   bool   `json:"retry,omitempty"`
 	// Interruptions counts the ends of a process during this attempt.

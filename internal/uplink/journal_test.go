@@ -9,12 +9,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,25 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(eventually.Main(m)) }
-
-// inNamespace runs the test again in a new network namespace, and returns true there.
-func inNamespace(t *testing.T) bool {
-	t.Helper()
-	const marker = "KILN_TEST_NAMESPACE"
-	if os.Getenv(marker) == t.Name() {
-		return true
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), marker+"="+t.Name())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("in a network namespace (needs root): %v\n%s", err, output)
-	}
-	return false
-}
 
 func try(t *testing.T, err error) {
 	t.Helper()
@@ -107,7 +90,7 @@ func same(want, got State) string {
 }
 
 func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	link, bridge := configured(t), made(t, "br-net1")
@@ -160,7 +143,7 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 }
 
 func TestACompletedMoveStaysWhileItsBridgeExists(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	link, bridge := configured(t), made(t, "br-net1")

@@ -142,7 +142,7 @@ func addRoute(link netlink.Link, r Route, step Step) error {
 	return nil
 }
 
-// addNeighbours adds what is known of neighbours. A neighbour that cannot be added is resolved when it is needed.
+// addNeighbours adds the entries of the neighbour table. A neighbour that cannot be added is resolved when it is needed.
 func addNeighbours(link netlink.Link, list []Neighbour, step Step) {
 	if len(list) > 0 {
 		step.Before("add neighbours to " + link.Attrs().Name)

@@ -238,7 +238,7 @@ func (a Address) virtual(wide map[bool]bool) bool {
 	return a.Prefix.IsSingleIP() && wide[a.Prefix.Addr().Is4()]
 }
 
-// sinceBoot returns CLOCK_BOOTTIME, which all processes of the node share and nobody sets.
+// sinceBoot returns CLOCK_BOOTTIME, which all processes of the node share. It cannot be set.
 func sinceBoot() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {

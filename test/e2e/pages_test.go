@@ -115,6 +115,7 @@ func run(ctx context.Context, commands string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
+	// A shell, because the commands are those that the page prints for a user's shell.
 	cmd := osexec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = root, GinkgoWriter, GinkgoWriter, time.Second
 	for _, v := range os.Environ() {

@@ -82,7 +82,7 @@ type peerRouter struct {
 // newPeerRouter links a new namespace to the node and starts a daemon in it. The test needs the root file system of `make bgp`.
 func newPeerRouter(t *testing.T, d routerDaemon) *peerRouter {
 	t.Helper()
-	if os.Getenv("KILN_BGP_DAEMONS") == "" {
+	if os.Getenv("KILN_BGP_DAEMONS") == "" { // FRR and BIRD are large downloads, which make test does not need
 		t.Skip("make bgp runs the tests with daemons of other projects")
 	}
 	root, err := prepared.File("router")
@@ -90,6 +90,7 @@ func newPeerRouter(t *testing.T, d routerDaemon) *peerRouter {
 	r := &peerRouter{T: t, table: link(t)}
 	must(t, os.WriteFile(filepath.Join(root, "etc/kiln-bgp.conf"), []byte(d.config), 0o644))
 	mounts := fmt.Sprintf("mount --make-rprivate / && mount -t proc proc %[1]s/proc && mount -t tmpfs run %[1]s/run && mount --bind /dev %[1]s/dev && exec chroot %[1]s sh -c ", root)
+	// The daemons are those of Debian: interoperability is what the test is about.
 	cmd := exec.Command("nsenter", "--net=/run/netns/router", "--", "sh", "-c", mounts+"'"+d.script+"'")
 	log := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = log, log

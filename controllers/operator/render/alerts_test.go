@@ -22,6 +22,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 			t.Fatal(err)
 		}
 		command = append(command, args...)
+		// promtool evaluates rules as Prometheus does; its packages are not a library with a stable API.
 		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -26,7 +27,7 @@ import (
 func TestNorthdReachesMembersOfOtherVersions(t *testing.T) {
 	for _, absent := range []int{6645, 6649} {
 		t.Run(fmt.Sprintf("without %d", absent), func(t *testing.T) {
-			if !inNamespace(t) {
+			if !nodetest.Again(t) {
 				return
 			}
 			wire(t)
@@ -41,7 +42,7 @@ func TestNorthdReachesMembersOfOtherVersions(t *testing.T) {
 // encapsulation, and none may change another one, so the node registers once the operator has removed the other chassis. Then tunnels follow
 // the addresses of both ends.
 func TestANodeWithTheAddressOfADeletedNode(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)

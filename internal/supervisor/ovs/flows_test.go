@@ -26,13 +26,14 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
 // TestFlowsComeBackWithoutOVNController checks that the flows of the integration bridge are restored before ovn-controller has
 // done anything, whatever state the previous container left behind.
 func TestFlowsComeBackWithoutOVNController(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)
@@ -116,7 +117,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 // After a crash of ovs-vswitchd, the kernel's flows forward packets until ovn-controller has installed its own. The test's datapath is
 // ovs-vswitchd's, so it checks only that the new process waits.
 func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	before := keepsFlows

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // reach returns which of these ports of an address accept a connection from a namespace.
@@ -45,7 +46,7 @@ func reach(t *testing.T, from netns.NsHandle, address string, ports []int) []int
 }
 
 func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	there := wire(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/uplink"
 )
@@ -41,7 +42,7 @@ func fakeBridge(t *testing.T) netlink.Link {
 }
 
 func TestApplyMovesAddressesAndRoutes(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)
@@ -87,7 +88,7 @@ func TestApplyMovesAddressesAndRoutes(t *testing.T) {
 
 // The kernel can configure an address from a router advertisement again before the renamed uplink is seen.
 func TestARenamedUplinkKeepsTheMemory(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
@@ -68,7 +69,7 @@ func (f families) value(t *testing.T, family string, labels ...string) float64 {
 
 // TestMetrics reads the metrics of running databases, ovn-northd and a node.
 func TestMetrics(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)

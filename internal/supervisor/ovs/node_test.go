@@ -28,6 +28,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/northd"
@@ -37,23 +38,6 @@ import (
 	"github.com/kiln-net/kiln/internal/uplink"
 	"github.com/kiln-net/kiln/internal/version"
 )
-
-// inNamespace runs the test again in a new network namespace, and returns true there.
-func inNamespace(t *testing.T) bool {
-	t.Helper()
-	const marker = "KILN_TEST_NAMESPACE"
-	if os.Getenv(marker) == t.Name() {
-		return true
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), marker+"="+t.Name())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	output, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("in a network namespace (needs root): %v\n%s", err, output)
-	}
-	return false
-}
 
 // wire makes eth1 with its addresses and a route, and its peer in a second namespace, which it returns.
 func wire(t *testing.T) netns.NsHandle {
@@ -219,7 +203,7 @@ func untilLevel(t *testing.T, want string, controls ...string) {
 
 // TestUserspaceNode runs a node with real daemons, and a real central over TLS.
 func TestUserspaceNode(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	there := wire(t)
@@ -375,7 +359,7 @@ func TestANodeThatKilnHasNotUsedIsLeftAlone(t *testing.T) {
 }
 
 func TestUnknownTunnelInterfaceNamesThoseThatAre(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)
@@ -391,7 +375,7 @@ func TestAKernelWithoutDatapathIsNamed(t *testing.T) {
 }
 
 func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)
@@ -409,7 +393,7 @@ func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
 
 // The kubelet passes a new address of the node to the next container only.
 func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)

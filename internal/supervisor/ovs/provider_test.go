@@ -27,6 +27,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor"
@@ -141,7 +142,7 @@ const (
 func TestProcessOfBridges(t *testing.T) {
 	directories := strings.Split(os.Getenv(processOptions), ",")
 	if len(directories) != 3 {
-		t.Skip("only started by other tests")
+		t.Skip("only started by other tests") // it is the program that process starts
 	}
 	o := Options{
 		Datapath: v1alpha1.DatapathUserspace, Node: "node-1", moveAddresses: true, RunDir: directories[0], OVNRunDir: directories[1], ConfigDir: directories[2],
@@ -169,9 +170,22 @@ func TestProcessOfBridges(t *testing.T) {
 	try(t, runBridges(ctx, o))
 }
 
+// running starts the process until the end of the test, and logs its output if the test fails.
+func (p provided) running(t *testing.T) (ended chan struct{}) {
+	t.Helper()
+	ended, stop := p.process(t, 0)
+	t.Cleanup(func() {
+		if text := stop(); t.Failed() {
+			t.Log(text)
+		}
+	})
+	return ended
+}
+
 // process starts the process. It ends before the step with this number; 0 for never. output returns what it printed, after stop.
 func (p provided) process(t *testing.T, kill int) (ended chan struct{}, stop func() string) {
 	t.Helper()
+	// A process of its own, because the test kills it with the daemons that it started.
 	cmd := exec.Command(os.Args[0], "-test.run=^TestProcessOfBridges$", "-test.v")
 	cmd.Env = append(os.Environ(), processOptions+"="+strings.Join([]string{p.options.RunDir, p.options.OVNRunDir, p.options.ConfigDir}, ","), processKill+"="+strconv.Itoa(kill), "TMPDIR="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
@@ -284,16 +298,11 @@ var wanted = map[string]providerbridge.Request{"net1": {Interface: "eth1", Attem
 
 // TestAnInterfaceMovesAndReturns moves the only interface of a node, and back.
 func TestAnInterfaceMovesAndReturns(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	p := newProvided(t)
-	ended, stop := p.process(t, 0)
-	defer func() {
-		if text := stop(); t.Failed() {
-			t.Log(text)
-		}
-	}()
+	ended := p.running(t)
 	p.request(t, ended, wanted)
 	ready := p.until(t, ended, providerbridge.StateReady)
 	if ready.MTU != 1500 || ready.Moved != 2 || !ready.Answers(wanted["net1"]) {
@@ -333,16 +342,11 @@ func TestAnInterfaceMovesAndReturns(t *testing.T) {
 
 // TestRefusalsNameTheirCause requests moves that must not begin.
 func TestRefusalsNameTheirCause(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	p := newProvided(t)
-	ended, stop := p.process(t, 0)
-	defer func() {
-		if text := stop(); t.Failed() {
-			t.Log(text)
-		}
-	}()
+	ended := p.running(t)
 	inside := must(netlink.NewHandleAt(p.gateway))
 	peer := must(inside.LinkByName("peer"))
 	for _, c := range []struct {
@@ -438,16 +442,11 @@ func speak(t *testing.T, h *netlink.Handle, link netlink.Link) {
 
 // TestAMoveThatCutsTheNodeOffIsUndone lets the gateway answer until the move.
 func TestAMoveThatCutsTheNodeOffIsUndone(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	p := newProvided(t)
-	ended, stop := p.process(t, 0)
-	defer func() {
-		if text := stop(); t.Failed() {
-			t.Log(text)
-		}
-	}()
+	ended := p.running(t)
 	inside := must(netlink.NewHandleAt(p.gateway))
 	peer := must(inside.LinkByName("peer"))
 	p.request(t, ended, wanted)
@@ -492,7 +491,7 @@ var quickKills = map[int]bool{5: true, 20: true}
 // TestANodeIsReachedWhereverTheProcessEnds ends `kiln ovs` before each step of a move and of a removal. Then either `kiln ovs` starts again, or
 // only the agent's guard runs. The node must be reached at its address in both cases.
 func TestANodeIsReachedWhereverTheProcessEnds(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	p := newProvided(t)

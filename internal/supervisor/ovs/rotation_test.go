@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
@@ -63,7 +64,7 @@ func ask(conn *tls.Conn) error {
 // TestRotationKeepsConnections replaces the certificate of a real server, then its CA, and then recovers from an expired
 // certificate.
 func TestRotationKeepsConnections(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
@@ -116,7 +117,7 @@ func uuidOf(t *testing.T, socket, table string, where ...[]string) (string, erro
 
 // TestAStolenNodeKey verifies the statements of docs/operations/security.md about a stolen node key, with real servers and northd's roles.
 func TestAStolenNodeKey(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	there := wire(t)

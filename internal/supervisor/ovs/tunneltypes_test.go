@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
@@ -18,7 +19,7 @@ import (
 // TestTunnelTypesInCommon checks the property of ovn-controller that a change of tunnelType relies on: two nodes use an encapsulation that both
 // offer, and geneve if both offer both.
 func TestTunnelTypesInCommon(t *testing.T) {
-	if !inNamespace(t) {
+	if !nodetest.Again(t) {
 		return
 	}
 	wire(t)
