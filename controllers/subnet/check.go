@@ -101,7 +101,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem := r.linkConflict(in, network.CIDRs); problem != nil {
 		return checked{}, problem
 	}
-	return checked{network: network, features: features}, r.checkUse(in.subnet, network)
+	return checked{network: network, features: features}, r.checkUse(in, network)
 }
 
 // olderPeers returns the overlapping subnets that take precedence over this one.

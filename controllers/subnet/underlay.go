@@ -59,13 +59,16 @@ func (r *Reconciler) localnetPort(subnet string) *nb.LogicalSwitchPort {
 	return nil
 }
 
-// checkNetwork returns a problem if addresses of the subnet are in use and its vlan field was set or removed: the ports would lose their
-// gateway.
-func (r *Reconciler) checkNetwork(s *kubeovnv1.Subnet) *validation.Problem {
-	was := "an overlay subnet"
+// checkNetwork returns a problem if addresses of the subnet are in use and its network changes between OVN and a physical one, or from one
+// physical network to another: the ports would lose their gateway.
+func (r *Reconciler) checkNetwork(in inputs) *validation.Problem {
+	s, was := in.subnet, "an overlay subnet"
+	localnet := r.localnetPort(s.Name)
 	switch {
-	case s.Spec.Vlan == "" && r.localnetPort(s.Name) != nil:
+	case s.Spec.Vlan == "" && localnet != nil:
 		was = "an underlay subnet"
+	case in.vlan != nil && localnet != nil && translate.NetworkOf(localnet) != in.vlan.Spec.Provider:
+		was = "in ProviderNetwork " + translate.NetworkOf(localnet)
 	case s.Spec.Vlan != "" && northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)) != nil:
 	default:
 		return nil

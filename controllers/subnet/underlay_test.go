@@ -69,13 +69,25 @@ func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 		t.Errorf("an underlay subnet in use becomes an overlay subnet: %s: %s", c.Reason, c.Message)
 	}
 	n.localnets("localnet.lab net1 30")
+	other := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net2"}}
+	n.Create(other)
+	n.validate(other, nil)
+	n.Change(s, func() { s.Spec.Vlan = "other" })
+	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the subnet is in ProviderNetwork net1, and its addresses are in use")
+	n.localnets("localnet.lab net1 30")
+	n.vlan("same", 31)
+	n.Change(s, func() { s.Spec.Vlan = "same" })
+	n.localnets("localnet.lab net1 31")
 	n.Change(s, func() { s.Spec.Vlan = "v" })
 	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.localnets("localnet.lab net1 30")
 
 	n.Change(v, func() { v.Spec.ID = 0 })
 	n.validate(v, nil)
 	n.localnets("localnet.lab net1 []")
 	n.process.Allocator.Release("a.ns")
+	n.Change(s, func() { s.Spec.Vlan = "other" })
+	n.localnets("localnet.lab net2 30")
 }
 
 func TestASubnetOfAConflictingVlanWaits(t *testing.T) {

@@ -22,7 +22,8 @@ const maxNamed = 5
 
 // checkUse returns a problem if the change would cut off ports that have addresses of the subnet. It does not check a network again that
 // the allocator has already. Changes of the subnet `join` are allowed, because nodes get new addresses.
-func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *validation.Problem {
+func (r *Reconciler) checkUse(in inputs, network validation.Network) *validation.Problem {
+	s := in.subnet
 	if s.Name == kubeovnv1.JoinSubnet {
 		return nil
 	}
@@ -35,7 +36,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 			}
 		}
 	}
-	if problem := r.checkNetwork(s); problem != nil {
+	if problem := r.checkNetwork(in); problem != nil {
 		return problem
 	}
 	if r.allocatorHas(s.Name, network) {

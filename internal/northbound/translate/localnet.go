@@ -39,6 +39,9 @@ const (
 	keyTaggedLocalnet = "localnet-tagged"
 )
 
+// optionNetwork is the option of a localnet port with its physical network (ovn-nb(5)).
+const optionNetwork = "network_name"
+
 // External IDs of a localnet port: the subnet's CIDRs. The names are Kube-OVN's.
 var idNetwork = map[ipfamily.Family]string{ipfamily.IPv4: "ipv4_network", ipfamily.IPv6: "ipv6_network"}
 
@@ -51,7 +54,7 @@ func LocalnetRefs(subnet string) []desired.Ref {
 func localnetPort(in SubnetInputs) desired.Row {
 	port := &nb.LogicalSwitchPort{
 		Name: LocalnetPort(in.Name), Type: "localnet", Addresses: []string{"unknown"},
-		Options: map[string]string{"network_name": in.Localnet.Network}, ExternalIDs: map[string]string{idSwitch: in.Name},
+		Options: map[string]string{optionNetwork: in.Localnet.Network}, ExternalIDs: map[string]string{idSwitch: in.Name},
 	}
 	for _, cidr := range in.CIDRs {
 		port.ExternalIDs[idNetwork[ipfamily.Of(cidr.Addr())]] = cidr.Masked().String()
@@ -65,6 +68,9 @@ func localnetPort(in SubnetInputs) desired.Row {
 	}
 	return desired.Row{Key: key, Model: port, Parent: &ports}
 }
+
+// NetworkOf returns the physical network of a localnet port.
+func NetworkOf(port *nb.LogicalSwitchPort) string { return port.Options[optionNetwork] }
 
 // LocalnetHas reports whether a localnet port is of a subnet with exactly these CIDRs.
 func LocalnetHas(port *nb.LogicalSwitchPort, cidrs []netip.Prefix) bool {
