@@ -4,11 +4,13 @@
 package underlay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,6 +33,10 @@ import (
 const (
 	// maxNodeConditions is the maximum number of nodes with a condition of their own, so that the status stays small.
 	maxNodeConditions = 100
+	// maxNodeMessage is the maximum length of a node's message, in bytes.
+	maxNodeMessage = 300
+	// maxNodeEvents is the maximum number of events about nodes in one pass.
+	maxNodeEvents = 10
 	// reasonNoReport is the reason of a node whose agent has reported nothing yet.
 	reasonNoReport = "NotReported"
 	// reasonNodes is the reason of a network of which nodes are not ready.
@@ -39,47 +45,81 @@ const (
 	reasonNoNode = "NoNode"
 )
 
+// Reports of nodes are batched: each write of the status sends the whole object to all agents, and a node can change its report at any time.
+const (
+	reportDelay = time.Second
+	reportEvery = 10 * time.Second
+)
+
 // ProviderReconciler computes the status of ProviderNetworks from the reports of agents on Nodes, and retains deleted ones while Vlans use
 // them.
 type ProviderReconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
 	Gate     *reconciler.StartGate
+	// ReportDelay and ReportEvery replace reportDelay and reportEvery if they are not zero.
+	ReportDelay, ReportEvery time.Duration
+
+	reports reconciler.Paced
 }
 
-// SetupWithManager registers the reconciler. It enqueues a ProviderNetwork for changes of: the ProviderNetwork; its Vlans; and labels and
-// reports of nodes. VlanReconciler adds the index that it uses.
+// SetupWithManager registers the reconciler. It enqueues a ProviderNetwork for changes of: the ProviderNetwork; its Vlans; and, batched, labels
+// and reports of nodes. VlanReconciler adds the index that it uses.
 func (r *ProviderReconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+	r.reports.Delay, r.reports.Every = cmp.Or(r.ReportDelay, reportDelay), cmp.Or(r.ReportEvery, reportEvery)
 	vlans := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return k8s.Requests(o.(*kubeovnv1.Vlan).Spec.Provider)
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.ProviderNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Vlan{}, vlans, builder.WithPredicates(k8s.ComesOrGoes)).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(nodeReports())).
+		Watches(&corev1.Node{}, r.onNode()).
+		WatchesRawSource(&r.reports).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }
 
-// nodeReports passes changes of a node's labels, and of the annotations of agents about ProviderNetworks.
-func nodeReports() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) || !maps.Equal(reports(e.ObjectOld), reports(e.ObjectNew))
-	}}
+// onNode reports the networks whose status a change of a node can change.
+func (r *ProviderReconciler) onNode() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ k8s.Queue) { r.changed(ctx, nil, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ k8s.Queue) { r.changed(ctx, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, _ k8s.Queue) { r.changed(ctx, e.Object, nil) },
+	}
 }
 
-func reports(node client.Object) map[string]string {
-	found := map[string]string{}
-	for key, value := range node.GetAnnotations() {
-		if prefix, _, _ := strings.Cut(key, "/"); strings.HasSuffix(prefix, kubeovnv1.ProviderKeySuffix) {
-			found[key] = value
+func (r *ProviderReconciler) changed(ctx context.Context, before, after client.Object) {
+	var networks kubeovnv1.ProviderNetworkList
+	if err := r.Client.List(ctx, &networks, client.UnsafeDisableDeepCopy); err != nil {
+		return // the cache is stopping
+	}
+	for i := range networks.Items {
+		if pn := &networks.Items[i]; viewReport(pn, before) != viewReport(pn, after) {
+			r.reports.Changed(pn.Name)
 		}
 	}
-	return found
 }
 
-func (r *ProviderReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
-	return k8s.Listed(ctx, r.Client, &kubeovnv1.ProviderNetworkList{})
+// report is the part of a node that the status of a network depends on.
+type report struct {
+	selected     bool
+	ready, cause string
+}
+
+// viewReport returns the report of a node about a network. node may be nil.
+func viewReport(pn *kubeovnv1.ProviderNetwork, node client.Object) report {
+	if node == nil {
+		return report{}
+	}
+	selected, err := pn.Spec.Selects(node.GetName(), node.GetLabels())
+	if err != nil || !selected {
+		return report{}
+	}
+	return report{
+		selected: true,
+		ready:    node.GetLabels()[kubeovnv1.ProviderKey(pn.Name, kubeovnv1.ProviderReady)],
+		cause:    node.GetAnnotations()[kubeovnv1.ProviderKey(pn.Name, kubeovnv1.ProviderError)],
+	}
 }
 
 // Reconcile brings the status of one ProviderNetwork up to date. It removes the finalizer of a deleted one without Vlans; nodes remove their
@@ -90,6 +130,7 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		return ctrl.Result{}, fmt.Errorf("get ProviderNetwork: %w", err)
 	}
 	if pn == nil {
+		nodeCounts.Delete(req.Name)
 		return ctrl.Result{}, nil
 	}
 	var using kubeovnv1.VlanList
@@ -116,7 +157,27 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	setStatus(pn, vlans, nodes.Items)
 	k8s.WarnAnew(r.Recorder, pn, base.Status.OwnConditions(), pn.Status.OwnConditions(),
 		kubeovnv1.ConditionValidated, kubeovnv1.ConditionReady, kubeovnv1.ConditionFieldsSupported)
+	r.warnOfNodes(pn, base.Status)
+	nodeCounts.Set([]string{pn.Name}, float64(len(pn.Status.ReadyNodes)), float64(len(pn.Status.NotReadyNodes)))
 	return ctrl.Result{}, k8s.PatchStatus(ctx, r.Client, base, pn)
+}
+
+// warnOfNodes sends an event about each node that was ready before, or was not ready for another reason. A node that has not reported yet is no
+// reason for an event.
+func (r *ProviderReconciler) warnOfNodes(pn *kubeovnv1.ProviderNetwork, before kubeovnv1.ProviderNetworkStatus) {
+	events := 0
+	for _, c := range pn.Status.Conditions {
+		if c.Node == "" || c.Reason == reasonNoReport && !slices.Contains(before.ReadyNodes, c.Node) ||
+			slices.ContainsFunc(before.Conditions, func(old kubeovnv1.ProviderNetworkCondition) bool {
+				return old.Node == c.Node && old.Reason == c.Reason && old.Message == c.Message
+			}) {
+			continue
+		}
+		if events++; events > maxNodeEvents {
+			return // the condition Ready lists the nodes
+		}
+		k8s.Warn(r.Recorder, pn, c.Reason, fmt.Sprintf("node %s is not ready: %s", c.Node, c.Message))
+	}
 }
 
 // setStatus computes the status of a ProviderNetwork from its spec and from the reports of nodes.
@@ -172,9 +233,23 @@ func causeOf(pn *kubeovnv1.ProviderNetwork, node *corev1.Node) *metav1.Condition
 	}
 	cause := k8s.NotReady(reasonNoReport, "the agent of the node has reported nothing yet: see the pod kube-ovn-cni of this node")
 	if reason, text, found := strings.Cut(node.Annotations[key(kubeovnv1.ProviderError)], ": "); found && isReason(reason) {
-		cause = k8s.NotReady(reason, text)
+		cause = k8s.NotReady(reason, printable(text))
 	}
 	return &cause
+}
+
+// printable returns the printable characters of a node's message, at most maxNodeMessage bytes.
+func printable(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return -1
+		}
+		return c
+	}, text[:min(len(text), 2*maxNodeMessage)])
+	if ellipsis := "…"; len(text) > maxNodeMessage {
+		text = strings.ToValidUTF8(text[:maxNodeMessage-len(ellipsis)], "") + ellipsis
+	}
+	return text
 }
 
 // isReason reports whether a word is a reason of conditions (metav1.Condition).

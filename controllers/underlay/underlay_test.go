@@ -5,11 +5,16 @@ package underlay_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,12 +28,13 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 
 type world struct{ *controllertest.World }
 
-func newWorld(t *testing.T) world {
+// newWorld starts both controllers. A ProviderNetwork is requested at most once in every because of reports of nodes.
+func newWorld(t *testing.T, every time.Duration) world {
 	w := world{controllertest.New(t)}
 	w.Nodes = nil
 	w.Start(controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
 		return p.Run(ctx, &underlay.VlanReconciler{Client: p.Client, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate},
-			&underlay.ProviderReconciler{Client: p.Client, Recorder: p.Recorder, Gate: p.Gate})
+			&underlay.ProviderReconciler{Client: p.Client, Recorder: p.Recorder, Gate: p.Gate, ReportDelay: time.Millisecond, ReportEvery: every})
 	}})
 	return w
 }
@@ -64,7 +70,7 @@ func (w world) status(pn *kubeovnv1.ProviderNetwork, check func(kubeovnv1.Provid
 }
 
 func TestTheStatusOfAProviderNetworkFollowsNodes(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, time.Millisecond)
 	nodes := []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}, {ObjectMeta: metav1.ObjectMeta{Name: "c"}}}
 	w.Create(nodes[0], nodes[1], nodes[2])
 	pn := provider("net1", func(s *kubeovnv1.ProviderNetworkSpec) { s.ExcludeNodes, s.ExchangeLinkName = []string{"c"}, true })
@@ -96,6 +102,12 @@ func TestTheStatusOfAProviderNetworkFollowsNodes(t *testing.T) {
 		}
 		return ""
 	})
+	w.Measures(1, "kiln_provider_network_ready_nodes", "provider_network", "net1")
+	w.Measures(1, "kiln_provider_network_not_ready_nodes", "provider_network", "net1")
+	w.event("node b is not ready: there is no interface eth1")
+	w.reports(nodes[0], nil, nil)
+	w.event("node a is not ready: the agent of the node has reported nothing yet")
+	w.reports(nodes[0], ready, nil)
 	w.reports(nodes[1], ready, nil)
 	w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
 		if !s.Ready || len(s.NotReadyNodes) > 0 || slices.ContainsFunc(s.Conditions, func(c kubeovnv1.ProviderNetworkCondition) bool { return c.Node != "" }) {
@@ -105,8 +117,70 @@ func TestTheStatusOfAProviderNetworkFollowsNodes(t *testing.T) {
 	})
 }
 
+// event waits for an event about net1.
+func (w world) event(note string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var list eventsv1.EventList
+		w.Must(w.Client.List(w.Context(), &list))
+		if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool { return e.Regarding.Name == "net1" && strings.HasPrefix(e.Note, note) }) {
+			return "there is no event: " + note
+		}
+		return ""
+	})
+}
+
+func TestReportsOfNodesAreBatchedAndBounded(t *testing.T) {
+	const every, controller = time.Second, "providernetwork"
+	w := newWorld(t, every)
+	nodes := make([]*corev1.Node, controllertest.Size(150, 1000))
+	for i := range nodes {
+		nodes[i] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%04d", i)}}
+		w.Create(nodes[i])
+	}
+	pn := provider("net1")
+	w.Create(pn)
+	all := func(s kubeovnv1.ProviderNetworkStatus) string {
+		if len(s.NotReadyNodes) != len(nodes) {
+			return fmt.Sprintf("%d nodes are listed", len(s.NotReadyNodes))
+		}
+		return ""
+	}
+	w.status(pn, all)
+	before, begin := w.Reconciles(controller), time.Now()
+	hostile := "Error: \u202e\n" + strings.Repeat("é", 100_000)
+	for _, node := range nodes {
+		w.reports(node, nil, map[string]string{kubeovnv1.ProviderKey("net1", kubeovnv1.ProviderError): hostile})
+	}
+	w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
+		causes := 0
+		for _, c := range s.Conditions {
+			if c.Node == "" || c.Reason != "Error" {
+				continue
+			}
+			if causes++; len(c.Message) > 300 || !strings.HasPrefix(c.Message, "éé") || strings.ContainsFunc(c.Message, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				w.Fatalf("the message of a node is %q", c.Message)
+			}
+		}
+		if causes != 100 {
+			return fmt.Sprintf("%d nodes have a cause", causes)
+		}
+		return all(s)
+	})
+	passes, most := w.Reconciles(controller)-before, int(time.Since(begin)/every)+2
+	status, err := json.Marshal(pn.Status)
+	w.Must(err)
+	w.Logf("%d reports caused %d passes, at most one write each; the status has %d bytes", len(nodes), passes, len(status))
+	if passes > most {
+		w.Errorf("%d reports caused %d passes, more than %d", len(nodes), passes, most)
+	}
+	if limit := 100*700 + len(nodes)*20 + 4000; len(status) > limit {
+		w.Errorf("the status has %d bytes, more than %d", len(status), limit)
+	}
+}
+
 func TestNamesOfBridgesAreChecked(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, time.Millisecond)
 	for _, name := range []string{"thirteen-char", "a.b"} {
 		pn := provider(name)
 		w.Create(pn)
@@ -122,7 +196,7 @@ func TestNamesOfBridgesAreChecked(t *testing.T) {
 }
 
 func TestVlansConflictAndBlockDeletion(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, time.Millisecond)
 	first := vlan("first", "net1", 10)
 	w.Create(first)
 	w.Says(first, kubeovnv1.ConditionReady, metav1.ConditionFalse, "ProviderNetwork net1 does not exist")
@@ -165,4 +239,10 @@ func TestVlansConflictAndBlockDeletion(t *testing.T) {
 	w.Gone(first)
 	w.Delete(second)
 	w.Gone(second, pn)
+	w.Eventually(func() string {
+		if _, found := w.Metric("kiln_provider_network_ready_nodes", "provider_network", "net1"); found {
+			return "the series of a deleted ProviderNetwork exists"
+		}
+		return ""
+	})
 }
