@@ -48,6 +48,7 @@ func TestMain(m *testing.M) {
 	const why = "GoBGP waits five seconds after the end of a session"
 	os.Exit(eventually.Main(m, eventually.Allowed{
 		"TestRoutesOfARouterAreIgnored": {Why: why, Base: 12 * time.Second}, "TestARouterKeepsRoutesDuringARestart": {Why: why, Base: 12 * time.Second},
+		"TestHostileRoutersHarmNoOtherSession": {Why: why, Base: 15 * time.Second},
 	}))
 }
 
