@@ -41,7 +41,7 @@ DATAPATH ?= userspace
 KERNEL ?= uml
 
 # The labels of `make test`'s specs.
-E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic
 
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
@@ -296,7 +296,7 @@ files-policykinds := policy_cluster securitygroup security
 files-vpcs := vpc address
 files-transit := transit
 files-subnets := subnet machine
-files-gateways := gateway underlay
+files-gateways := gateway underlay underlay_vlans
 files-tenants := attacks attacks_link
 files-restarts := restart upgrade
 files-members := members

@@ -97,7 +97,7 @@ const (
 )
 
 func (l *lab) up() *cobra.Command {
-	controlPlanes, workers, kubeProxy, ipv6First, kernel := 1, 2, false, false, ""
+	controlPlanes, workers, kubeProxy, ipv6First, singleNIC, kernel := 1, 2, false, false, false, ""
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up; its nodes wait for a network",
@@ -107,7 +107,7 @@ func (l *lab) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			plan.KubeProxy, plan.IPv6First, plan.KernelDatapath = kubeProxy, ipv6First, kernel != ""
+			plan.KubeProxy, plan.IPv6First, plan.SingleNIC, plan.KernelDatapath = kubeProxy, ipv6First, singleNIC, kernel != ""
 			dir, err := l.fill(cmd.Context())
 			if err != nil {
 				return err
@@ -142,6 +142,7 @@ func (l *lab) up() *cobra.Command {
 	cmd.Flags().IntVar(&workers, "workers", workers, "number of worker nodes")
 	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", kubeProxy, "run kube-proxy on the nodes; otherwise Services are the network's business")
 	cmd.Flags().BoolVar(&ipv6First, "ipv6-first", ipv6First, "make IPv6 the primary family of Services and nodes; clusters with IPv6 pods only need it")
+	cmd.Flags().BoolVar(&singleNIC, "single-nic", singleNIC, "give nodes one interface, for management, tunnels and the provider network")
 	cmd.Flags().StringVar(&kernel, "kernel", kernel,
 		"kernel with Open vSwitch's datapath: host, or uml (a kernel in User Mode Linux, built for it); by default nodes use the datapath in userspace")
 	return cmd

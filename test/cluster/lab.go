@@ -51,13 +51,17 @@ func LabSpec(l *lab.Cluster, families string) (v1alpha1.OVNClusterSpec, error) {
 	if l.KernelDatapath() {
 		datapath, requests.Requests = v1alpha1.DatapathKernel, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}
 	}
+	tunnels := tunnelInterface
+	if l.SingleNIC() {
+		tunnels = "eth0"
+	}
 	return v1alpha1.OVNClusterSpec{
 		APIServer:  &v1alpha1.APIServer{Host: l.Nodes()[0].Addresses()[0].String(), Port: topology.APIServerPort},
 		Network:    network,
 		Central:    v1alpha1.Central{Placement: v1alpha1.Placement{Resources: requests}},
 		Controller: v1alpha1.Controller{Placement: v1alpha1.Placement{Resources: requests}},
 		Agent:      v1alpha1.Agent{Resources: requests},
-		Nodes:      v1alpha1.Nodes{Datapath: datapath, TunnelInterface: tunnelInterface},
+		Nodes:      v1alpha1.Nodes{Datapath: datapath, TunnelInterface: tunnels},
 		Services:   v1alpha1.Services{NodeAccess: access},
 	}, nil
 }

@@ -120,7 +120,7 @@ func install(ctx context.Context, c *cluster.Cluster) {
 			degraded := meta.FindStatusCondition(oc.Status.Conditions, v1alpha1.ConditionDegraded)
 			g.Expect(degraded).NotTo(BeNil())
 			g.Expect(degraded.Status).To(Equal(metav1.ConditionTrue))
-			g.Expect(degraded.Message).To(And(ContainSubstring("eth9"), ContainSubstring("eth1"), ContainSubstring("tunnelInterface")))
+			g.Expect(degraded.Message).To(And(ContainSubstring("eth9"), ContainSubstring(spec.Nodes.TunnelInterface), ContainSubstring("tunnelInterface")))
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	}
 	Expect(c.ApplyOVNCluster(ctx, spec)).To(Succeed())

@@ -16,9 +16,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kiln-net/kiln/hack/lab/fabric"
@@ -30,6 +32,7 @@ import (
 const (
 	Router      = fabric.Router
 	OutsideHost = fabric.OutsideHost
+	Switch      = fabric.Bridges
 )
 
 const defaultDir = "/var/lib/kiln-lab"
@@ -66,7 +69,7 @@ func Open(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the state in %s: %w", dir, err)
 	}
-	plan.KubeProxy, plan.KernelDatapath, plan.IPv6First = s.KubeProxy, s.KernelDatapath, s.IPv6First
+	plan.KubeProxy, plan.KernelDatapath, plan.IPv6First, plan.SingleNIC = s.KubeProxy, s.KernelDatapath, s.IPv6First, s.SingleNIC
 	return &Cluster{dir: stateDir(dir), state: s, plan: plan}, nil
 }
 
@@ -81,6 +84,9 @@ func (c *Cluster) ServiceCIDRs() []netip.Prefix { return c.plan.ServiceCIDRs() }
 
 // KernelDatapath reports whether nodes are to use the kernel's Open vSwitch datapath.
 func (c *Cluster) KernelDatapath() bool { return c.plan.KernelDatapath }
+
+// SingleNIC reports whether nodes have one interface for everything.
+func (c *Cluster) SingleNIC() bool { return c.plan.SingleNIC }
 
 // Kubeconfig is the path of an administrator's kubeconfig, valid on the machine that the lab runs on.
 func (c *Cluster) Kubeconfig() string { return c.dir.kubeconfig() }
@@ -100,13 +106,13 @@ func (c *Cluster) OutsideEndpoints() []string {
 	return out
 }
 
-// Machines returns the names of the machines: the nodes, Router and OutsideHost.
+// Machines returns the names of the machines: the nodes, the router, the switch, and the outside hosts.
 func (c *Cluster) Machines() []string {
 	names := []string{}
 	for _, n := range c.Nodes() {
 		names = append(names, n.Name)
 	}
-	return append(names, Router, OutsideHost)
+	return append(names, slices.Sorted(maps.Keys(world(c.plan)))...)
 }
 
 // Alive reports whether a machine runs.

@@ -65,7 +65,7 @@ func (d stateDir) startNode(ctx context.Context, c cache.Dir, top topology.Topol
 	if err := makeCgroup(config.Cgroup(n)); err != nil {
 		return machine.Process{}, err
 	}
-	if err := fabric.Connect(n, top.KernelDatapath); err != nil {
+	if err := fabric.Connect(n, top); err != nil {
 		return machine.Process{}, err
 	}
 	return machine.Start(d.program(), spec, d.log(n.Name, "init"))

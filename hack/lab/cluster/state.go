@@ -26,6 +26,7 @@ type state struct {
 	Workers        int                        `json:"workers"`
 	KernelDatapath bool                       `json:"kernelDatapath,omitempty"`
 	IPv6First      bool                       `json:"ipv6First,omitempty"`
+	SingleNIC      bool                       `json:"singleNIC,omitempty"`
 	Machines       map[string]machine.Process `json:"machines"`
 	// Tunables are the kernel-wide settings that kubelets change, with their original values.
 	Tunables map[string]string `json:"tunables"`

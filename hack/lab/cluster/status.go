@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
 // Status writes a table of the machines, with the readiness of the nodes in Kubernetes.
@@ -22,7 +24,11 @@ func (c *Cluster) Status(ctx context.Context, out io.Writer) error {
 		c.row(t, n.Name, nodes[n.Name], n.Addresses())
 	}
 	c.row(t, Router, "-", "-")
+	c.row(t, Switch, "-", "-")
 	c.row(t, OutsideHost, "-", c.OutsideEndpoints())
+	for _, v := range topology.VLANs {
+		c.row(t, v.HostName(), "-", topology.Addrs(v.Outside()))
+	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}

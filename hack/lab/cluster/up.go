@@ -46,7 +46,7 @@ func Up(ctx context.Context, o Options) error {
 		name string
 		run  func(context.Context) error
 	}{
-		{"lay the network", func(context.Context) error { return fabric.Ensure(o.Topology.KernelDatapath) }},
+		{"lay the network", func(context.Context) error { return fabric.Ensure(o.Topology) }},
 		{"start the machines", u.machines},
 		{"wait for the Kubernetes API", u.api},
 		{"wait for the nodes to register", u.nodes},
@@ -74,16 +74,16 @@ func (d stateDir) begin(top topology.Topology) (state, error) {
 	if err != nil {
 		return s, err
 	}
-	if there && (s.ControlPlanes != top.ControlPlanes || s.Workers != top.Workers || s.KubeProxy != top.KubeProxy || s.KernelDatapath != top.KernelDatapath || s.IPv6First != top.IPv6First) {
-		return s, fmt.Errorf("a lab of %d control planes and %d workers (kube-proxy: %t, kernel datapath: %t, IPv6 first: %t) is up in %s: take it down first",
-			s.ControlPlanes, s.Workers, s.KubeProxy, s.KernelDatapath, s.IPv6First, d)
+	if there && (s.ControlPlanes != top.ControlPlanes || s.Workers != top.Workers || s.KubeProxy != top.KubeProxy || s.KernelDatapath != top.KernelDatapath || s.IPv6First != top.IPv6First || s.SingleNIC != top.SingleNIC) {
+		return s, fmt.Errorf("a lab of %d control planes and %d workers (kube-proxy: %t, kernel datapath: %t, IPv6 first: %t, single NIC: %t) is up in %s: take it down first",
+			s.ControlPlanes, s.Workers, s.KubeProxy, s.KernelDatapath, s.IPv6First, s.SingleNIC, d)
 	}
 	if !there {
 		if err := os.RemoveAll(filepath.Join(string(d), "logs")); err != nil {
 			return s, fmt.Errorf("remove the logs of the last lab: %w", err)
 		}
 		s = state{
-			ControlPlanes: top.ControlPlanes, Workers: top.Workers, KubeProxy: top.KubeProxy, KernelDatapath: top.KernelDatapath, IPv6First: top.IPv6First,
+			ControlPlanes: top.ControlPlanes, Workers: top.Workers, KubeProxy: top.KubeProxy, KernelDatapath: top.KernelDatapath, IPv6First: top.IPv6First, SingleNIC: top.SingleNIC,
 			Machines: map[string]machine.Process{}, Tunables: readTunables(),
 		}
 	}
@@ -118,11 +118,21 @@ func (u *up) machines(ctx context.Context) error {
 	for _, n := range u.Topology.Nodes() {
 		start(n.Name, func() (machine.Process, error) { return u.dir.startNode(ctx, u.Cache, u.Topology, n, keys) })
 	}
-	start(Router, func() (machine.Process, error) { return u.dir.startWorld(u.Cache, Router, nil) })
-	start(OutsideHost, func() (machine.Process, error) {
-		return u.dir.startWorld(u.Cache, OutsideHost, config.OutsidePrograms())
-	})
+	for name, programs := range world(u.Topology) {
+		start(name, func() (machine.Process, error) { return u.dir.startWorld(u.Cache, name, programs) })
+	}
 	return group.Wait()
+}
+
+// world returns the machines besides the nodes, with their programs.
+func world(top topology.Topology) map[string][]machine.Program {
+	machines := map[string][]machine.Program{
+		Router: config.RouterPrograms(), Switch: config.SwitchPrograms(fabric.SwitchPorts(top)), OutsideHost: config.OutsidePrograms(),
+	}
+	for _, v := range topology.VLANs {
+		machines[v.HostName()] = config.OutsidePrograms()
+	}
+	return machines
 }
 
 // record saves the process of a machine as soon as it runs, so that down finds it even if a later step fails.

@@ -5,6 +5,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/topology"
@@ -25,7 +28,36 @@ func Programs(top topology.Topology, n topology.Node) []machine.Program {
 	return programs
 }
 
-// OutsidePrograms returns the programs of the outside host: an HTTP server that returns the client's address.
+// SwitchPrograms returns the programs of the switch with VLANs: Open vSwitch with one bridge in userspace, with these ports.
+func SwitchPrograms(ports map[string][]string) []machine.Program {
+	configure := []string{"ovs-vsctl", "--no-wait", "--if-exists", "del-br", topology.Provider.Name, "--", "add-br", topology.Provider.Name,
+		"--", "set", "bridge", topology.Provider.Name, "datapath_type=netdev"}
+	for _, port := range slices.Sorted(maps.Keys(ports)) {
+		configure = append(append(configure, "--", "add-port", topology.Provider.Name, port), ports[port]...)
+	}
+	const socket = "/run/openvswitch/db.sock"
+	shell := func(name, script string) machine.Program {
+		return machine.Program{Name: name, Args: []string{"/bin/sh", "-ec", script}}
+	}
+	server := shell("ovsdb-server", "mkdir -p /run/openvswitch; rm -f /run/switch.db; ovsdb-tool create /run/switch.db /usr/share/openvswitch/vswitch.ovsschema; "+
+		"exec ovsdb-server --remote=punix:"+socket+" /run/switch.db")
+	daemon := shell("ovs-vswitchd", strings.Join(configure, " ")+"; exec ovs-vswitchd --pidfile")
+	daemon.After = []string{"unix:" + socket}
+	return []machine.Program{server, daemon}
+}
+
+// RouterPrograms returns the programs of the router: a server of DHCP and router advertisements for each network of the switch.
+func RouterPrograms() []machine.Program {
+	args := []string{"/usr/local/bin/dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--log-facility=-", "--port=0",
+		"--dhcp-leasefile=/run/dnsmasq.leases", "--dhcp-authoritative", "--no-ping", "--enable-ra"}
+	for _, v := range topology.VLANs {
+		first, last := v.Leases()
+		args = append(args, "--interface="+v.Name, fmt.Sprintf("--dhcp-range=%s,%s,1h", first, last), fmt.Sprintf("--dhcp-range=%s,ra-only", v.Prefixes[1].Addr()))
+	}
+	return []machine.Program{{Name: "dnsmasq", Args: args}}
+}
+
+// OutsidePrograms returns the programs of the outside hosts: an HTTP server that returns the client's address.
 func OutsidePrograms() []machine.Program {
 	return []machine.Program{{
 		Name: "agnhost",

@@ -4,6 +4,8 @@
 package fabric
 
 import (
+	"fmt"
+	"reflect"
 	"testing"
 
 	"github.com/kiln-net/kiln/hack/lab/topology"
@@ -17,9 +19,9 @@ func TestEveryCableOfTheLargestLabHasNamesOfItsOwnThatTheKernelTakes(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
-	cables := worldCables()
+	cables := append(worldCables(top), trunk())
 	for _, n := range top.Nodes() {
-		cables = append(cables, nodeCables(n)...)
+		cables = append(cables, nodeCables(n, false)...)
 	}
 	ports, ends, hardware := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, c := range cables {
@@ -43,7 +45,7 @@ func TestOnlyManagementLeadsOutOfANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range nodeCables(top.Nodes()[0]) {
+	for _, c := range nodeCables(top.Nodes()[0], false) {
 		wantAddresses, wantGateways := 2, 0
 		switch c.link {
 		case "eth0":
@@ -54,5 +56,27 @@ func TestOnlyManagementLeadsOutOfANode(t *testing.T) {
 		if len(c.addresses) != wantAddresses || len(c.gateways) != wantGateways {
 			t.Errorf("%s has addresses %v and gateways %v", c.link, c.addresses, c.gateways)
 		}
+	}
+}
+
+func TestTheSwitchHasTrunksToNodesAndAccessPortsForOthers(t *testing.T) {
+	top, err := topology.New(1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]string{"c1.eth2": nil, "w1.eth2": nil}
+	for _, v := range topology.VLANs {
+		access := []string{"vlan_mode=access", fmt.Sprintf("tag=%d", v.Tag)}
+		want["router."+v.Name], want[v.HostName()] = access, access
+	}
+	if got := SwitchPorts(top); !reflect.DeepEqual(got, want) {
+		t.Errorf("several interfaces: %v, want %v", got, want)
+	}
+	top.SingleNIC = true
+	delete(want, "c1.eth2")
+	delete(want, "w1.eth2")
+	want["trunk"] = []string{"trunks=30,40"}
+	if got := SwitchPorts(top); !reflect.DeepEqual(got, want) {
+		t.Errorf("one interface: %v, want %v", got, want)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
 // ensureBridge makes a plain learning bridge. Multicast snooping is off: without a querier, snooping drops neighbour discovery.
@@ -50,8 +52,11 @@ func (c cable) ensure(kernelDatapath bool) error {
 	if err := c.lay(); err != nil {
 		return fmt.Errorf("lay the cable of %s: %w", c.port, err)
 	}
-	return inNetns(c.netns, func() error { return c.configure(kernelDatapath) })
+	return inNetns(c.netns, func() error { return c.configure(kernelDatapath && !c.onSwitch()) })
 }
+
+// onSwitch reports whether the bridge is the switch, which attaches its ports itself.
+func (c cable) onSwitch() bool { return c.bridge == topology.Provider.Name }
 
 // lay makes the veth pair, with one end in the bridges' namespace.
 func (c cable) lay() error {
@@ -66,12 +71,14 @@ func (c cable) lay() error {
 		}
 	}
 	return inNetns(Bridges, func() error {
-		bridge, err := netlink.LinkByName(c.bridge)
-		if err != nil {
-			return fmt.Errorf("find bridge %s: %w", c.bridge, err)
-		}
 		la := attrs(c.port)
-		la.MasterIndex = bridge.Attrs().Index
+		if !c.onSwitch() {
+			bridge, err := netlink.LinkByName(c.bridge)
+			if err != nil {
+				return fmt.Errorf("find bridge %s: %w", c.bridge, err)
+			}
+			la.MasterIndex = bridge.Attrs().Index
+		}
 		veth := &netlink.Veth{
 			LinkAttrs: la, PeerName: c.link, PeerHardwareAddr: c.hardwareAddr(), PeerNamespace: netlink.NsFd(int(target)),
 		}
@@ -92,8 +99,8 @@ func (c cable) hardwareAddr() net.HardwareAddr {
 }
 
 // configure runs in the namespace of the cable's far end.
-func (c cable) configure(kernelDatapath bool) error {
-	if !kernelDatapath {
+func (c cable) configure(partialChecksums bool) error {
+	if !partialChecksums {
 		if err := wireChecksums(c.link); err != nil {
 			return err
 		}
@@ -110,6 +117,15 @@ func (c cable) configure(kernelDatapath bool) error {
 	link, err := netlink.LinkByName(c.link)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", c.link, err)
+	}
+	if c.master != "" {
+		master, err := netlink.LinkByName(c.master)
+		if err != nil {
+			return fmt.Errorf("find bridge %s: %w", c.master, err)
+		}
+		if err := netlink.LinkSetMaster(link, master); err != nil {
+			return fmt.Errorf("attach %s: %w", c.link, err)
+		}
 	}
 	for _, a := range c.addresses {
 		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD}

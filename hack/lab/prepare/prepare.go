@@ -30,7 +30,7 @@ type Options struct {
 // Run builds the parts of the cache that are missing or out of date. It is fast when there are none.
 func Run(ctx context.Context, o Options) error {
 	artifacts := append(programs(o), rootFileSystems(o)...)
-	return ensure(ctx, o, append(artifacts, prometheus(o), nodeImages(o))...)
+	return ensure(ctx, o, append(artifacts, prometheus(o), dnsmasq(o), nodeImages(o))...)
 }
 
 // HostPackages only installs the host packages that are missing.

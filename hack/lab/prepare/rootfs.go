@@ -153,6 +153,11 @@ func prometheus(o Options) cache.Artifact {
 	return fromPackage(o, "prometheus", "prometheus", map[string]string{"bin/prometheus": "usr/bin/prometheus", "bin/promtool": "usr/bin/promtool"})
 }
 
+// dnsmasq is the DHCP server of the lab's router. Nodes' root file systems have the libraries that it needs.
+func dnsmasq(o Options) cache.Artifact {
+	return fromPackage(o, "dnsmasq", "dnsmasq-base", map[string]string{"bin/dnsmasq": "usr/sbin/dnsmasq"})
+}
+
 // mirror returns mmdebstrap's optional last argument: debian.MirrorVariable, if set, replaces Debian's own mirror.
 func mirror() []string {
 	if mirror := os.Getenv(debian.MirrorVariable); mirror != "" {

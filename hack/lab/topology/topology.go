@@ -20,7 +20,7 @@ const (
 // Ports that the lab's own servers listen on.
 const (
 	APIServerPort = 6443
-	OutsidePort   = 8080 // agnhost netexec on the outside host: /clientip, /echo, /hostname
+	OutsidePort   = 8080 // agnhost netexec on the outside hosts: /clientip, /echo, /hostname
 	RegistryPort  = 5000 // of the registry that Registry names
 )
 
@@ -46,6 +46,31 @@ var (
 	Outside    = Network{Name: "outside", Prefixes: prefixes("172.29.0.0/24", "fd00:172:29::/64")}
 )
 
+// VLAN is a network on the switch of Provider: the untagged packets, or those with a tag. The router has an address in it.
+type VLAN struct {
+	Network
+
+	Tag int
+}
+
+// VLANs are the networks on the switch. It passes packets with other tags between the nodes.
+var VLANs = []VLAN{
+	{Network: Provider},
+	{Tag: 30, Network: Network{Name: "vlan30", Prefixes: prefixes("172.28.30.0/24", "fd00:172:28:30::/64")}},
+	{Tag: 40, Network: Network{Name: "vlan40", Prefixes: prefixes("172.28.40.0/24", "fd00:172:28:40::/64")}},
+}
+
+// HostName is the name of the host in the VLAN that is no node.
+func (v VLAN) HostName() string { return fmt.Sprintf("outside-%d", v.Tag) }
+
+// Outside returns the addresses of that host.
+func (v VLAN) Outside() []netip.Prefix { return v.At(outsidePlace) }
+
+// Leases returns the first and the last IPv4 address that the router's DHCP server leases.
+func (v VLAN) Leases() (first, last netip.Addr) {
+	return v.At(leasePlaces[0])[0].Addr(), v.At(leasePlaces[1])[0].Addr()
+}
+
 // Host parts of addresses in a network's prefixes.
 const (
 	hostPlace         = 1
@@ -54,6 +79,9 @@ const (
 	controlPlanePlace = 10 // plus the number of the node
 	workerPlace       = 100
 )
+
+// leasePlaces are the first and the last host part of addresses that DHCP clients get.
+var leasePlaces = [2]byte{20, 60}
 
 // At returns the addresses with the given host part, one per family, each with its network's prefix length.
 func (n Network) At(place byte) []netip.Prefix {
@@ -65,6 +93,11 @@ func (n Network) At(place byte) []netip.Prefix {
 		out = append(out, netip.PrefixFrom(addr, p.Bits()))
 	}
 	return out
+}
+
+// Contains reports whether an address is in the network.
+func (n Network) Contains(a netip.Addr) bool {
+	return slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Host returns the addresses of the machine that the lab runs on.
@@ -101,6 +134,8 @@ type Topology struct {
 	KubeProxy bool
 	// KernelDatapath says that the kernel has Open vSwitch's datapath, and that nodes are to use it.
 	KernelDatapath bool
+	// SingleNIC leaves nodes with one interface, for management, tunnels and the provider network.
+	SingleNIC bool
 	// IPv6First makes IPv6 the primary family of Services and nodes, as clusters with IPv6 pods only need it.
 	IPv6First bool
 }

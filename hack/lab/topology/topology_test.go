@@ -64,6 +64,15 @@ func TestEveryAddressOfTheLargestLabIsItsOwn(t *testing.T) {
 		claim("router on "+n.Name, n, n.Router())
 	}
 	claim("outside host", Outside, OutsideHost())
+	for _, v := range VLANs[1:] {
+		claim("router on "+v.Name, v.Network, v.Router())
+	}
+	for _, v := range VLANs {
+		claim(v.HostName(), v.Network, v.Outside())
+		first, last := v.Leases()
+		claim("the first lease of "+v.Name, v.Network, []netip.Prefix{netip.PrefixFrom(first, 24)})
+		claim("the last lease of "+v.Name, v.Network, []netip.Prefix{netip.PrefixFrom(last, 24)})
+	}
 	for _, n := range top.Nodes() {
 		claim(n.Name, Management, n.Management)
 		claim(n.Name, Tunnel, n.Tunnel)
