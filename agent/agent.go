@@ -182,7 +182,12 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 			}
 		},
 	}
-	lease := &host.Lease{Client: mgr.GetClient(), Node: o.Node, Namespace: o.Namespace, Wanted: node.Gateway, Ready: node.Ready}
+	lease := &host.Lease{Client: mgr.GetClient(), Node: o.Node, Namespace: o.Namespace, Wanted: node.Gateway, Ready: func(ctx context.Context) error {
+		if err := node.Ready(ctx); err != nil {
+			return err
+		}
+		return ovs.CheckSwitch(ctx, filepath.Dir(o.OVSSocket))
+	}}
 	if err := errors.Join(node.SetupWithManager(mgr), probed.SetupWithManager(mgr), providers.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}

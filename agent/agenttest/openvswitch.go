@@ -62,10 +62,10 @@ func (n *Node) StartDatabase() {
 	})
 }
 
-// StartVSwitchd starts ovs-vswitchd and does not wait.
+// StartVSwitchd starts ovs-vswitchd with its control socket where the agent looks for it, and does not wait.
 func (n *Node) StartVSwitchd() {
 	n.Helper()
-	n.VSwitchd = n.run("usr/lib/openvswitch-switch/ovs-vswitchd", "unix:"+n.Options.OVSSocket, "--no-chdir", "--unixctl="+filepath.Join(n.dir, "vs.ctl"))
+	n.VSwitchd = n.run("usr/lib/openvswitch-switch/ovs-vswitchd", "unix:"+n.Options.OVSSocket, "--no-chdir", "--pidfile", "--overwrite-pidfile")
 }
 
 // playOVNController simulates ovn-controller: it sets ovn-installed on every interface that has a device and a logical port.

@@ -26,12 +26,13 @@ type Lease struct {
 	Client    client.Client
 	Node      string
 	Namespace string
-	// Wanted reports whether the node may be a gateway, and whether this is known yet. Ready returns nil while its network serves.
+	// Wanted reports whether the node may be a gateway, and whether this is known yet. Ready returns nil while its network serves and its
+	// Open vSwitch forwards.
 	Wanted func() (wanted, known bool)
 	Ready  func(context.Context) error
 
 	released bool   // the Lease is released, or never existed
-	failed   string // the error that was logged last
+	failed   string // the last step's error
 }
 
 // Start renews the Lease until ctx ends (manager.Runnable). The last renewal extends it until the next agent of this node can renew it.
@@ -55,16 +56,22 @@ func (l *Lease) step(ctx context.Context, tolerance time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 2*gateway.RenewEvery)
 	defer cancel()
 	wanted, known := l.Wanted()
-	if !known || !wanted && l.released || l.Ready(ctx) != nil {
+	if !known || !wanted && l.released {
 		return
 	}
-	spec := map[string]any{"renewTime": nil}
-	if wanted {
-		spec = map[string]any{
-			"holderIdentity": l.Node, "leaseDurationSeconds": int(tolerance / time.Second), "renewTime": metav1.NowMicro(),
-		}
+	err := l.Ready(ctx)
+	if err != nil && !wanted {
+		return // a later step releases the Lease
 	}
-	err := l.patch(ctx, spec)
+	if err == nil {
+		spec := map[string]any{"renewTime": nil}
+		if wanted {
+			spec = map[string]any{
+				"holderIdentity": l.Node, "leaseDurationSeconds": int(tolerance / time.Second), "renewTime": metav1.NowMicro(),
+			}
+		}
+		err = l.patch(ctx, spec)
+	}
 	if err == nil {
 		l.released, l.failed = !wanted, ""
 	} else if err.Error() != l.failed {

@@ -61,8 +61,30 @@ func TestGatewayRenewsItsLease(t *testing.T) {
 	n.WaitReady()
 	renews()
 
+	must(t, n.VSwitchd.Signal(syscall.SIGSTOP)) // its rows in the database stay
+	expires(n)
+	must(t, n.VSwitchd.Signal(syscall.SIGCONT))
+	renews()
+	n.VSwitchd.Kill() // its PID file and socket stay
+	expires(n)
+	n.StartVSwitchd()
+	renews()
+
 	n.Change("ovn-default", func(s *v1.SubnetSpec) { s.GatewayType, s.GatewayNode = v1.GatewayDistributed, "" })
 	n.Eventually("the Lease is given up", func() bool { return lease().Spec.RenewTime == nil })
+}
+
+// expires fails the test if the Lease is renewed. One renewal may have begun before.
+func expires(n *agenttest.Node) {
+	n.Helper()
+	seen := map[string]bool{}
+	eventually.Stays(n.TB, 4*gateway.RenewEvery, func() string {
+		seen[leaseOf(n).Spec.RenewTime.String()] = true
+		if len(seen) > 2 {
+			return "a node whose ovs-vswitchd does not answer renews its Lease"
+		}
+		return ""
+	})
 }
 
 // TestNodesOfAVpcRenewTheirLeases follows what the status of a Vpc says: its node renews, its standby as well, and others give up.
