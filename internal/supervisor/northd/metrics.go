@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http"
 	"path/filepath"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,6 +28,13 @@ var (
 		[]string{"hostname", "node", "kind"}, nil)
 )
 
+// answerTime shows iterations that are too long for a collection. The averages of the daemon's own stopwatch do not: between two long iterations
+// there are many that change nothing.
+var answerTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	Name: "kiln_northd_answer_seconds", Help: "Time until ovn-northd answered a request of its supervisor, one every 2 s: the rest of an iteration of its main loop.",
+	Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 15},
+}, []string{"hostname"})
+
 // component is the value of the label component, which is Kube-OVN's.
 const component = "ovn-northd"
 
@@ -36,7 +44,7 @@ func (s *supervised) serveMetrics(ctx context.Context) {
 		return
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+adminapi.MetricsPath, supervisor.MetricsHandler(supervisor.NewCollector(s.collect)))
+	mux.Handle("GET "+adminapi.MetricsPath, supervisor.MetricsHandler(supervisor.NewCollector(s.collect), answerTime))
 	report := func(err error) {
 		if ctx.Err() == nil {
 			s.options.Log.Error(err, "serving metrics again")
@@ -45,36 +53,48 @@ func (s *supervised) serveMetrics(ctx context.Context) {
 	supervisor.Retry(ctx, report, func() error { return adminapi.Serve(ctx, s.options.MetricsAddress, s.options.TLSDir, mux) })
 }
 
-// collect queries the daemon, which answers between two iterations of its main loop. During a long iteration it adds no figures of the daemon.
+// collect queries the daemon, which answers between two iterations of its main loop. During a long iteration it adds no figures of the
+// daemon.
 func (s *supervised) collect(ctx context.Context, f *supervisor.Figures) {
 	host := s.options.Node
 	supervisor.CollectCertificate(f, host, component, filepath.Join(s.options.TLSDir, "tls.crt"))
-	status, err := s.call(ctx, "status")
-	if ctx.Err() != nil {
-		return
-	}
-	switch {
-	case err == nil && status == "Status: active":
+	answers := s.answers(ctx, "status", "nb-connection-status", "sb-connection-status", "stopwatch/show", "inc-engine/show-stats")
+	switch status, answered := answers["status"]; {
+	case status == "Status: active":
 		f.Gauge(statusDesc, 1, host, component)
-	case err == nil && status == "Status: standby":
+	case status == "Status: standby":
 		f.Gauge(statusDesc, 2, host, component)
-	default:
+	case answered || ctx.Err() == nil:
 		f.Gauge(statusDesc, 0, host, component)
 	}
 	for database, command := range map[string]string{"northbound": "nb-connection-status", "southbound": "sb-connection-status"} {
-		answer, err := s.call(ctx, command)
-		f.Present(connectedDesc, err == nil && answer == "connected", host, database)
-	}
-	if text, err := s.call(ctx, "stopwatch/show"); err == nil {
-		collectStopwatches(f, host, unixctl.ParseStopwatches(text))
-	}
-	if text, err := s.call(ctx, "inc-engine/show-stats"); err == nil {
-		for _, n := range unixctl.ParseEngine(text) {
-			f.Counter(engineDesc, n.Recomputed, host, n.Name, "recompute")
-			f.Counter(engineDesc, n.Computed, host, n.Name, "compute")
-			f.Counter(engineDesc, n.Cancelled, host, n.Name, "cancel")
+		if answer, answered := answers[command]; answered || ctx.Err() == nil {
+			f.Present(connectedDesc, answer == "connected", host, database)
 		}
 	}
+	collectStopwatches(f, host, unixctl.ParseStopwatches(answers["stopwatch/show"]))
+	for _, n := range unixctl.ParseEngine(answers["inc-engine/show-stats"]) {
+		f.Counter(engineDesc, n.Recomputed, host, n.Name, "recompute")
+		f.Counter(engineDesc, n.Computed, host, n.Name, "compute")
+		f.Counter(engineDesc, n.Cancelled, host, n.Name, "cancel")
+	}
+}
+
+// answers returns the output of the commands that the daemon answers. They are sent at once, so that one pause between iterations is enough.
+func (s *supervised) answers(ctx context.Context, commands ...string) map[string]string {
+	texts, errs := make([]string, len(commands)), make([]error, len(commands))
+	var all sync.WaitGroup
+	for i, command := range commands {
+		all.Go(func() { texts[i], errs[i] = s.call(ctx, command) })
+	}
+	all.Wait()
+	answers := map[string]string{}
+	for i, command := range commands {
+		if errs[i] == nil {
+			answers[command] = texts[i]
+		}
+	}
+	return answers
 }
 
 func collectStopwatches(f *supervisor.Figures, host string, all []unixctl.Stopwatch) {

@@ -285,7 +285,11 @@ func (s *supervised) watchStatus(ctx context.Context) {
 		case <-ticker.C:
 		}
 		with, process := s.with.Load(), s.running.Load() // in this order: the databases of process are then with or newer
+		begun := time.Now()
 		status, err := s.call(ctx, "status")
+		if process != nil {
+			answerTime.WithLabelValues(s.options.Node).Observe(time.Since(begun).Seconds())
+		}
 		if err != nil && s.running.Load() != nil {
 			continue // in a long computation, which does not change its role
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -92,6 +93,7 @@ func TestMetrics(t *testing.T) {
 		t.Run(name, func(t *testing.T) { checkMember(t, readMetrics(t, c, port), name) })
 	}
 	t.Run("northd", func(t *testing.T) { checkNorthd(t, readMetrics(t, c, adminapi.PortNorthd)) })
+	t.Run("northd in a long iteration", func(t *testing.T) { checkBusyNorthd(t, c) })
 	t.Run("node", func(t *testing.T) { checkNode(t, metricsOfNode(t, o)) })
 	t.Run("node with every port", func(t *testing.T) {
 		changed := c.cluster.DeepCopy()
@@ -207,6 +209,33 @@ func checkNorthd(t *testing.T, f families) {
 	if got := f.value(t, "kiln_northd_engine_runs_total", "node=northd", "kind=recompute"); got < 1 {
 		t.Errorf("%v computations of northd", got)
 	}
+}
+
+// checkBusyNorthd stops ovn-northd, which then answers as little as during an iteration.
+func checkBusyNorthd(t *testing.T, c central) {
+	t.Helper()
+	connection := must(net.Dial("unix", filepath.Join(filepath.Dir(c.southbound), "ovn-northd.ctl")))
+	var peer *syscall.Ucred
+	try(t, must(connection.(*net.UnixConn).SyscallConn()).Control(func(fd uintptr) {
+		peer = must(syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED))
+	}))
+	try(t, connection.Close())
+	try(t, syscall.Kill(int(peer.Pid), syscall.SIGSTOP))
+	f := readMetrics(t, c, adminapi.PortNorthd)
+	for len(f["kube_ovn_ovn_status"].GetMetric()) > 0 { // a collection serves all requests of a second
+		f = readMetrics(t, c, adminapi.PortNorthd)
+	}
+	try(t, syscall.Kill(int(peer.Pid), syscall.SIGCONT))
+	if len(f["kiln_northd_connected"].GetMetric()) > 0 {
+		t.Errorf("it is connected to databases: %v", f["kiln_northd_connected"])
+	}
+	supervisortest.Eventually(t, "the time of the answer is exported", func() error {
+		histogram := readMetrics(t, c, adminapi.PortNorthd)["kiln_northd_answer_seconds"].GetMetric()
+		if len(histogram) != 1 || histogram[0].GetHistogram().GetSampleSum() < 1 { // it was stopped for a collection of 4 s, and is queried every 2 s
+			return fmt.Errorf("the histogram is %v", histogram)
+		}
+		return nil
+	})
 }
 
 func checkNode(t *testing.T, f families) {

@@ -121,7 +121,7 @@ func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
 		RunDir: run, HealthAddress: "127.0.0.1:10671", Program: supervisortest.Program(t, "usr/bin/ovn-northd"),
 		Node: "node-1", MetricsAddress: "127.0.0.1:6655",
 		TLSDir:   c.servers.TLSDir(t, "server", map[string][]byte{"ca.crt": c.servers.PEM, "admin-ca.crt": c.servers.PEM}),
-		Clusters: clusters(c.cluster), Leads: leads, LogLevel: level("ovn-northd.ctl"), Log: supervisortest.Log(t),
+		Clusters: clusters(c.cluster), Leads: leads, Writes: make(chan string, 100), Runs: make(chan string, 100), LogLevel: level("ovn-northd.ctl"), Log: supervisortest.Log(t),
 	}
 	background(t, func(ctx context.Context) error { return northd.Run(ctx, o) })
 	healthy(t, o.HealthAddress)
