@@ -64,7 +64,13 @@ func expired(leaf *x509.Certificate, authority tls.Certificate) []byte {
 	Expect(authority.Leaf).NotTo(BeNil(), "the authority of %s", leaf.Subject)
 	old := *leaf
 	old.NotBefore, old.NotAfter = leaf.NotBefore.AddDate(-2, 0, 0), leaf.NotAfter.AddDate(-2, 0, 0)
-	der, err := x509.CreateCertificate(rand.Reader, &old, authority.Leaf, leaf.PublicKey, authority.PrivateKey)
+	return signed(&old, authority)
+}
+
+// signed returns a certificate with the fields and the public key of leaf, signed by an authority, as PEM.
+func signed(leaf *x509.Certificate, authority tls.Certificate) []byte {
+	GinkgoHelper()
+	der, err := x509.CreateCertificate(rand.Reader, leaf, authority.Leaf, leaf.PublicKey, authority.PrivateKey)
 	Expect(err).NotTo(HaveOccurred())
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

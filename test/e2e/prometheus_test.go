@@ -123,6 +123,8 @@ func prometheusPod() *corev1.Pod {
 // prometheusAPI returns the API of Prometheus, through the API server.
 func prometheusAPI() page.Getter {
 	return func(ctx context.Context, path string, parameters url.Values) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, prometheusInterval) // the API server waits longer for a node that does not answer
+		defer cancel()
 		request := suite.Cluster.CoreV1().RESTClient().Get().Namespace(prometheusName).Resource("pods").Name(fmt.Sprintf("%s:%d", prometheusName, cluster.HTTPPort)).
 			SubResource("proxy").Suffix("api/v1/" + path)
 		for key, values := range parameters {

@@ -44,7 +44,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^pinger_test.go:`), "checks of a fault end at their timeouts, a port counts as unbound after 15 s, and pods start on every node"},
 	{regexp.MustCompile(`^service_objects_test.go:.*rolledOut`), "a Deployment replaces its pods one after another"},
 	{regexp.MustCompile(`^samples_test.go:`), "the pods and gateways of all samples start at the same time"},
-	{regexp.MustCompile(`^(alerts|monitoring|prometheus)_test.go:`), "Prometheus scrapes every 8 s, and alerts have durations of their own"},
+	{regexp.MustCompile(`^(alerts(_\w+)?|monitoring|prometheus)_test.go:`), "Prometheus scrapes every 8 s, and alerts have durations of their own"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }
