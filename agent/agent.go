@@ -156,12 +156,11 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	if err != nil {
 		return err
 	}
+	neighbours := &underlay.Neighbours{Bridge: bridge, Subnets: mgr.GetClient()}
 	server := &cniserver.Server{
 		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, Probes: probed, MTU: node.MTU, MTUChanged: mtuChanged,
-		ProviderMTU: func(ctx context.Context, provider string) (int, error) { return underlay.MTU(ctx, bridge, provider) },
-		CheckDuplicates: func(ctx context.Context, network v1.PodNetwork) error {
-			return underlay.CheckDuplicates(ctx, bridge, network)
-		},
+		ProviderMTU:     func(ctx context.Context, provider string) (int, error) { return underlay.MTU(ctx, bridge, provider) },
+		CheckNeighbours: neighbours.Check,
 		Ready: func(ctx context.Context) error {
 			if !pods.Synced() {
 				return errors.New("the pods of this node are not known yet")
@@ -174,7 +173,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		return err
 	}
 	providers := &underlay.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Node: o.Node, Bridge: bridge,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Node: o.Node, Bridge: bridge, Neighbours: neighbours,
 		MTUChanged: func() {
 			select {
 			case mtuChanged <- struct{}{}:
@@ -298,6 +297,7 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 func watched(o Options) map[client.Object]cache.ByObject {
 	objects := services.Watched(o.ServeServices)
 	objects[&corev1.Pod{}] = cache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)}
+	objects[&v1.ProviderNetwork{}] = cache.ByObject{Transform: trimProviderNetwork}
 	objects[&corev1.Node{}] = cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", o.Node), Transform: trimNode}
 	return objects
 }
@@ -306,6 +306,14 @@ func watched(o Options) map[client.Object]cache.ByObject {
 func trimNode(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.ManagedFields, node.Status.Images, node.Status.VolumesAttached, node.Status.VolumesInUse = nil, nil, nil, nil
+	}
+	return object, nil
+}
+
+// trimProviderNetwork drops the status, which lists all nodes.
+func trimProviderNetwork(object any) (any, error) {
+	if network, ok := object.(*v1.ProviderNetwork); ok {
+		network.ManagedFields, network.Status = nil, v1.ProviderNetworkStatus{}
 	}
 	return object, nil
 }

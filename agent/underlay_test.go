@@ -97,14 +97,12 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	physical := n.Beyond("phys", func(link netlink.Link) error {
 		return agenttest.AddAddresses(link, netip.MustParsePrefix("10.30.0.10/24"), netip.MustParsePrefix("fd00:30::10/64"))
 	})
+	neighbours := &underlay.Neighbours{}
 	for _, address := range []string{"10.30.0.10", "fd00:30::10"} {
 		n.Eventually("the host with "+address+" is found", func() bool { // IPv6 addresses are tentative for a moment
-			holder, err := underlay.FindHolder("eth2", 0, []netip.Addr{netip.MustParseAddr(address)}, nil)
+			holder, _, err := neighbours.Find(n.Context(), underlay.Look{Interface: "eth2", Addresses: []netip.Addr{netip.MustParseAddr(address)}})
 			return err == nil && holder != nil && holder.Address.String() == address
 		})
-	}
-	if holder, err := underlay.FindHolder("eth2", 7, officeNetwork(pod).Addresses, nil); holder != nil || err != nil {
-		t.Errorf("a host of another VLAN has the address: %v, %v", holder, err)
 	}
 	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480})
 	n.Eventually("the node is ready", func() bool {
@@ -114,14 +112,37 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	if _, err := c.Add(); err == nil || !strings.Contains(err.Error(), "has address 10.30.0.10: add it to excludeIps of subnet office") {
 		t.Errorf("ADD with the address of another host: %v", err)
 	}
-	agenttest.Must(t, physical.Do(func(ns.NetNS) error {
-		link, err := netlink.LinkByName("phys")
-		if err != nil {
-			return err
-		}
-		return netlink.AddrDel(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 30, 0, 10), Mask: net.CIDRMask(24, 32)}})
-	}))
-	c.MustAdd()
+	address := func(change func(netlink.Link, *netlink.Addr) error, ip net.IP) {
+		agenttest.Must(t, physical.Do(func(ns.NetNS) error {
+			link, err := netlink.LinkByName("phys")
+			if err != nil {
+				return err
+			}
+			return change(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}})
+		}))
+	}
+	silent := func() string {
+		node := &corev1.Node{}
+		agenttest.Must(t, n.API.Get(n.Context(), client.ObjectKey{Name: agenttest.NodeName}, node))
+		return node.Annotations[v1.ProviderKey("net1", v1.ProviderSilentGateways)]
+	}
+	address(netlink.AddrDel, net.IPv4(10, 30, 0, 10))
+	if _, err := c.Add(); err == nil || !strings.Contains(err.Error(), "GatewayNotAnswering: gateway 10.30.0.254 of subnet office") {
+		t.Errorf("ADD without a gateway: %v", err)
+	}
+	n.Eventually("the gateway is reported", func() bool { return silent() == "office/10.30.0.254" })
+	n.Change("office", func(s *v1.SubnetSpec) { s.DisableGatewayCheck = true })
+	n.Eventually("a pod starts without the check", func() bool {
+		_, err := c.Add()
+		return err == nil
+	})
+	c.MustDel()
+	n.Change("office", func(s *v1.SubnetSpec) { s.DisableGatewayCheck = false })
+	address(netlink.AddrAdd, net.IPv4(10, 30, 0, 254))
+	n.Eventually("a pod starts with a gateway that answers, and it is no longer reported", func() bool {
+		_, err := c.Add()
+		return err == nil && silent() == ""
+	})
 	c.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err == nil && link.Attrs().MTU != 1480 {

@@ -61,8 +61,10 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
-	if err := s.CheckDuplicates(ctx, network); err != nil {
-		return nil, err
+	if network.ProviderNetwork != "" {
+		if err := s.timed(ctx, "add", legNeighbours, func() error { return s.CheckNeighbours(ctx, network) }); err != nil {
+			return nil, err
+		}
 	}
 	err = s.timed(ctx, "add", legLink, func() (err error) {
 		iface.HostName, err = s.link(ctx, r, iface)

@@ -50,6 +50,7 @@ func observe(node, operationPath string, code int, took time.Duration) {
 const (
 	legTurn        = "turn"         // until an earlier operation on the same interface has ended
 	legAddress     = "address"      // ADD: until the controller has written its annotation
+	legNeighbours  = "neighbours"   // ADD in an underlay subnet: until it is known that no host has its addresses, and that its gateway answers
 	legLink        = "link"         // the veth: made, or deleted
 	legPort        = "port"         // the transaction of Open vSwitch's database
 	legConfigure   = "configure"    // ADD: configuration of the container's namespace

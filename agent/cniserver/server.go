@@ -49,8 +49,8 @@ type Server struct {
 	// ProviderMTU returns the MTU in bytes of a provider network's interface. The error says that the provider network is not ready on this
 	// node.
 	ProviderMTU func(ctx context.Context, provider string) (int, error)
-	// CheckDuplicates returns an error if another host of a physical network has an address of the pod.
-	CheckDuplicates func(context.Context, v1.PodNetwork) error
+	// CheckNeighbours returns an error if another host of a physical network has an address of the pod, or if the pod's gateway does not answer.
+	CheckNeighbours func(context.Context, v1.PodNetwork) error
 	// MTUChanged receives a value after the result of MTU or ProviderMTU has changed.
 	MTUChanged <-chan struct{}
 	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.

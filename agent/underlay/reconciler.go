@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,6 +50,8 @@ type Reconciler struct {
 	Live   client.Reader
 	Node   string
 	Bridge *ovs.Bridge
+	// Neighbours report gateways that do not answer. Their Changed is set by SetupWithManager.
+	Neighbours *Neighbours
 	// MTUChanged is called when the MTU of a provider network may have changed. It does not block.
 	MTUChanged func()
 
@@ -56,9 +59,10 @@ type Reconciler struct {
 	last     map[string]providerbridge.Result
 }
 
-// SetupWithManager registers the reconciler. It runs a pass for changes of ProviderNetworks, of the node's labels and annotations, and of
-// Open vSwitch's settings, which have the results.
+// SetupWithManager registers the reconciler. It runs a pass for changes of ProviderNetworks, of the node's labels and annotations, of
+// Open vSwitch's settings, which have the results, and of gateways that do not answer.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	r.Neighbours.Changed = func() { r.requests.Add(r.Node) }
 	r.Bridge.Subscribe(func(name string) {
 		if name == "" {
 			r.requests.Add(r.Node)
@@ -102,7 +106,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	}
 	results := providerbridge.Results(ids)
 	r.remember(ctx, results)
-	return ctrl.Result{}, r.report(ctx, node, wanted, results)
+	again, err := r.report(ctx, node, wanted, results)
+	return ctrl.Result{RequeueAfter: again}, err
 }
 
 // wanted returns the requests for the networks that select the node. A network whose spec is not valid keeps the request that it has.
@@ -170,12 +175,19 @@ func (r *Reconciler) remember(ctx context.Context, results map[string]providerbr
 	}
 }
 
-// report writes the states of the wanted bridges on the Node, in one patch, or nothing if the Node has them.
+// report writes the states of the wanted bridges on the Node, in one patch, or nothing if the Node has them. It returns the time after which a
+// gateway is no longer reported, 0 for none.
 func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[string]providerbridge.Request,
-	results map[string]providerbridge.Result) error {
+	results map[string]providerbridge.Result) (again time.Duration, err error) {
 	labels, annotations := map[string]string{}, map[string]string{}
 	for provider, request := range wanted {
 		set := func(to map[string]string, name, value string) { to[v1.ProviderKey(provider, name)] = value }
+		if silent, left := r.Neighbours.Silent(provider); len(silent) > 0 {
+			set(annotations, v1.ProviderSilentGateways, v1.FormatSilentGateways(silent))
+			if again == 0 || left < again {
+				again = left
+			}
+		}
 		result, cause := results[provider], ""
 		switch {
 		case result.Interface != request.Interface || result.State == "":
@@ -194,19 +206,19 @@ func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[s
 	}
 	changes := map[string]map[string]any{
 		"labels":      differences(node.Labels, labels, managedLabels...),
-		"annotations": differences(node.Annotations, annotations, v1.ProviderError),
+		"annotations": differences(node.Annotations, annotations, v1.ProviderError, v1.ProviderSilentGateways),
 	}
 	if len(changes["labels"]) == 0 && len(changes["annotations"]) == 0 {
-		return nil
+		return again, nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": changes})
 	if err != nil {
-		return fmt.Errorf("encode the states of provider networks: %w", err)
+		return 0, fmt.Errorf("encode the states of provider networks: %w", err)
 	}
 	if err := r.Client.Status().Patch(ctx, node.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("report provider networks on node %s: %w", node.Name, err)
+		return 0, fmt.Errorf("report provider networks on node %s: %w", node.Name, err)
 	}
-	return nil
+	return again, nil
 }
 
 // differences returns the changes, for a merge patch, after which the keys of provider networks with these names have the values in want.

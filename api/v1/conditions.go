@@ -24,6 +24,9 @@ const (
 	// ConditionGatewayReady: a gateway node forwards the traffic of a subnet with a centralized gateway. Other subnets have the condition
 	// only while their policyRoutingTableID conflicts with another subnet.
 	ConditionGatewayReady = "GatewayReady"
+	// ConditionGatewayAnswers exists on underlay subnets whose gateway is checked. It is False while a node reports that the gateway has not
+	// answered its pods, which then wait.
+	ConditionGatewayAnswers = "GatewayAnswers"
 	// ConditionTransitReady exists on custom VPCs with clusterAccess Services: a node forwards the traffic of their pods to Services and to
 	// destinations outside.
 	ConditionTransitReady = "TransitReady"
@@ -52,6 +55,10 @@ const (
 	ReasonPortsAvailable = "PortsAvailable"
 	// ReasonSwitchFull: the switch of a subnet has all the ports that it can have.
 	ReasonSwitchFull = "SwitchFull"
+	// ReasonGatewayAnswers: no node reports that the gateway has not answered.
+	ReasonGatewayAnswers = "GatewayAnswers"
+	// ReasonGatewayNotAnswering: pods on some nodes wait for an answer of the gateway.
+	ReasonGatewayNotAnswering = "GatewayNotAnswering"
 	// ReasonFieldsIgnored: the spec sets fields that have no effect in this version.
 	ReasonFieldsIgnored = "FieldsIgnored"
 	// ReasonAllInForce: every field that is set has its effect.

@@ -167,7 +167,8 @@ type SubnetSpec struct {
 	// u2oFeatures of the interconnection. This version ignores them.
 	// +optional
 	U2OFeatures *U2OFeatures `json:"u2oFeatures,omitempty"`
-	// disableGatewayCheck starts pods without a check that the gateway answers. This version never checks the gateway.
+	// disableGatewayCheck starts pods of an underlay subnet without a check that its gateway answers. Pods of other subnets have OVN's gateway, which
+	// always answers.
 	// +optional
 	DisableGatewayCheck bool `json:"disableGatewayCheck,omitempty"`
 	// disableInterConnection excludes the subnet from the interconnection of clusters, which this version does not have.

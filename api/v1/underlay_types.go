@@ -6,7 +6,9 @@ package v1
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -195,6 +197,12 @@ type VlanList struct {
 // Tag returns the VLAN's tag, 0 for untagged packets.
 func (v *Vlan) Tag() int { return cmp.Or(v.Spec.ID, v.Spec.VlanID) }
 
+// ChecksGateway reports whether pods of the subnet start only when its gateway answers: a router of the physical network, which is not checked
+// by OVN.
+func (s *SubnetSpec) ChecksGateway() bool {
+	return s.Vlan != "" && !s.LogicalGateway && !s.DisableGatewayCheck
+}
+
 // Selects reports whether the network includes a node. The error reports an invalid nodeSelector.
 func (s *ProviderNetworkSpec) Selects(node string, nodeLabels map[string]string) (bool, error) {
 	if slices.Contains(s.ExcludeNodes, node) {
@@ -229,9 +237,47 @@ const (
 	ProviderMTU       = "mtu"
 	// ProviderError is an annotation with the reason why the node's bridge does not work: a word, a colon, and a message.
 	ProviderError = "err_mesg"
+	// ProviderSilentGateways is an annotation with the gateways of underlay subnets that have not answered pods of the node (SilentGateways).
+	ProviderSilentGateways = "silent_gateways"
 	// ProviderKeySuffix ends the prefix of all these keys.
 	ProviderKeySuffix = ".provider-network.kubernetes.io"
 )
 
 // ProviderKey returns the key of a label or an annotation of nodes about a ProviderNetwork.
 func ProviderKey(provider, name string) string { return provider + ProviderKeySuffix + "/" + name }
+
+// maxSilentGateways is the maximum number of gateways in a value of ProviderSilentGateways.
+const maxSilentGateways = 100
+
+// SilentGateway is a gateway of an underlay subnet that has not answered pods of a node.
+// +kubebuilder:object:generate=false
+type SilentGateway struct {
+	Subnet  string
+	Address netip.Addr
+}
+
+// FormatSilentGateways returns the value of ProviderSilentGateways, with at most maxSilentGateways of them.
+func FormatSilentGateways(gateways []SilentGateway) string {
+	texts := make([]string, 0, len(gateways))
+	for _, g := range gateways[:min(len(gateways), maxSilentGateways)] {
+		texts = append(texts, g.Subnet+"/"+g.Address.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// SilentGateways returns the gateways that a node reports, for all ProviderNetworks. Malformed entries are left out.
+func SilentGateways(annotations map[string]string) []SilentGateway {
+	var gateways []SilentGateway
+	for key, value := range annotations {
+		if !strings.HasSuffix(key, ProviderKey("", ProviderSilentGateways)) {
+			continue
+		}
+		for i, text := range strings.SplitN(value, ",", maxSilentGateways+1) {
+			subnet, address, _ := strings.Cut(text, "/")
+			if a, err := netip.ParseAddr(address); err == nil && i < maxSilentGateways {
+				gateways = append(gateways, SilentGateway{subnet, a})
+			}
+		}
+	}
+	return gateways
+}

@@ -100,7 +100,8 @@ func TestPolicies(t *testing.T) {
 		{"where exec and logs go", asAgent, w.patchNodeStatus("node-1", `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":1}}}}`), "and nothing else of it"},
 		{"a label through status", asAgent, w.patchNodeStatus("node-1", label("node-role.kubernetes.io/control-plane", "")), "and nothing else of it"},
 		{"a report about a ProviderNetwork", asAgent, w.patchNodeStatus("node-1", `{"metadata":{"labels":{"net1.provider-network.kubernetes.io/ready":"true",`+
-			`"net1.provider-network.kubernetes.io/mtu":"1500"},"annotations":{"net2.provider-network.kubernetes.io/err_mesg":"Error: a"}}}`), ""},
+			`"net1.provider-network.kubernetes.io/mtu":"1500"},"annotations":{"net2.provider-network.kubernetes.io/err_mesg":"Error: a",`+
+			`"net1.provider-network.kubernetes.io/silent_gateways":"office/10.30.0.254"}}}`), ""},
 		{"which nodes a ProviderNetwork leaves out", asAgent, w.patchNodeStatus("node-1",
 			`{"metadata":{"labels":{"net1.provider-network.kubernetes.io/exclude":"true"}}}`), "and nothing else of it"},
 		{"a report about another node", asAgent, w.patchNodeStatus("node-2", `{"metadata":{"labels":{"net1.provider-network.kubernetes.io/ready":"true"}}}`), "of its own node only"},

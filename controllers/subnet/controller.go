@@ -47,6 +47,8 @@ type Reconciler struct {
 	ServiceCIDRs svc.CIDRs
 	// Defaults are the CIDRs of the OVNCluster, to which default subnets grow.
 	Defaults Defaults
+	// SilentDelay and SilentEvery replace silentDelay and silentEvery if they are not zero.
+	SilentDelay, SilentEvery time.Duration
 	// UsageDelay is the delay between a change of a subnet's usage and the update of its status. Zero means 1 s.
 	UsageDelay time.Duration
 
@@ -55,6 +57,7 @@ type Reconciler struct {
 	// notGrown has the reason, by name, why a default subnet cannot grow.
 	notGrown   sync.Map
 	admissions admissions
+	silent     reconciler.Paced
 }
 
 // Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied.

@@ -35,7 +35,7 @@ import (
 
 // SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its Vlan; the namespaces that it selects; other subnets, VPCs, nodes, CIDRs of Services
 // and the API server, with which its addresses or names can conflict; pods that share its vips; Vips and OvnEips that load balancers serve;
-// the usage of its addresses; the IP object of its querier; and drift of its rows.
+// the usage of its addresses; reports of nodes about its gateway; the IP object of its querier; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexVips, shareKeys); err != nil {
 		return fmt.Errorf("index pods by the addresses that they share: %w", err)
@@ -45,6 +45,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			return fmt.Errorf("index the %T of load balancers by subnet: %w", o, err)
 		}
 	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexSilent, silentOn); err != nil {
+		return fmt.Errorf("index nodes by subnets whose gateways do not answer: %w", err)
+	}
+	r.silent.Delay, r.silent.Every = cmp.Or(r.SilentDelay, silentDelay), cmp.Or(r.SilentEvery, silentEvery)
 	b := ctrl.NewControllerManagedBy(mgr)
 	if r.ServiceCIDRs.Served() {
 		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.aroundServices), builder.WithPredicates(k8s.ComesOrGoes))
@@ -58,6 +62,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.onVlan), builder.WithPredicates(k8s.Changed(viewVlan))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.selectors), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
+		Watches(&corev1.Node{}, r.onSilentGateways()).
+		WatchesRawSource(&r.silent).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).

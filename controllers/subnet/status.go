@@ -37,6 +37,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	}
 	r.setNamespacesBound(in)
 	r.setPortsAvailable(subnet)
+	if err := r.setGatewayAnswers(ctx, subnet); err != nil {
+		return err
+	}
 	ready := readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name))
 	if subnet.DeletionTimestamp != nil {
 		ready = r.blocked(subnet)

@@ -70,6 +70,7 @@ func (n *network) runWith(options cache.Options, changes ...func(*subnet.Reconci
 			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
 			subnets := networktest.Subnets(p, vpcs)
 			subnets.UsageDelay = n.usageDelay
+			subnets.SilentDelay, subnets.SilentEvery = time.Millisecond, time.Millisecond
 			for _, change := range changes {
 				change(subnets)
 			}

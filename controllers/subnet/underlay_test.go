@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	eventsv1 "k8s.io/api/events/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -88,6 +90,41 @@ func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 	n.process.Allocator.Release("a.ns")
 	n.Change(s, func() { s.Spec.Vlan = "other" })
 	n.localnets("localnet.lab net2 30")
+}
+
+func TestNodesReportGatewaysThatDoNotAnswer(t *testing.T) {
+	n := start(t)
+	n.vlan("v", 30)
+	s := underlay("lab", "10.30.0.0/24,fd00:30::/64", "10.30.0.254,fd00:30::fe", "v")
+	n.Create(s)
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionTrue)
+	node := n.node("n1", "192.0.2.1")
+	n.Get(node)
+	key := kubeovnv1.ProviderKey("net1", kubeovnv1.ProviderSilentGateways)
+	report := func(value string) {
+		n.Change(node, func() { node.Annotations = map[string]string{key: value} })
+	}
+	report("other/10.30.0.254,lab/192.0.2.66,lab/text,lab,lab/10.30.0.254")
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionFalse, "gateway 10.30.0.254 does not answer; new pods wait on 1 nodes: n1")
+	n.Event(s, eventsv1.Event{Reason: kubeovnv1.ReasonGatewayNotAnswering, Note: "gateway 10.30.0.254 does not answer"})
+	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	report("lab/10.30.0.254,lab/fd00:30::fe")
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionFalse, "gateway 10.30.0.254,fd00:30::fe does not answer")
+	report("")
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionTrue)
+	report("lab/192.0.2.66") // not a gateway of the subnet
+	report("lab/fd00:30::fe")
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionFalse, "gateway fd00:30::fe does not answer")
+	n.Delete(node)
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionTrue)
+	n.Get(s)
+	n.Change(s, func() { s.Spec.DisableGatewayCheck = true })
+	n.Eventually(func() string {
+		if n.Get(s); apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionGatewayAnswers) != nil {
+			return "the condition of a subnet without the check exists"
+		}
+		return ""
+	})
 }
 
 func TestASubnetOfAConflictingVlanWaits(t *testing.T) {

@@ -32,7 +32,7 @@ func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	return used([]field{
 		{"provider", spec.Provider != "" && spec.Provider != kubeovnv1.ProviderOVN},
 		{"vlan in VPC " + spec.Vpc, spec.Vlan != "" && custom},
-		{"vlan without cidrBlock", spec.Vlan != "" && spec.CIDRBlock == ""},
+		{"vlan without cidrBlock (protocol Mac)", spec.Vlan != "" && spec.CIDRBlock == ""},
 		{"vlan with logicalGateway", spec.Vlan != "" && spec.LogicalGateway},
 	})
 }

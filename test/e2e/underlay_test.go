@@ -25,6 +25,7 @@ const (
 	underlayNamespace = "office"
 	underlayProvider  = "net1"
 	underlayVlan      = "office"
+	silentNamespace   = "silent"
 )
 
 // The sample's provider network is on eth2 of each node, which has no address, and its gateway is the lab's router.
@@ -119,6 +120,39 @@ var _ = Describe("an underlay subnet", Label("underlay"), Ordered, ContinueOnFai
 			g.Expect(pod.Annotations).To(HaveKeyWithValue(kubeovnv1.AnnotationVlanID.Key(), "30"))
 		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 	}, SpecTimeout(2*time.Minute))
+
+	It("starts pods when their gateway answers", func(ctx SpecContext) {
+		silent := subnet.DeepCopy()
+		silent.Name = "silent"
+		silent.Spec = kubeovnv1.SubnetSpec{
+			CIDRBlock: "172.29.0.0/24,fd00:172:29::/64", Gateway: "172.29.0.1,fd00:172:29::1", Vlan: "silent", Namespaces: []string{silentNamespace},
+		}
+		other := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "silent"}, Spec: kubeovnv1.VlanSpec{ID: 31, Provider: underlayProvider}}
+		makeNamespace(ctx, silentNamespace)
+		DeferCleanup(func(ctx SpecContext) {
+			removePods(ctx, silentNamespace)
+			deleteObjects(ctx, silent)
+			deleteObjects(ctx, other)
+			deleteNamespace(ctx, silentNamespace)
+		}, NodeTimeout(3*time.Minute))
+		Expect(suite.Objects.Create(ctx, other)).To(Succeed())
+		Expect(suite.Objects.Create(ctx, silent)).To(Succeed())
+		Eventually(inForce).WithContext(ctx).WithArguments("silent").WithTimeout(30 * time.Second).Should(BeTrue())
+		pod := cluster.Server(silentNamespace, "waits", suite.Workers[0])
+		Expect(suite.Objects.Create(ctx, pod)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(silent), silent)).To(Succeed())
+			g.Expect(silent.Status.Conditions).To(ContainElement(And(HaveField("Type", kubeovnv1.ConditionGatewayAnswers),
+				HaveField("Message", ContainSubstring("gateway 172.29.0.1,fd00:172:29::1 does not answer")))))
+		}).WithContext(ctx).WithTimeout(45 * time.Second).Should(Succeed())
+		base := silent.DeepCopy()
+		silent.Spec.DisableGatewayCheck = true
+		Expect(suite.Objects.Patch(ctx, silent, client.MergeFrom(base))).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+			g.Expect(cluster.Ready(pod)).To(BeTrue())
+		}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+	}, SpecTimeout(4*time.Minute))
 
 	It("stays while it is used, and gives the interface back", func(ctx SpecContext) {
 		Expect(suite.Objects.Delete(ctx, provider)).To(Succeed())

@@ -43,6 +43,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^(switches|changes)_test.go:`), "the operator replaces pods node by node"},
 	{regexp.MustCompile(`^pinger_test.go:`), "checks of a fault end at their timeouts, a port counts as unbound after 15 s, and pods start on every node"},
 	{regexp.MustCompile(`^service_objects_test.go:.*rolledOut`), "a Deployment replaces its pods one after another"},
+	{regexp.MustCompile(`^underlay_test.go:`), "an attempt to start a pod without a gateway takes 3 s, and nodes are reported every 10 s"},
 	{regexp.MustCompile(`^samples_test.go:`), "the pods and gateways of all samples start at the same time"},
 	{regexp.MustCompile(`^(alerts(_\w+)?|monitoring|prometheus)_test.go:`), "Prometheus scrapes every 8 s, and alerts have durations of their own"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},

@@ -1,0 +1,131 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package underlay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kiln-net/kiln/internal/nodetest"
+)
+
+var podMAC = net.HardwareAddr{2, 0, 0, 0x30, 0, 10}
+
+func TestHostsOfThePhysicalNetworkAreFound(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newPhysical(t)
+	p.addresses = map[int][]netip.Addr{0: addrs("10.30.0.254", "fd00:30::fe"), tag: addrs("10.37.0.254", "fd00:37::fe")}
+	own, ownInVLAN := addrs("10.30.0.10", "fd00:30::10"), addrs("10.37.0.10", "fd00:37::10")
+	for _, tt := range []struct {
+		name   string
+		look   Look
+		strict bool
+		holder string
+		silent []netip.Addr
+	}{
+		{name: "nothing to look for"},
+		{name: "free addresses", look: Look{Addresses: own, MAC: podMAC}},
+		{name: "an IPv4 address in use", look: Look{Addresses: addrs("10.30.0.254", "fd00:30::10"), MAC: podMAC}, holder: "10.30.0.254"},
+		{name: "an IPv6 address in use", look: Look{Addresses: addrs("10.30.0.10", "fd00:30::fe"), MAC: podMAC}, holder: "fd00:30::fe"},
+		{name: "an address that is the pod's", look: Look{Addresses: addrs("10.30.0.254"), MAC: hostMAC}},
+		{name: "addresses in use in another VLAN", look: Look{Addresses: addrs("10.37.0.254", "fd00:37::fe"), MAC: podMAC}},
+		{name: "an IPv4 address in use in the VLAN", look: Look{Tag: tag, Addresses: addrs("10.37.0.254"), MAC: podMAC}, holder: "10.37.0.254"},
+		{name: "an IPv6 address in use in the VLAN", look: Look{Tag: tag, Addresses: addrs("fd00:37::fe"), MAC: podMAC}, holder: "fd00:37::fe"},
+		{name: "gateways that answer", look: Look{Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::fe")}},
+		{name: "gateways that answer in the VLAN", look: Look{Tag: tag, Addresses: ownInVLAN, MAC: podMAC, Gateways: addrs("10.37.0.254", "fd00:37::fe")}},
+		{name: "gateways of a machine", look: Look{Gateways: addrs("10.30.0.254", "fd00:30::fe")}},
+		{
+			name: "a silent gateway of one family", look: Look{Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::1")},
+			silent: addrs("fd00:30::1"),
+		},
+		{name: "a gateway in another VLAN", look: Look{Tag: tag, Gateways: addrs("10.30.0.254")}, silent: addrs("10.30.0.254")},
+		{name: "gateways that answer senders with addresses", look: Look{Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::fe")}, strict: true},
+		{
+			name: "gateways that do not answer a machine without an address", look: Look{Gateways: addrs("10.30.0.254", "fd00:30::fe")}, strict: true,
+			silent: addrs("10.30.0.254", "fd00:30::fe"),
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p.mu.Lock()
+			p.strict, p.probes = tt.strict, nil
+			p.mu.Unlock()
+			n, look := &Neighbours{}, tt.look
+			look.Interface = uplink
+			holder, silent, err := n.Find(t.Context(), look)
+			must(t, err)
+			got := ""
+			if holder != nil {
+				got = holder.Address.String()
+			}
+			if got != tt.holder || !slices.Equal(silent, tt.silent) {
+				t.Errorf("holder %q, silent %v; want %q, %v", got, silent, tt.holder, tt.silent)
+			}
+			if len(n.listeners.byName) > 0 {
+				t.Error("the socket stays open")
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for _, probe := range p.probes {
+				if slices.Contains(look.Addresses, probe.address) && (probe.from.address.IsValid() || bytes.Equal(probe.from.mac, podMAC)) {
+					t.Errorf("the probe for the pod's address %s has the sender %v", probe.address, probe.from)
+				}
+			}
+		})
+	}
+}
+
+func TestAnInterfaceThatDoesNotExistIsAnError(t *testing.T) {
+	if _, _, err := (&Neighbours{}).Find(t.Context(), Look{Interface: "no-such-link", Gateways: addrs("10.30.0.254")}); err == nil {
+		t.Error("a gateway behind an interface that does not exist answers")
+	}
+}
+
+func TestPodsThatStartTogetherShareProbesOfTheirGateway(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	const pods = 250
+	p, gateway := newPhysical(t), netip.MustParseAddr("10.30.0.254")
+	p.addresses = map[int][]netip.Addr{0: {gateway, netip.MustParseAddr("10.30.1.7")}}
+	n := &Neighbours{}
+	start := func(i int) error {
+		address := netip.AddrFrom4([4]byte{10, 30, 1, byte(i)})
+		holder, silent, err := n.Find(t.Context(), Look{
+			Interface: uplink, Addresses: []netip.Addr{address}, MAC: net.HardwareAddr{2, 0, 0, 0x30, 1, byte(i)}, Gateways: []netip.Addr{gateway},
+		})
+		if conflict := holder != nil; err == nil && (conflict != (i == 7) || len(silent) > 0) {
+			err = fmt.Errorf("pod %d: holder %v, silent %v", i, holder, silent)
+		}
+		return err
+	}
+	all := errgroup.Group{}
+	for i := range pods {
+		all.Go(func() error { return start(i) })
+	}
+	must(t, errors.Join(all.Wait(), start(pods))) // the last one starts later
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	forGateway := 0
+	for _, probe := range p.probes {
+		if probe.address != gateway {
+			continue
+		}
+		if forGateway++; probe.from.mac[4] != 1 || probe.from.address.IsValid() {
+			t.Errorf("a probe of the gateway has the sender %v", probe.from)
+		}
+	}
+	t.Logf("%d pods: %d probes, %d of them for the gateway", pods+1, len(p.probes), forGateway)
+	if forGateway == 0 || forGateway > 3 {
+		t.Errorf("%d probes for the gateway", forGateway)
+	}
+}
