@@ -88,6 +88,8 @@ type bridgeSpec struct {
 	// uplink is the name of the port that is added; empty for none. portIDs are its external_ids.
 	uplink  string
 	portIDs map[string]string
+	// peer is the other end if the uplink is a patch port.
+	peer string
 	// former reports whether a port is a former uplink: a bridge with two uplinks would connect their networks.
 	former func(vswitch.Port) bool
 }
@@ -124,8 +126,12 @@ func (s bridgeSpec) change(ctx context.Context, db *client.Client, have bridge, 
 
 // port returns the rows of the uplink's port.
 func (s bridgeSpec) port() []model.Model {
+	link := &vswitch.Interface{UUID: "uplink_interface", Name: s.uplink}
+	if s.peer != "" {
+		link.Type, link.Options = "patch", map[string]string{"peer": s.peer}
+	}
 	return []model.Model{
-		&vswitch.Interface{UUID: "uplink_interface", Name: s.uplink},
+		link,
 		&vswitch.Port{UUID: "uplink_port", Name: s.uplink, Interfaces: []string{"uplink_interface"}, ExternalIDs: s.portIDs},
 	}
 }

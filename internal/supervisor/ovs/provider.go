@@ -152,6 +152,13 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 	if err != nil {
 		return 0, err
 	}
+	sharer, err := sharing(ctx, db)
+	if err != nil {
+		return 0, err
+	}
+	if q, found := requests[sharer]; found && p.sharesTunnels(q) {
+		users[q.Interface] = sharer
+	}
 	for _, provider := range slices.Sorted(maps.Keys(requests)) {
 		q := requests[provider]
 		user := users[q.Interface]

@@ -45,9 +45,6 @@ func (p *providers) conflict(ctx context.Context, db *client.Client, provider st
 		return failed(providerbridge.ReasonConflict, "another program uses the bridge %s: choose another name for the provider network", bridge)
 	case user != "":
 		return failed(providerbridge.ReasonConflict, "the provider network %s uses interface %s: choose another interface", user, q.Interface)
-	case !p.kernel() && q.Interface == p.options.TunnelInterface:
-		return failed(providerbridge.ReasonConflict, "interface %s carries the tunnels by the bridge %s: choose another interface for the provider network, "+
-			"or change spec.nodes.tunnelInterface of the OVNCluster", q.Interface, bridgeName)
 	}
 	return mappingConflict(ctx, db, provider)
 }

@@ -34,6 +34,12 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 		}
 		j = nil
 	}
+	if p.sharesTunnels(q) {
+		return p.share(ctx, db, provider, q)
+	}
+	if err := stopSharing(ctx, db, provider); err != nil {
+		return failure(err)
+	}
 	if j != nil && j.Phase == uplink.PhaseMoved {
 		return p.keep(ctx, db, provider, q)
 	}
@@ -190,15 +196,20 @@ func (p *providers) write(ctx context.Context, db *client.Client, provider strin
 	if err != nil {
 		return err
 	}
-	spec := bridgeSpec{
-		name: providerbridge.Bridge(provider), datapath: p.options.Datapath, hwaddr: link.Attrs().HardwareAddr.String(),
-		externalIDs: map[string]string{providerKey: provider}, portIDs: map[string]string{providerKey: provider},
-		former: func(port vswitch.Port) bool { return port.ExternalIDs[providerKey] != "" },
-	}
+	spec := p.spec(provider, link)
 	if attached {
 		spec.uplink = link.Attrs().Name
 	}
 	return spec.ensure(ctx, db, have)
+}
+
+// spec is the bridge of a provider network, without an uplink.
+func (p *providers) spec(provider string, link netlink.Link) bridgeSpec {
+	return bridgeSpec{
+		name: providerbridge.Bridge(provider), datapath: p.options.Datapath, hwaddr: link.Attrs().HardwareAddr.String(),
+		externalIDs: map[string]string{providerKey: provider}, portIDs: map[string]string{providerKey: provider},
+		former: func(port vswitch.Port) bool { return port.ExternalIDs[providerKey] != "" },
+	}
 }
 
 // shield keeps the node's own stack from answering what the bridge answers, in the userspace datapath.
@@ -271,7 +282,7 @@ func (p *providers) release(ctx context.Context, db *client.Client, provider, ca
 	delete(p.raised, bridge)
 	delete(p.refused, provider)
 	p.directory.Step.Before("delete bridge " + bridge)
-	if err := deleteBridge(ctx, db, bridge); err != nil {
+	if err := errors.Join(stopSharing(ctx, db, provider), deleteBridge(ctx, db, bridge)); err != nil {
 		return err
 	}
 	return p.directory.Remove(bridge)

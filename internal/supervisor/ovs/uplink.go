@@ -16,7 +16,6 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/uplink"
 )
 
@@ -71,7 +70,7 @@ func (u *tunnelBridge) reconcile(ctx context.Context, db *client.Client) (netip.
 	}
 	spec := bridgeSpec{
 		name: bridgeName, datapath: v1alpha1.DatapathUserspace, hwaddr: link.Attrs().HardwareAddr.String(), externalIDs: map[string]string{memoryKey: string(text)},
-		uplink: link.Attrs().Name, former: func(vswitch.Port) bool { return true },
+		uplink: link.Attrs().Name, former: isNoPatch,
 	}
 	if err := spec.ensure(ctx, db, have); err != nil {
 		return netip.Addr{}, err
