@@ -484,7 +484,7 @@ $(GOVULNCHECK):
 ##@ Benchmarks
 
 # BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets; services, policy, enforced (with NORTHD=on); or Go benchmarks of a
-# package: ipam, northbound, cni, sandbox.
+# package: ipam, northbound, cni, sandbox; or metrics: series and scrapes of the agent and the supervisors at 10,000 pods.
 # N: pods of the bursts; each burst adds to the previous ones (N=1000,5000). NORTHD: on, paused or both.
 BENCH ?= serial,burst,restart,delete
 N ?= 1000
@@ -502,7 +502,7 @@ BENCH_ARGS = -bench floor,$(BENCH) -n $(N) $(if $(LAYOUT),-layout $(LAYOUT)) $(B
 OLD_FLAGS ?=
 
 .PHONY: bench
-bench: $(if $(BENCH_PACKAGE),bench-package,bench-system) ## Measure against the floors of this machine (needs `make prepare`; docs/development/performance.md): make bench BENCH=burst N=5000
+bench: $(if $(filter metrics,$(BENCH)),bench-metrics,$(if $(BENCH_PACKAGE),bench-package,bench-system)) ## Measure against the floors of this machine (needs `make prepare`; docs/development/performance.md): make bench BENCH=burst N=5000
 
 .PHONY: bench-system
 bench-system:
@@ -513,6 +513,12 @@ bench-system:
 bench-package:
 	go test -c -o bin/$(BENCH).test $(BENCH_PACKAGE)
 	cd $(BENCH_PACKAGE) && taskset -c $$(($$(nproc --all) - 1)) $(CURDIR)/bin/$(BENCH).test -test.run '^$$' -test.bench . -test.benchmem $(if $(filter cni sandbox,$(BENCH)),-test.benchtime 200x) $(BENCH_FLAGS)
+
+.PHONY: bench-metrics
+bench-metrics:
+	mkdir -p bin && rm -f bin/scrapes.txt
+	KILN_SCRAPES=$(CURDIR)/bin/scrapes.txt go test -count=1 -timeout 30m -run TestSeriesDoNotGrowWithPods ./agent ./internal/supervisor/ovs
+	sort bin/scrapes.txt
 
 .PHONY: bench-compare
 bench-compare: ## Measure two git revisions in alternation: make bench-compare OLD=main NEW=HEAD
