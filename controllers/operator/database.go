@@ -130,6 +130,9 @@ func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database
 		}
 		reports[pod.Spec.NodeName] = report
 		r.versions.note(containerOf(pod), report.Versions)
+		if r.versions.noteLevel(containerOf(pod), report.Level) {
+			p.wakeAt(p.now) // optional operands depend on it
+		}
 	}
 	return reports, errors.Join(failures...)
 }

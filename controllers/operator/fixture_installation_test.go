@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
@@ -99,7 +98,9 @@ func (s *scenario) create(t *testing.T) {
 
 func (s *scenario) createCluster(t *testing.T) {
 	t.Helper()
-	if err := s.admin.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}); err != nil {
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	cluster.Spec.Pinger.Mode = v1alpha1.PingerDisabled // its pods would be one more workload to settle in each test
+	if err := s.admin.Create(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,7 +137,11 @@ func (s *scenario) installCreated(t *testing.T) {
 	s.startDatabase(t, render.Northbound, northboundID)
 	await(&appsv1.StatefulSet{}, render.SouthboundName)
 	s.startDatabase(t, render.Southbound, southboundID)
-	for _, w := range settled() {
+	workloads := settled()
+	if s.cluster(t).Spec.Pinger.Mode == v1alpha1.PingerEnabled {
+		workloads = append(workloads, settledWorkload{&appsv1.DaemonSet{}, render.PingerName, 2})
+	}
+	for _, w := range workloads {
 		await(w.object, w.name)
 		s.settle(t, w.object, w.pods)
 	}
@@ -155,7 +160,7 @@ func (s *scenario) complete(t *testing.T) bool {
 func (s *scenario) serveMember(db render.Database, id string) {
 	member := &fakeMember{status: leading(db, id)}
 	s.members[db.Flag] = member
-	s.world.members.serve(db.AdminPort, s.mount(db.Secret), adminapi.Handler(member, http.NotFoundHandler()))
+	s.world.members.serve(db.AdminPort, s.mount(db.Secret), member.handler())
 }
 
 // leading returns the report of a database's only member.

@@ -55,6 +55,9 @@ type pass struct {
 	oldKubernetes string
 	// advice is a recommendation that the condition Available reports while the cluster has no problem.
 	advice string
+	// images are those of the optional operands that depend on a level, and stopped are the ones that must not run.
+	images  map[string]string
+	stopped []string
 	// protection is the state of the admission policies.
 	protection protection
 	// notes are further reasons to wait, by component.

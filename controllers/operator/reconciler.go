@@ -93,6 +93,7 @@ var phases = []struct {
 	{"choose the data directory", (*Reconciler).chooseDirectory},
 	{"offer tunnels", (*Reconciler).offerTunnels},
 	{"plan replacements", (*Reconciler).planUpgrade},
+	{"stop what other versions do not have", (*Reconciler).stopUnsupported},
 	{"issue certificates", (*Reconciler).issueCertificates},
 	{"grant access", (*Reconciler).grantAccess},
 	{"apply admission policies", (*Reconciler).protect},

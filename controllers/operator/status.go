@@ -6,6 +6,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -35,7 +36,9 @@ type component struct {
 
 // components returns the components of this installation in the order of their start.
 func (p *pass) components() []string {
-	return render.Select(func(o render.Operand) bool { return !o.Hidden && (o.Runs == nil || o.Runs(&p.cluster.Spec)) })
+	return render.Select(func(o render.Operand) bool {
+		return !o.Hidden && (o.Runs == nil || o.Runs(&p.cluster.Spec) && !slices.Contains(p.stopped, o.Name))
+	})
 }
 
 // report computes the status at the end of a pass, writes it if it changed, and creates events for changed conditions.

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -57,6 +58,8 @@ type versions struct {
 
 	mu     sync.Mutex
 	cached map[containerKey]cachedVersion
+	// levels are the adminapi.Level of members.
+	levels map[containerKey]int
 }
 
 // cachedVersion is a cached answer. pending is set while the query runs. failed is the time of a failed query.
@@ -69,6 +72,7 @@ type cachedVersion struct {
 func newVersions(get func(context.Context, netip.AddrPort) (version.Programs, error)) *versions {
 	return &versions{
 		get: get, wake: make(chan event.GenericEvent, 1), slots: make(chan struct{}, versionQuestions), cached: map[containerKey]cachedVersion{},
+		levels: map[containerKey]int{},
 	}
 }
 
@@ -77,6 +81,23 @@ func (v *versions) note(key containerKey, programs version.Programs) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.cached[key] = cachedVersion{Programs: programs}
+}
+
+// noteLevel stores the level of a member and reports whether it was not known.
+func (v *versions) noteLevel(key containerKey, level int) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before, known := v.levels[key]
+	v.levels[key] = level
+	return !known || before != level
+}
+
+// level returns the level of a member; false if it has not reported yet.
+func (v *versions) level(key containerKey) (int, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	level, known := v.levels[key]
+	return level, known
 }
 
 // of returns the cached versions of a container and whether an answer is pending. It starts a query if there is none and
@@ -126,11 +147,9 @@ func (v *versions) forget(pods []corev1.Pod) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for key := range v.cached {
-		if !there[key] {
-			delete(v.cached, key)
-		}
-	}
+	gone := func(key containerKey) bool { return !there[key] }
+	maps.DeleteFunc(v.cached, func(key containerKey, _ cachedVersion) bool { return gone(key) })
+	maps.DeleteFunc(v.levels, func(key containerKey, _ int) bool { return gone(key) })
 }
 
 // versionsOf groups the pods of a component by their versions. The previous result stays while an answer is pending.

@@ -20,7 +20,9 @@ func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
 // runPinger does not wait for the pods: the network does not need them. While an upgrade replaces pods, the pods of the pinger stay, because pods get
 // no network from an agent that is replaced.
 func (r *Reconciler) runPinger(ctx context.Context, p *pass) error {
-	objects := render.PingerObjects(p.config)
+	config := p.config
+	config.Image = p.images[render.PingerName]
+	objects := render.PingerObjects(config)
 	p.keepPods(objects)
 	return r.apply(ctx, p, objects)
 }
@@ -28,7 +30,9 @@ func (r *Reconciler) runPinger(ctx context.Context, p *pass) error {
 // runSpeaker does not wait for the pods, which may not be able to reach their routers. While an upgrade replaces pods, those of the speaker stay, so
 // that a node is not without its routes while it is without its network.
 func (r *Reconciler) runSpeaker(ctx context.Context, p *pass) error {
-	objects := render.SpeakerObjects(p.config)
+	config := p.config
+	config.Image = p.images[render.SpeakerName]
+	objects := render.SpeakerObjects(config)
 	p.keepPods(objects)
 	return r.apply(ctx, p, objects)
 }

@@ -51,6 +51,10 @@ type Operand struct {
 	Runs func(*v1alpha1.OVNClusterSpec) bool
 	// OperatorImage is true if its pods run the operator's own image, so that upgrades and rollbacks do not change their version.
 	OperatorImage bool
+	// Level is the adminapi.Level without which it must not run: of its image, or of all members if it has the operator's image. Stop changes a
+	// spec so that it does not run.
+	Level int
+	Stop  func(*v1alpha1.OVNClusterSpec)
 	// Hidden is true if it has no row in the status.
 	Hidden bool
 	// Removal is its step when the OVNCluster is deleted; 0 for the workload of the removal itself.
@@ -96,11 +100,11 @@ var Operands = []Operand{
 		Stage: v1alpha1.StageNodes, VersionPort: agentHealthPort, Removal: StopWriters,
 	},
 	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Runs: hasBackups, Removal: StopDaemons},
-	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Runs: hasPinger, Removal: StopPods},
-	{Name: SpeakerName, Kind: "DaemonSet", Objects: SpeakerObjects, LabelsPods: true, Runs: hasSpeaker, Removal: StopPods},
+	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Runs: hasPinger, Level: 1, Stop: stopPinger, Removal: StopPods},
+	{Name: SpeakerName, Kind: "DaemonSet", Objects: SpeakerObjects, LabelsPods: true, Runs: hasSpeaker, Level: 1, Stop: stopSpeaker, Removal: StopPods},
 	{
 		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Runs: HasMonitor, OperatorImage: true,
-		Removal: StopWriters,
+		Level: 1, Stop: stopMonitor, Removal: StopWriters,
 	},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
 	{Name: CleanUpName, Kind: "DaemonSet", Objects: func(c Config) []Object { return []Object{CleanUp(c)} }, Hidden: true},
