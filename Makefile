@@ -155,6 +155,14 @@ attacks: images ## What a tenant with the role edit may try, in a new lab (needs
 	export ATTACKS=all; $(E2E) -test.timeout 30m -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+.PHONY: underlay-single-nic
+underlay-single-nic: images ## A provider network on the only interface of nodes, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
+	$(LAB) down
+	$(LAB_UP) --single-nic
+	$(LAB) load $(IMAGE_ARCHIVE)
+	$(E2E) -test.timeout 30m -ginkgo.label-filter=single-nic || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
 .PHONY: underlay
 underlay: images ## Subnets on a physical network, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
 	$(LAB) down
@@ -303,7 +311,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
 

@@ -26,7 +26,7 @@ func watchAllowed(ctx context.Context, from, to *corev1.Pod, port uint16) func(c
 	for _, a := range cluster.PodAddrs(to) {
 		dialers = append(dialers, startConnections(ctx, fromPod(from), netip.AddrPortFrom(a, port)))
 	}
-	open := startWatch(ctx, from, tcpTo(to, port))
+	open := startWatch(ctx, fromPod(from), tcpTo(to, port))
 	return func(ctx context.Context) {
 		GinkgoHelper()
 		for _, d := range dialers {

@@ -177,7 +177,7 @@ var _ = Describe("network policies", Ordered, func() {
 		}
 		var policies [][2]string
 		for i := range closing {
-			closing[i].watch = startWatch(ctx, closing[i].from, tcpTo(closing[i].to, 80))
+			closing[i].watch = startWatch(ctx, fromPod(closing[i].from), tcpTo(closing[i].to, 80))
 			policies = append(policies, closing[i].policy)
 		}
 		for _, np := range m.apply(ctx, policies) {

@@ -27,7 +27,7 @@ var bare map[string]string
 
 // nodeState prints the state of a node that Kiln may change, without the settings and common plugins that remain, and without
 // link-local addresses.
-const nodeState = `ip -o link show | cut -d: -f2
+const nodeState = `ip -o link show | awk '{print $2, $4, $5}'; ip neighbour show nud permanent | sort
 ip -o address show | grep -v -e fe80: | sed 's/ *valid_lft.*//; s/^[0-9]*: //'
 for f in -4 -6; do ip $f rule show; ip $f route show table all | grep -v -e fe80: -e ff00: -e anycast | sed 's/ expires [0-9]*sec//' | sort; done
 nft list tables

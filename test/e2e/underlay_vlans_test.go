@@ -216,7 +216,7 @@ func connectVLANs(ctx context.Context, provider *kubeovnv1.ProviderNetwork, vlan
 	Eventually(func(g Gomega) {
 		g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(provider), provider)).To(Succeed())
 		g.Expect(provider.Status.Ready).To(BeTrue(), "%+v", provider.Status)
-	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(3 * time.Minute).Should(Succeed())
 	for _, v := range vlans {
 		Eventually(inForce).WithContext(ctx).WithArguments(v.Name).WithTimeout(30 * time.Second).Should(BeTrue())
 	}

@@ -47,6 +47,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^samples_test.go:`), "the pods and gateways of all samples start at the same time"},
 	{regexp.MustCompile(`^(alerts(_\w+)?|monitoring|prometheus)_test.go:`), "Prometheus scrapes every 8 s, and alerts have durations of their own"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
+	{regexp.MustCompile(`^underlay_(single_test.go:|vlans_test.go:.*connectVLANs)`), "nodes are reported every 10 s, and interfaces with addresses move node by node"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }
 

@@ -121,7 +121,7 @@ type watched struct {
 // then flushes and rereads its copy of the kernel's routes, and for these milliseconds drops packets to and from tunnels
 // (docs/reference/components.md). A spec that expects no loss starts no pods on these nodes.
 type watch struct {
-	from  *corev1.Pod
+	from  origin
 	flows []*watched
 	done  bool
 	// resets allows connections through a Service to end. With the userspace datapath, conntrack is part of ovs-vswitchd, so a
@@ -147,7 +147,7 @@ func startFlows(ctx context.Context, p *pair) *watch {
 			&watched{name: "UDP through the Service, " + family, protocol: udp, target: front, service: true},
 		)
 	}
-	return startWatch(ctx, p.from, list)
+	return startWatch(ctx, fromPod(p.from), list)
 }
 
 // tcpTo returns connections to a pod in both families.
@@ -159,8 +159,8 @@ func tcpTo(to *corev1.Pod, port uint16) []*watched {
 	return list
 }
 
-// startWatch starts flows from a pod and waits until each has an answer.
-func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
+// startWatch starts flows and waits until each has an answer.
+func startWatch(ctx context.Context, from origin, list []*watched) *watch {
 	GinkgoHelper()
 	w := &watch{from: from, flows: list}
 	dir := fmt.Sprintf("/tmp/watch-%d", time.Now().UnixNano())
@@ -173,18 +173,18 @@ func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
 		}
 		script += fmt.Sprintf("setsid %s </dev/null >>%s 2>%[2]s.err & echo $! >%[2]s.pid\n", command, f.file)
 	}
-	_, err := suite.Cluster.Exec(ctx, w.from, "bash", "-c", script, "watch", exchange)
+	_, err := w.from(ctx, "bash", "-c", script, "watch", exchange)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) { // if the spec fails earlier
 		if !w.done {
-			_, _ = suite.Cluster.Exec(ctx, w.from, "sh", "-c", fmt.Sprintf("for f in %s/*.pid; do kill -- -$(cat $f); done", dir))
+			_, _ = w.from(ctx, "sh", "-c", fmt.Sprintf("for f in %s/*.pid; do kill -- -$(cat $f); done", dir))
 		}
 	}, NodeTimeout(time.Minute))
 	// A watch of flows that never ran would find no loss.
 	for _, f := range w.flows {
 		pattern := map[bool]string{true: "bytes from", false: "answered"}[f.protocol == icmp]
 		Eventually(func() error {
-			_, err := suite.Cluster.Exec(ctx, w.from, "grep", "-q", "-m1", pattern, f.file)
+			_, err := w.from(ctx, "grep", "-q", "-m1", pattern, f.file)
 			return err
 		}).WithContext(ctx).WithTimeout(20*time.Second).WithPolling(200*time.Millisecond).Should(Succeed(), "%s has an answer", f.name)
 	}
@@ -204,7 +204,7 @@ func (w *watch) end(ctx context.Context) flows {
 		switch err := w.read(ctx, f, now); {
 		case err != nil && w.resets && f.protocol == tcp && f.service:
 			AddReportEntry("reset", fmt.Sprintf("%s: %v", f.name, err))
-			connectsAtOnce(ctx, fromPod(w.from), f.target)
+			connectsAtOnce(ctx, w.from, f.target)
 			continue
 		case err != nil:
 			problems = append(problems, fmt.Sprintf("%s: %v", f.name, err))
@@ -224,7 +224,7 @@ func (w *watch) interrupt(ctx context.Context) {
 	for _, f := range w.flows {
 		stop += map[bool]string{true: "kill -INT $(cat " + f.file + ".pid)\n", false: "touch " + f.file + ".stop\n"}[f.protocol == icmp]
 	}
-	_, err := suite.Cluster.Exec(ctx, w.from, "sh", "-c", stop)
+	_, err := w.from(ctx, "sh", "-c", stop)
 	Expect(err).NotTo(HaveOccurred())
 }
 
@@ -235,7 +235,7 @@ func (w *watch) kill(ctx context.Context) {
 	for _, f := range w.flows {
 		script += "kill -- -$(cat " + f.file + ".pid) 2>/dev/null\n"
 	}
-	_, err := suite.Cluster.Exec(ctx, w.from, "sh", "-c", script+"true")
+	_, err := w.from(ctx, "sh", "-c", script+"true")
 	Expect(err).NotTo(HaveOccurred())
 	w.done = true
 }
@@ -243,7 +243,7 @@ func (w *watch) kill(ctx context.Context) {
 // read reads the record of a flow. It waits for retransmissions of TCP and the last answers.
 func (w *watch) read(ctx context.Context, f *watched, now time.Time) error {
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		out, err := suite.Cluster.Exec(ctx, w.from, "cat", f.file, f.file+".err")
+		out, err := w.from(ctx, "cat", f.file, f.file+".err")
 		if err != nil {
 			return err
 		}

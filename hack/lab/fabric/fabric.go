@@ -45,7 +45,7 @@ func Ensure(top topology.Topology) error {
 			return err
 		}
 	}
-	for _, c := range worldCables(top) {
+	for _, c := range worldCables() {
 		if err := c.ensure(top.KernelDatapath); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ type cable struct {
 	gateways  []netip.Addr // of default routes
 }
 
-func worldCables(top topology.Topology) []cable {
+func worldCables() []cable {
 	router := func(n topology.Network) cable {
 		return cable{bridge: n.Name, port: "router." + n.Name[:1], netns: Router, link: n.Name, addresses: n.Router()}
 	}
@@ -103,14 +103,11 @@ func worldCables(top topology.Topology) []cable {
 			addresses: v.Outside(), gateways: topology.Addrs(v.Router()),
 		})
 	}
-	if top.SingleNIC {
-		cables = append(cables, trunk())
-	}
-	return cables
+	return append(cables, trunk())
 }
 
 // trunk connects the switch with the bridge of the management network, which passes tagged packets unchanged: nodes reach the switch's
-// tagged VLANs by their only interface.
+// tagged VLANs also by eth0.
 func trunk() cable {
 	var tags []string
 	for _, v := range topology.VLANs {
@@ -126,7 +123,7 @@ func trunk() cable {
 
 // SwitchPorts returns the ports of the switch in a lab, each with its settings in Open vSwitch's table Port.
 func SwitchPorts(top topology.Topology) map[string][]string {
-	cables, ports := worldCables(top), map[string][]string{}
+	cables, ports := worldCables(), map[string][]string{}
 	for _, n := range top.Nodes() {
 		cables = append(cables, nodeCables(n, top.SingleNIC)...)
 	}

@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"path/filepath"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
@@ -26,10 +29,13 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 	}
 	outside := wire(t)
 	inside := must(netlink.NewHandleAt(outside))
-	try(t, inside.AddrAdd(must(inside.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("10.0.0.2/24"))}))
+	peer := must(inside.LinkByName("peer"))
+	for _, a := range prefixes("10.0.0.2/24", "fd00::2/64") {
+		try(t, inside.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD}))
+	}
 	c := startCentral(t)
 	o := nodeOptions(t, c)
-	background(t, func(ctx context.Context) error { return Run(ctx, o) })
+	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	healthy(t, o.HealthAddress)
 	pod := logicalPort(t, o, c, "a", "10.0.0.1/24")
 	command(t, "usr/bin/ovn-nbctl", northbound(c), "lsp-add", "s", "wire", "--", "lsp-set-type", "wire", "localnet",
@@ -44,9 +50,22 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 		return providerbridge.Request{Interface: "eth1", Attempt: attempt}
 	}
 	p.request(t, running, map[string]providerbridge.Request{"net2": network("1")})
-	connected := func(pod netns.NsHandle) func() error { return func() error { return pingFrom(pod, "10.0.0.2") } }
-	supervisortest.Eventually(t, "the port reaches a host", connected(pod))
+	connected := func() error {
+		return errors.Join(pingFrom(pod, "10.0.0.2"), discover(pod, "fd00::2", peer.Attrs().HardwareAddr))
+	}
+	podHandle := must(netlink.NewHandleAt(pod))
+	try(t, podHandle.AddrAdd(must(podHandle.LinkByName("a_c")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd00::1/64")), Flags: unix.IFA_F_NODAD}))
+	supervisortest.Eventually(t, "the port reaches a host", connected)
 	try(t, reached())
+
+	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
+		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
+		supervisortest.Eventually(t, "node and port are connected", func() error { return errors.Join(reached(), connected()) })
+	})
+	try(t, stop())
+	o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
+	stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
+	supervisortest.Eventually(t, "node and port are connected after a restart", func() error { return errors.Join(reached(), connected()) })
 
 	t.Run("another provider network does not get the interface", func(t *testing.T) {
 		p.request(t, running, map[string]providerbridge.Request{"net1": network("1"), "net2": network("2")})
@@ -58,7 +77,7 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 			}
 			return err
 		})
-		try(t, connected(pod)())
+		try(t, connected())
 	})
 	t.Run("after its removal, the node is reached and the port is not", func(t *testing.T) {
 		p.request(t, running, nil)
@@ -68,7 +87,7 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 			}
 			return nil
 		})
-		if connected(pod)() == nil {
+		if pingFrom(pod, "10.0.0.2") == nil {
 			t.Error("the port reaches a host")
 		}
 		db := p.database(t, running)
@@ -77,5 +96,38 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 			t.Errorf("ports of %s: %v", bridgeName, tunnels.ports)
 		}
 		try(t, reached())
+	})
+	t.Run("after Kiln was removed without the removal of the provider network", func(t *testing.T) {
+		p.request(t, running, map[string]providerbridge.Request{"net2": network("3")})
+		supervisortest.Eventually(t, "the port reaches a host", connected)
+		try(t, stop())
+		try(t, CleanUp(t.Context(), o))
+		supervisortest.Eventually(t, "the node is reached", func() error { return pingFrom(outside, "192.0.2.1") })
+		for _, name := range []string{bridgeName, "br-net2"} {
+			if link, err := uplink.Link(name); link != nil || err != nil {
+				t.Errorf("interface %s is left (%v)", name, err)
+			}
+		}
+	})
+}
+
+// discover returns an error unless neighbour discovery in a namespace finds an address at a MAC address.
+func discover(in netns.NsHandle, address string, mac net.HardwareAddr) error {
+	return within(in, func() error {
+		conn, err := net.Dial("udp6", net.JoinHostPort(address, "9"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		neighbours, err := netlink.NeighList(0, netlink.FAMILY_V6)
+		for _, n := range neighbours {
+			if n.IP.String() == address && n.HardwareAddr.String() == mac.String() {
+				return nil
+			}
+		}
+		return errors.Join(fmt.Errorf("%s is not found: %v", address, neighbours), err)
 	})
 }

@@ -1,0 +1,151 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	watching "k8s.io/apimachinery/pkg/watch"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/hack/lab/topology"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+// singleNIC is the label of specs for a lab whose nodes have eth0 only: `make underlay-single-nic`.
+const singleNIC = "single-nic"
+
+// The interface has the addresses of the kubelet, the default routes and the tunnels, and two VLANs.
+var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Ordered, ContinueOnFailure, func() {
+	first, second := topology.VLANs[1], topology.VLANs[2]
+	provider := &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}}
+
+	It("stay reachable while a provider network gets and loses the interface, whose VLANs connect pods", func(ctx SpecContext) {
+		Expect(suite.Lab.SingleNIC()).To(BeTrue(), "make underlay-single-nic brings such a lab up")
+		before := map[string]string{}
+		for _, n := range suite.Lab.Nodes() {
+			before[n.Name] = uplinkState(ctx, n.Name, "br-phy")
+		}
+		provider.Spec.DefaultInterface = "eth0"
+		nodes := watchNodes(ctx)
+		connectVLANs(ctx, provider, first, second)
+		nodes.expectReached(ctx)
+		here, there, other := serve(ctx, first.Name, "here", 0), serve(ctx, first.Name, "there", 1), serve(ctx, second.Name, "other", 0)
+		expectVLANs(ctx, here, there, other)
+		expectServices(ctx, there, here, other)
+		removePods(ctx, first.Name)
+		removePods(ctx, second.Name)
+		nodes = watchNodes(ctx)
+		disconnectVLANs(ctx, provider, first, second)
+		nodes.expectReached(ctx)
+		for node, state := range before {
+			Eventually(uplinkState).WithContext(ctx).WithArguments(node, "br-phy").WithTimeout(30*time.Second).Should(Equal(state), node)
+		}
+	}, SpecTimeout(10*time.Minute))
+
+	DescribeTable("connect pods again after a kill", Label(disruptive), func(ctx SpecContext, daemon string) {
+		kill := func() { Expect(suite.kill(ctx, daemonOf(ctx, daemon, suite.Workers[0]))).To(Succeed()) }
+		network := func() {
+			*provider = kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth0"}}
+			connectVLANs(ctx, provider, first, second)
+		}
+		network()
+		kill() // while the provider network is removed
+		disconnectVLANs(ctx, provider, first, second)
+		kill() // while it is made
+		network()
+		here, there, other := serve(ctx, first.Name, "here", 0), serve(ctx, first.Name, "there", 1), serve(ctx, second.Name, "other", 0)
+		expectVLANs(ctx, here, there, other)
+		watchNodes(ctx).expectReached(ctx)
+	},
+		Entry("of kiln ovs", "ovs-ovn", SpecTimeout(10*time.Minute)),
+		Entry("of the agent", "kube-ovn-cni", SpecTimeout(10*time.Minute)),
+	)
+
+	It("get addresses, routes, MTU and neighbours back when Kiln is removed", Label(disruptive), func(ctx SpecContext) {
+		remove(ctx)
+		for node, state := range nodeStates(ctx) {
+			Expect(state).To(Equal(bare[node]), node)
+		}
+	}, SpecTimeout(5*time.Minute))
+})
+
+// daemonOf returns the pod of a DaemonSet on a node.
+func daemonOf(ctx context.Context, daemon, node string) (pod *corev1.Pod) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		pods, err := suite.Cluster.PodsOf(ctx, daemon)
+		g.Expect(err).NotTo(HaveOccurred())
+		i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node && cluster.Ready(&p) })
+		g.Expect(i).NotTo(Equal(-1))
+		pod = &pods[i]
+	}).WithContext(ctx).WithTimeout(2 * time.Minute).Should(Succeed())
+	return pod
+}
+
+// flowPort is the port of the servers on nodes to which watchNodes connects.
+const flowPort = 9099
+
+// longestMove is the longest gap of a flow to a node while its interface becomes part of a provider network.
+const longestMove = time.Second
+
+// nodesWatch are flows from the outside host to all nodes, and watches of the API.
+type nodesWatch struct {
+	flows *watch
+	api   watching.Interface
+}
+
+// watchNodes starts pings and TCP connections to the nodes in both families, and a watch of the nodes' Leases.
+func watchNodes(ctx context.Context) *nodesWatch {
+	GinkgoHelper()
+	var list []*watched
+	for _, n := range suite.Lab.Nodes() {
+		exec(ctx, n.Name, "sh", "-c", fmt.Sprintf("pidof -q agnhost && pgrep -f http-port=%d >/dev/null || setsid agnhost netexec --http-port=%[1]d --udp-port=-1 </dev/null >/dev/null 2>&1 &", flowPort))
+		for _, a := range n.Addresses() {
+			list = append(list, &watched{name: fmt.Sprintf("ping to %s, %s", n.Name, a), protocol: icmp, target: netip.AddrPortFrom(a, 0)},
+				&watched{name: fmt.Sprintf("TCP to %s, %s", n.Name, a), protocol: tcp, target: netip.AddrPortFrom(a, flowPort)})
+		}
+	}
+	for _, f := range list {
+		if f.protocol == tcp {
+			answerOf(ctx, fromOutside, f.target)
+		}
+	}
+	api, err := suite.Cluster.CoordinationV1().Leases("kube-node-lease").Watch(context.WithoutCancel(ctx), metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(api.Stop)
+	return &nodesWatch{flows: startWatch(ctx, fromOutside, list), api: api}
+}
+
+// expectReached ends the flows, reports what they lost, and expects that no connection and no watch ended and no gap was long.
+func (w *nodesWatch) expectReached(ctx context.Context) {
+	GinkgoHelper()
+	seen := w.flows.end(ctx)
+	Expect(seen.ofTCP().losses()).To(BeEmpty())
+	Expect(seen.gapsLongerThan(bound(longestMove))).To(BeEmpty())
+	waiting := map[string]bool{}
+	for _, n := range suite.Lab.Nodes() {
+		waiting[n.Name] = true
+	}
+	for begun := time.Now(); len(waiting) > 0; { // each kubelet renews its Lease every 10 s
+		select {
+		case e, open := <-w.api.ResultChan():
+			Expect(open).To(BeTrue(), "the watch of the API has ended")
+			if lease, ok := e.Object.(*coordinationv1.Lease); ok && lease.Spec.RenewTime.After(begun) {
+				delete(waiting, lease.Name)
+			}
+		case <-ctx.Done():
+			Fail(fmt.Sprintf("the watch of the API has no new Lease of %v", waiting))
+		}
+	}
+}
