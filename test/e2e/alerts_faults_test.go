@@ -116,7 +116,7 @@ var alertFaults = [][]alertFault{
 		},
 	},
 	{
-		{name: "the northbound database answers only every 15 s", begin: slowNorthbound, fires: []string{"KubeOvnOvsdbSlowRequest", "KilnPodNetworkSlow"}},
+		{name: "the northbound database keeps stopping for 15 s", begin: slowNorthbound, fires: []string{"KubeOvnOvsdbSlowRequest", "KilnPodNetworkSlow"}},
 	},
 }
 
@@ -306,11 +306,11 @@ func stallNorthbound(ctx context.Context) func(context.Context) {
 // northboundServer finds the process of a member.
 var northboundServer = fmt.Sprintf("pgrep -f '^[^ ]*ovsdb-server .*/%s[.]'", strings.TrimSuffix(trialDatabases[0].file, ".db"))
 
-// slowNorthbound lets the only member of the northbound database answer for two of each 15 seconds, while pods are created.
+// slowNorthbound stops the only member of the northbound database for 15 of each 17 seconds, while pods are created.
 func slowNorthbound(ctx context.Context) func(context.Context) {
 	GinkgoHelper()
 	pid := strings.TrimSpace(exec(ctx, controlPlane(), "sh", "-c", northboundServer))
-	release := background(ctx, controlPlane(), fmt.Sprintf("kill -STOP %s; sleep 13; kill -CONT %[1]s; sleep 2", pid), "kill -CONT "+pid+" || true")
+	release := background(ctx, controlPlane(), fmt.Sprintf("kill -STOP %s; sleep 15; kill -CONT %[1]s; sleep 2", pid), "kill -CONT "+pid+" || true")
 	creation, enough := context.WithCancel(context.WithoutCancel(ctx))
 	var done sync.WaitGroup
 	pods := suite.Cluster.CoreV1().Pods(alertsNamespace)
@@ -322,7 +322,7 @@ func slowNorthbound(ctx context.Context) func(context.Context) {
 	}
 	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
 	done.Go(func() {
-		for i := 0; pause(creation, 2*time.Second) == nil; i++ {
+		for i := 0; pause(creation, 4*time.Second) == nil; i++ {
 			_, _ = pods.Create(creation, cluster.Server(alertsNamespace, fmt.Sprintf("slow-%d", i), suite.Workers[i%2]), metav1.CreateOptions{})
 		}
 	})
