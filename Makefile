@@ -297,7 +297,7 @@ alerts: images ## Each alert that a fault of the lab can cause fires and resolve
 # it compares nodes with their state before Kiln was installed.
 KERNEL_GROUPS := removal main services rules policies policykinds vpcs transit subnets gateways tenants restarts members
 files-main := main churn kubectlko badinput sctp levels metrics samples pinger
-files-services := service vip switches
+files-services := service loadbalancer vip switches
 files-rules := lbrule routerlbrule
 files-policies := policy
 files-policykinds := policy_cluster securitygroup security

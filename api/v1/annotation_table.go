@@ -104,7 +104,8 @@ var annotationTable = []annotationEntry{
 
 	{name: AnnotationLogicalRouter, on: OnService, role: RoleRequest, check: valid(parseName)},
 	{name: AnnotationVpc, on: OnService, role: RoleResult},
-	{name: AnnotationBGP, on: OnService, role: RoleRequest}, // the speaker checks it: another annotation of the Service stays in effect
+	{name: AnnotationBGP, on: OnService, role: RoleRequest},       // the speaker checks it: another annotation of the Service stays in effect
+	{name: AnnotationIPAddress, on: OnService, role: RoleRequest}, // the controller of pools checks it
 	{name: AnnotationBGP, on: OnSubnet, role: RoleRequest},
 
 	{name: AnnotationLogicalRouter, on: OnSwitchLBRule, role: RoleRequest},

@@ -4,6 +4,7 @@
 package v1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -33,6 +34,9 @@ const (
 	// ConditionEndpointsChecked exists on SwitchLBRules and RouterLBRules whose health checks are not turned off: OVN checks every endpoint
 	// and skips unhealthy ones.
 	ConditionEndpointsChecked = "EndpointsChecked"
+	// ConditionAddressAssigned exists on Services of type LoadBalancer with a class of OVNCluster.spec.services.loadBalancerPools. It is False while a
+	// Service has no address of its pool, or keeps one that the pool would not assign.
+	ConditionAddressAssigned = "kubeovn.io/AddressAssigned"
 )
 
 // Reasons of conditions. The package validation has more, for problems of a spec.
@@ -88,6 +92,8 @@ func ConditionsOf(object runtime.Object) []metav1.Condition {
 		return o.Status.Conditions
 	case *ProviderNetwork:
 		return o.Status.OwnConditions()
+	case *corev1.Service:
+		return o.Status.Conditions
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ const (
 	DefaultBFDInterval    = 300 * time.Millisecond
 	DefaultRestartTime    = 90 * time.Second
 	DefaultMaxReceived    = 1000
+	DefaultMaxPrefixes    = 100
 	DefaultBGPPort        = 179
 	DefaultPasswordKey    = "password"
 	DefaultBFDMultiplier  = 3
@@ -90,7 +91,13 @@ type Speaker struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`
 	Namespaces []string `json:"namespaces,omitempty"`
-	Workload   `json:",inline"`
+	// maxPrefixesPerNamespace is how many prefixes the annotations of the pods and Services of a namespace may announce. By default 100. Objects beyond it, the
+	// youngest, are not announced. Addresses that an annotation of a Subnet or a pool of load balancers announces do not count.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	MaxPrefixesPerNamespace int32 `json:"maxPrefixesPerNamespace,omitempty"`
+	Workload                `json:",inline"`
 	// logLevel is the verbosity of kube-ovn-speaker; 0 is info, 1 adds decisions.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -54,6 +54,15 @@ func Main(m *testing.M, allowed ...eventually.Allowed) {
 	}, allowed...))
 }
 
+// MainDualStack is Main with an API server that assigns ClusterIPs of both families.
+func MainDualStack(m *testing.M) {
+	serviceCIDRs = "10.0.0.0/24,fd00:10::/112"
+	Main(m)
+}
+
+// serviceCIDRs is --service-cluster-ip-range of the API server; empty for its default.
+var serviceCIDRs string
+
 // MainWithAllKinds is Main with every CRD; it takes longer.
 func MainWithAllKinds(m *testing.M) { os.Exit(run(m, nil)) }
 
@@ -75,6 +84,9 @@ func run(m *testing.M, resources []string, allowed ...eventually.Allowed) int {
 	// Otherwise the API server writes the endpoints of its own Service again, up to ten seconds after a test has deleted them, during
 	// another test.
 	flags.Set("endpoint-reconciler-type", "none")
+	if serviceCIDRs != "" {
+		flags.Set("service-cluster-ip-range", serviceCIDRs)
+	}
 	if config, err = server.Start(); err != nil {
 		fmt.Fprintf(os.Stderr, "start the API server: %v\n", err)
 		return 1

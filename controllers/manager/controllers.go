@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/gateway"
 	"github.com/kiln-net/kiln/controllers/ippool"
 	"github.com/kiln-net/kiln/controllers/lbrule"
+	"github.com/kiln-net/kiln/controllers/loadbalancer"
 	"github.com/kiln-net/kiln/controllers/namespace"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/ovneip"
@@ -90,9 +91,13 @@ func (p *process) derived() ([]controller, error) {
 		Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate,
 		Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs, Defaults: p.defaults(),
 	}
+	p.balancers = &loadbalancer.Reconciler{
+		Client: s.Client, Pools: &p.pools, Networks: s.Networks, Services: s.Services, ServiceCIDRs: serviceCIDRs, Recorder: s.Recorder, Gate: s.Gate,
+	}
 	return []controller{
 		vpcs,
 		p.subnets,
+		p.balancers,
 		&underlay.VlanReconciler{Client: s.Client, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate},
 		&underlay.ProviderReconciler{Client: s.Client, Recorder: s.Recorder, Gate: s.Gate},
 		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},

@@ -34,6 +34,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/loadbalancer"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/policy"
@@ -115,7 +116,10 @@ type process struct {
 	eips     *ovneip.Reconciler
 	policies *policy.Reconciler
 	services *service.Reconciler
-	session  atomic.Pointer[ovsdbclient.Session]
+	// pools are the addresses for Services that balancers assigns.
+	pools     loadbalancer.Pools
+	balancers *loadbalancer.Reconciler
+	session   atomic.Pointer[ovsdbclient.Session]
 }
 
 // Run runs the controllers until ctx ends. It returns an error if the process cannot start, or must end because another one leads or the northbound
@@ -223,7 +227,10 @@ func (p *process) run(ctx context.Context) error {
 	if err := p.warm(ctx); err != nil {
 		return err
 	}
-	members, err := watchMembers(ctx, p.config, p.options.Observe)
+	members, err := watchMembers(ctx, p.config, func(cluster *v1alpha1.OVNCluster) {
+		p.pools.Set(&cluster.Spec)
+		p.options.Observe(cluster)
+	})
 	if err != nil {
 		return err
 	}
@@ -285,6 +292,9 @@ func (p *process) lead(ctx context.Context, session *ovsdbclient.Session, engine
 	}
 	if err := p.eips.Restore(ctx); err != nil {
 		return fmt.Errorf("restore the addresses of OvnEips: %w", err)
+	}
+	if err := p.balancers.Restore(ctx); err != nil {
+		return fmt.Errorf("restore the addresses of load balancers: %w", err)
 	}
 	p.shared.Gate.Open()
 	p.log.Info("leading")

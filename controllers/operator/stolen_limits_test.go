@@ -22,11 +22,12 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// shop is a Service of a user, open a Service with an external IP, and ofRule a Service of a SwitchLBRule.
+// shop is a Service of a user, open a Service with an external IP, balanced a load balancer with a class, and ofRule a Service of a SwitchLBRule.
 const (
-	shop   = "shop"
-	open   = "open"
-	ofRule = "slr-rule"
+	shop     = "shop"
+	open     = "open"
+	ofRule   = "slr-rule"
+	balanced = "balanced"
 )
 
 // service returns a Service in the tenant's namespace. If its name is ofRule, a rule owns it.
@@ -50,6 +51,9 @@ func (w *tenancy) makeRules(t *testing.T) {
 	withAddress := w.service(open)
 	withAddress.Spec.ExternalIPs = []string{"192.0.2.1"}
 	w.make(t, withAddress)
+	withClass := w.service(balanced)
+	withClass.Spec.Type, withClass.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new("example.com/public")
+	w.make(t, withClass)
 	for _, kind := range []string{"Subnet", "Vpc", "IPPool", "OvnEip"} {
 		w.make(t, network(kind))
 	}
@@ -93,6 +97,13 @@ func change(o client.Object, patch string) write {
 	}
 }
 
+// statusOf patches the status of an object.
+func statusOf(o client.Object, patch string) write {
+	return func(ctx context.Context, c client.Client) error {
+		return c.Status().Patch(ctx, o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(`{"status":`+patch+`}`)))
+	}
+}
+
 func remove(o client.Object) write {
 	return func(ctx context.Context, c client.Client) error {
 		return c.Delete(ctx, o.DeepCopyObject().(client.Object))
@@ -106,6 +117,10 @@ func (w *tenancy) servicesOfOthers() []trial {
 	another.Name, forged.Name = "slr-another", "forged"
 	const rule = `{"apiVersion":"kubeovn.io/v1","kind":"SwitchLBRule","name":"a","uid":"1","controller":true}`
 	const external = `{"spec":{"externalIPs":["192.0.2.1"]}}`
+	const addressed = `{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}`
+	conditioned := func(condition string) string {
+		return `{"conditions":[{"type":"` + condition + `","status":"True","reason":"A","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`
+	}
 	exposed := w.service("exposed")
 	exposed.Spec.ExternalIPs = []string{"192.0.2.1"}
 	const relabelled = `{"metadata":{"labels":{"` + discoveryv1.LabelServiceName + `":"` + shop + `"}}}`
@@ -128,6 +143,11 @@ func (w *tenancy) servicesOfOthers() []trial {
 		{"another annotation of a Service", asController, change(w.service(shop), annotate(kubeovnv1.AnnotationLogicalRouter, "blue")), services},
 		{"another label of a Service", asController, change(w.service(shop), label("a", "b")), services},
 		{"the end of a Service", asController, remove(w.service(shop)), services},
+		{"an address of a load balancer", asController, statusOf(w.service(balanced), addressed), ""},
+		{"an address of another load balancer", asController, statusOf(w.service(shop), addressed), services},
+		{"the condition of a Service", asController, statusOf(w.service(shop), conditioned(kubeovnv1.ConditionAddressAssigned)), ""},
+		{"another condition of a Service", asController, statusOf(w.service(shop), conditioned("Ready")), services},
+		{"an address of a load balancer by a tenant", asTenant, statusOf(w.service(balanced), addressed), "forbidden"},
 		{"endpoints of a rule", asController, w.create(slice(w.namespace, "rlr-rule")), ""},
 		{"the end of a rule's endpoints", asController, remove(slice(w.namespace, ofRule)), ""},
 		{"endpoints of a Service", asController, w.create(slice(w.namespace, "store")), slices},

@@ -40,6 +40,7 @@ var mayWrite = map[string][]grant{
 	render.MonitorName: {}, // it reads
 	render.SpeakerName: {
 		{"patch pods/status @own", "the condition of its own pod: kiln-speaker-pods"},
+		{"create,patch events.events.k8s.io", "on pods and Services beyond the limit of prefixes; a patch counts repetitions"},
 	},
 	render.AgentName: {
 		{"patch nodes/status", "two conditions, and reports about ProviderNetworks, of its own node: kiln-node-status"},
@@ -53,6 +54,7 @@ var mayWrite = map[string][]grant{
 		{"patch nodes", "annotations: kiln-controller-metadata"},
 		{"patch namespaces", "annotations: kiln-controller-metadata"},
 		{"create,patch,delete services", "Services of load balancer rules, and the VPC of other Services: kiln-controller-services"},
+		{"patch services/status", "addresses and the condition of Services of type LoadBalancer with a class: kiln-controller-services"},
 		{"create,patch,delete endpointslices.discovery.k8s.io", "slices of load balancer rules with endpoints: kiln-controller-slices"},
 		{"create,patch events.events.k8s.io", "on objects of all namespaces; a patch counts repetitions"},
 		{"create,patch vpcs.kubeovn.io", "the default Vpc; finalizers: kiln-controller-finalizers"},

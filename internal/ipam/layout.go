@@ -6,7 +6,6 @@ package ipam
 import (
 	"errors"
 	"fmt"
-	"math/big"
 	"net/netip"
 	"slices"
 
@@ -104,7 +103,7 @@ func (s *spans) allow(exclude []ipfamily.Range) {
 	}
 	slices.SortFunc(out, func(a, b ipfamily.Range) int { return a.From.Compare(b.From) })
 	s.allowed = subtract(s.usable, out)
-	s.size = count(s.allowed)
+	s.size = ipfamily.Count(s.allowed)
 }
 
 // divide computes parts, split and partOf. An address in several pools belongs to the first.
@@ -118,11 +117,11 @@ func (s *spans) divide(pools []Pool) {
 	for _, pool := range pools {
 		ranges := sorted(pool.Ranges)
 		p := part{name: pool.Name, allowed: intersect(rest, ranges), hasFamily: s.namedBy(ranges)}
-		p.size = count(p.allowed)
+		p.size = ipfamily.Count(p.allowed)
 		rest = subtractAll(rest, p.allowed)
 		s.parts = append(s.parts, p)
 	}
-	s.parts[0] = part{allowed: rest, size: count(rest)}
+	s.parts[0] = part{allowed: rest, size: ipfamily.Count(rest)}
 	type owned struct {
 		ipfamily.Range
 		part int32
@@ -219,17 +218,6 @@ func subtract(whole ipfamily.Range, holes []ipfamily.Range) []ipfamily.Range {
 		from = hole.To.Next()
 	}
 	return append(left, ipfamily.Range{From: from, To: whole.To})
-}
-
-// count returns the number of addresses, exact up to 2^53.
-func count(ranges []ipfamily.Range) float64 {
-	total := new(big.Int)
-	for _, r := range ranges {
-		from, to := new(big.Int).SetBytes(r.From.AsSlice()), new(big.Int).SetBytes(r.To.AsSlice())
-		total.Add(total, to.Sub(to, from)).Add(total, big.NewInt(1))
-	}
-	f, _ := new(big.Float).SetInt(total).Float64()
-	return f
 }
 
 // nowhere is the part of addresses that are allocated only on explicit request.

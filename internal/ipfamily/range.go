@@ -5,6 +5,7 @@ package ipfamily
 
 import (
 	"fmt"
+	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -71,6 +72,17 @@ func ParseRanges(list []string) ([]Range, error) {
 		ranges = append(ranges, r)
 	}
 	return ranges, nil
+}
+
+// Count returns the number of addresses, exact up to 2^53.
+func Count(ranges []Range) float64 {
+	total := new(big.Int)
+	for _, r := range ranges {
+		from, to := new(big.Int).SetBytes(r.From.AsSlice()), new(big.Int).SetBytes(r.To.AsSlice())
+		total.Add(total, to.Sub(to, from)).Add(total, big.NewInt(1))
+	}
+	f, _ := new(big.Float).SetInt(total).Float64()
+	return f
 }
 
 // LastAddr returns the last address of a prefix: for IPv4 the broadcast address.

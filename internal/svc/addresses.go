@@ -23,7 +23,12 @@ func ClusterIPs(s *corev1.Service) []netip.Addr { return addresses(s.Spec.Cluste
 // RequestedAddresses returns the addresses that a Service requests: its externalIPs, and the addresses of its load balancer. Several
 // Services can request the same one.
 func RequestedAddresses(s *corev1.Service) []netip.Addr {
-	texts := slices.Clone(s.Spec.ExternalIPs)
+	return unique(append(addresses(s.Spec.ExternalIPs), LoadBalancerAddresses(s)...))
+}
+
+// LoadBalancerAddresses returns the addresses of a Service's load balancer that nodes serve.
+func LoadBalancerAddresses(s *corev1.Service) []netip.Addr {
+	var texts []string
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
 		if ingress.IPMode == nil || *ingress.IPMode == corev1.LoadBalancerIPModeVIP {
 			texts = append(texts, ingress.IP)

@@ -84,6 +84,7 @@ func accesses(patchPods, reviews bool) []access {
 				rule("", read, "pods", "nodes", "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("kubeovn.io", read, "subnets"),
+				writeEvents, // on objects beyond the limit of prefixes
 			},
 			own: []rbacv1.PolicyRule{rule("", []string{"patch"}, "pods/status")}, // the condition of its own pod
 		},
@@ -123,6 +124,7 @@ func controllerAccess(podWrites []string) access {
 			rule(podNetworksGroup, []string{externalIPsVerb}, externalIPsResource), // Services of rules
 			rule("", []string{"get", "list", "watch", "patch"}, "nodes", "namespaces"),
 			rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // each rule has one
+			rule("", []string{"patch"}, "services/status"),                                                         // addresses of load balancers
 			rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // for RouterLBRules
 			rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
 			rule("policy.networking.k8s.io", read, policyKinds...),

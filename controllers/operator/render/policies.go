@@ -334,10 +334,14 @@ func statusBeforeAndAfter() []admissionv1.Variable {
 	}
 }
 
-// onlyConditionsDiffer is true if the variables of statusBeforeAndAfter differ only in conditions of these types.
-func onlyConditionsDiffer(types []string) string {
+// onlyConditionsDiffer is true if the variables of statusBeforeAndAfter differ only in conditions of these types, and in other fields of the status.
+func onlyConditionsDiffer(types []string, fields ...string) string {
 	own := "c.type in " + celList(types)
-	return onlyDiffer("statusBefore", "statusAfter", "k == 'conditions'") +
+	allowed := "k == 'conditions'"
+	for _, field := range fields {
+		allowed += " || k == '" + field + "'"
+	}
+	return onlyDiffer("statusBefore", "statusAfter", allowed) +
 		" && variables.conditionsAfter.all(c, " + own + " || c in variables.conditionsBefore)" +
 		" && variables.conditionsBefore.all(c, " + own + " || c in variables.conditionsAfter)"
 }

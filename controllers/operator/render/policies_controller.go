@@ -5,6 +5,7 @@ package render
 
 import (
 	"fmt"
+	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,21 +17,23 @@ import (
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
 // controllerServices limits kube-ovn-controller to creating, changing and deleting Services of load balancer rules. On
-// other Services it may write the VPC annotation and the label for kube-proxy.
+// other Services it may write the VPC annotation and the label for kube-proxy, and its condition. It writes the addresses of Services of type
+// LoadBalancer with a class: other controllers serve the Services without one.
 func (c Config) controllerServices() policy {
-	metadataOnly := unchanged("spec") + " && " + unchanged("status") + " && " + sameMetadata("finalizers", "ownerReferences") + " && " +
+	metadataOnly := unchanged("spec") + " && (" + unchanged("status.?loadBalancer") + " || object.?spec.?type.orValue('') == 'LoadBalancer' && " +
+		"object.?spec.?loadBalancerClass.hasValue()) && " + onlyConditionsDiffer([]string{kubeovnv1.ConditionAddressAssigned}, "loadBalancer") + " && " + sameMetadata("finalizers", "ownerReferences") + " && " +
 		onlyDiffer("before", "after", "k == '"+kubeovnv1.AnnotationVpc.Key()+"'") + " && " +
 		onlyDiffer("labelsBefore", "labelsAfter", "k == '"+labelProxyName+"'")
 	return policy{
 		name: "kiln-controller-services", app: ControllerName,
 		resources: []string{"services", "services/*"}, operations: everyWrite(),
 		when: c.isAccount(ControllerName),
-		variables: append(beforeAndAfter("annotations", "before", "after"),
-			beforeAndAfter("labels", "labelsBefore", "labelsAfter")...),
+		variables: slices.Concat(beforeAndAfter("annotations", "before", "after"), beforeAndAfter("labels", "labelsBefore", "labelsAfter"),
+			statusBeforeAndAfter()),
 		validations: []admissionv1.Validation{forbid(
 			"("+beforeAndAfterAre(ofRule)+") || request.operation == 'UPDATE' && "+metadataOnly,
-			ControllerName+" writes Services of SwitchLBRules and RouterLBRules; of others only the annotation "+
-				kubeovnv1.AnnotationVpc.Key()+" and the label "+labelProxyName,
+			ControllerName+" writes Services of SwitchLBRules and RouterLBRules; of others only the annotation "+kubeovnv1.AnnotationVpc.Key()+", the label "+
+				labelProxyName+", the condition "+kubeovnv1.ConditionAddressAssigned+", and the addresses of load balancers with a class",
 		)},
 	}
 }

@@ -1,0 +1,172 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package loadbalancer assigns addresses of the OVNCluster's pools to Services of type LoadBalancer.
+package loadbalancer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
+)
+
+// Reconciler assigns addresses. It reconciles one Service at a time.
+type Reconciler struct {
+	Client       client.Client
+	Pools        *Pools
+	Networks     *lookup.Networks
+	Services     *lookup.Services
+	ServiceCIDRs svc.CIDRs
+	Recorder     events.EventRecorder
+	Gate         *reconciler.StartGate
+
+	holders  *holders
+	requests k8s.RequestSource
+}
+
+// Restore records the addresses in the status of Services. Call it before the first reconciliation. Of two Services with one address, the older one
+// has it.
+func (r *Reconciler) Restore(ctx context.Context) error {
+	services, err := r.withClass(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(services, func(a, b *corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	for _, s := range services {
+		if r.concerns(s) {
+			r.holders.set(client.ObjectKeyFromObject(s), slices.DeleteFunc(assigned(s), func(a netip.Addr) bool { return r.holders.of(a).Name != "" }))
+		}
+	}
+	return nil
+}
+
+// withClass returns the Services that have a class, or the condition of this controller.
+func (r *Reconciler) withClass(ctx context.Context) ([]*corev1.Service, error) {
+	var list corev1.ServiceList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{indexClass: hasClass}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Services with a class: %w", err)
+	}
+	services := make([]*corev1.Service, 0, len(list.Items))
+	for i := range list.Items {
+		services = append(services, &list.Items[i])
+	}
+	return services, nil
+}
+
+// concerns reports whether the controller has assigned addresses to a Service, or has to.
+func (r *Reconciler) concerns(s *corev1.Service) bool {
+	return balances(s) && (r.Pools.of(*s.Spec.LoadBalancerClass) != nil || marked(s))
+}
+
+func balances(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass != nil
+}
+
+func marked(s *corev1.Service) bool {
+	return apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionAddressAssigned) != nil
+}
+
+// assigned returns the addresses in the status of a Service.
+func assigned(s *corev1.Service) []netip.Addr {
+	var texts []string
+	for i := range s.Status.LoadBalancer.Ingress {
+		texts = append(texts, s.Status.LoadBalancer.Ingress[i].IP)
+	}
+	return ipfamily.ValidAddrs(texts...)
+}
+
+// Reconcile assigns the addresses of one Service, or records that its addresses are free.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req.NamespacedName == everyService {
+		return ctrl.Result{}, r.enqueueAll(ctx)
+	}
+	s, err := k8s.Find[corev1.Service](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get Service: %w", err)
+	}
+	if s == nil || !r.concerns(s) {
+		r.release(req.NamespacedName)
+		if s == nil || !marked(s) {
+			return ctrl.Result{}, nil
+		}
+		base := s.DeepCopy()
+		apimeta.RemoveStatusCondition(&s.Status.Conditions, kubeovnv1.ConditionAddressAssigned)
+		return ctrl.Result{}, k8s.PatchStatus(ctx, r.Client, base, s)
+	}
+	r.holders.waits(req.NamespacedName, true) // before the search: an address that becomes free afterwards enqueues the Service
+	result, err := r.assign(ctx, s)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("assign addresses to Service: %w", err)
+	}
+	r.holders.waits(req.NamespacedName, result.waits())
+	r.hold(req.NamespacedName, result.addresses)
+	return ctrl.Result{}, r.patchStatus(ctx, s, result)
+}
+
+func (r *Reconciler) release(key types.NamespacedName) {
+	r.holders.waits(key, false)
+	r.hold(key, nil)
+}
+
+// hold records the addresses of a Service, and enqueues those that wait for the ones that it has no more.
+func (r *Reconciler) hold(key types.NamespacedName, addresses []netip.Addr) {
+	r.enqueue(r.holders.set(key, addresses))
+}
+
+func (r *Reconciler) enqueue(services []types.NamespacedName) {
+	for _, key := range services {
+		r.requests.AddKey(key)
+	}
+}
+
+// enqueueAll enqueues all Services with a class after a change of the pools.
+func (r *Reconciler) enqueueAll(ctx context.Context) error {
+	r.holders.freed()
+	services, err := r.withClass(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range services {
+		r.requests.AddKey(client.ObjectKeyFromObject(s))
+	}
+	return nil
+}
+
+// patchStatus writes the addresses of a Service and the condition. The message of the condition contains the addresses: so a patch with addresses is
+// refused if another client has changed the Service meanwhile.
+func (r *Reconciler) patchStatus(ctx context.Context, s *corev1.Service, result result) error {
+	base := s.DeepCopy()
+	var ingress []corev1.LoadBalancerIngress
+	for _, a := range result.addresses {
+		entry := corev1.LoadBalancerIngress{IP: a.String(), IPMode: new(corev1.LoadBalancerIPModeVIP)}
+		for _, before := range s.Status.LoadBalancer.Ingress {
+			if before.IP == entry.IP {
+				entry = before
+			}
+		}
+		ingress = append(ingress, entry)
+	}
+	s.Status.LoadBalancer.Ingress = ingress
+	k8s.SetConditions(&s.Status.Conditions, s.Generation, result.condition())
+	k8s.WarnAnew(r.Recorder, s, base.Status.Conditions, s.Status.Conditions, kubeovnv1.ConditionAddressAssigned)
+	return k8s.PatchStatus(ctx, r.Client, base, s)
+}
