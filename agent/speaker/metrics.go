@@ -37,7 +37,8 @@ var (
 	peerRoutes      = prometheus.NewDesc("kiln_speaker_received_routes", "Routes of the peer, which are ignored.", []string{"node", "peer", "family"}, nil)
 	announcedPrefix = prometheus.NewDesc("kiln_speaker_prefixes", "Prefixes that the node announces.", []string{"node", "family"}, nil)
 	refusedObjects  = prometheus.NewDesc("kiln_speaker_refused_objects", "Objects whose annotation bgp has no effect.", []string{"node"}, nil)
-	allDescriptions = []*prometheus.Desc{peerUp, peerState, peerFlaps, peerQueue, peerReceived, peerSent, bfdReceived, bfdDropped, bfdErrors, bfdInvalid, bfdUnknown, bfdUp, bfdState, bfdRemote, bfdFailures, bfdPeerSent, bfdPeerReceived, peerAnnounced, peerRoutes, announcedPrefix, refusedObjects}
+	excessObjects   = prometheus.NewDesc("kiln_speaker_objects_beyond_limit", "Pods and Services that are not announced because of maxPrefixesPerNamespace.", []string{"node", "namespace"}, nil)
+	allDescriptions = []*prometheus.Desc{peerUp, peerState, peerFlaps, peerQueue, peerReceived, peerSent, bfdReceived, bfdDropped, bfdErrors, bfdInvalid, bfdUnknown, bfdUp, bfdState, bfdRemote, bfdFailures, bfdPeerSent, bfdPeerReceived, peerAnnounced, peerRoutes, announcedPrefix, refusedObjects, excessObjects}
 )
 
 // collectionTimeout bounds a collection.
@@ -66,10 +67,13 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{c.node}, labels...)...)
 	}
-	ipv4, ipv6, refused := c.reconciler.counts()
+	ipv4, ipv6, refused, excess := c.reconciler.counts()
 	gauge(announcedPrefix, float64(ipv4), "ipv4")
 	gauge(announcedPrefix, float64(ipv6), "ipv6")
 	gauge(refusedObjects, float64(refused))
+	for namespace, n := range excess {
+		gauge(excessObjects, float64(n), namespace)
+	}
 	state, err := c.reconciler.Server.State(ctx)
 	if err != nil {
 		c.reconciler.Log.Error(err, "cannot read the sessions for metrics")

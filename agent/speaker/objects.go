@@ -69,11 +69,16 @@ var kinds = []kind{
 }
 
 // settings returns the parts of spec.speaker that the table depends on.
-func settings(spec *v1alpha1.Speaker) routes.Settings {
+func settings(spec *v1alpha1.Speaker, pools []v1alpha1.LoadBalancerPool) routes.Settings {
 	if spec == nil {
 		return routes.Settings{}
 	}
-	s := routes.Settings{Namespaces: spec.Namespaces, Nodes: bgp.Selector(spec)}
+	s := routes.Settings{Namespaces: spec.Namespaces, Nodes: bgp.Selector(spec), MaxPrefixes: int(spec.MaxPrefixesPerNamespace)}
+	for i := range pools {
+		if pools[i].Announcement == v1alpha1.AnnounceAlways {
+			s.Classes = append(s.Classes, pools[i].Class)
+		}
+	}
 	for _, p := range spec.Peers {
 		if a, err := netip.ParseAddr(p.Address); err == nil {
 			s.Peers = append(s.Peers, a.Unmap())
@@ -188,7 +193,7 @@ var podKeys = func() map[string]bool {
 func trimmedMeta(o client.Object, annotations map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
-		DeletionTimestamp: o.GetDeletionTimestamp(), Labels: serviceLabel(o), Annotations: annotations,
+		CreationTimestamp: o.GetCreationTimestamp(), DeletionTimestamp: o.GetDeletionTimestamp(), Labels: serviceLabel(o), Annotations: annotations,
 	}
 }
 

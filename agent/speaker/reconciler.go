@@ -19,13 +19,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/speaker/bgp"
 	"github.com/kiln-net/kiln/agent/speaker/routes"
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/bgpstate"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // Reconciler applies the difference between the prefixes of a node and those that its sessions announce. Passes do not run concurrently.
@@ -38,7 +41,9 @@ type Reconciler struct {
 	Passwords string
 	// Interfaces returns all addresses of the node's interfaces.
 	Interfaces func() ([]netip.Addr, error)
-	Log        logr.Logger
+	// Recorder reports objects beyond the limit of prefixes; nil for no reports.
+	Recorder events.EventRecorder
+	Log      logr.Logger
 
 	// spec is the newest spec.speaker; nil before the first OVNCluster.
 	spec atomic.Pointer[specValue]
@@ -51,7 +56,10 @@ type Reconciler struct {
 	replace bool
 }
 
-type specValue struct{ speaker *v1alpha1.Speaker }
+type specValue struct {
+	speaker *v1alpha1.Speaker
+	pools   []v1alpha1.LoadBalancerPool
+}
 
 // NewReconciler returns a Reconciler without sessions.
 func NewReconciler(c client.Client, o Options, server *bgp.Server, log logr.Logger) *Reconciler {
@@ -61,9 +69,9 @@ func NewReconciler(c client.Client, o Options, server *bgp.Server, log logr.Logg
 	}
 }
 
-// Set applies spec.speaker of the OVNCluster; nil if there is none. It does not block.
-func (r *Reconciler) Set(spec *v1alpha1.Speaker) {
-	r.spec.Store(&specValue{spec})
+// Set applies spec.speaker of the OVNCluster, nil if there is none, and its pools of load balancers. It does not block.
+func (r *Reconciler) Set(spec *v1alpha1.Speaker, pools ...v1alpha1.LoadBalancerPool) {
+	r.spec.Store(&specValue{spec, pools})
 	r.Wake()
 }
 
@@ -94,16 +102,36 @@ func (r *Reconciler) Reconcile(ctx context.Context, k key) (ctrl.Result, error) 
 		return ctrl.Result{}, err
 	}
 	if k.kind == sessions || first {
-		r.table.Set(settings(spec.speaker))
+		r.table.Set(settings(spec.speaker, spec.pools))
 	}
 	if err := r.announce(); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.reportExcess(ctx)
 	if k.kind == sessions || k.kind == "Node" && k.Name == r.Node || first {
 		return ctrl.Result{}, r.configure(ctx, spec.speaker)
 	}
 	return ctrl.Result{}, nil
 }
+
+// reportExcess sends an event for each object that is beyond the limit of its namespace since the last call. One of the nodes sends it.
+func (r *Reconciler) reportExcess(ctx context.Context) {
+	for owner, reason := range r.table.NewExcess() {
+		if r.Recorder == nil || !r.table.Reports() {
+			continue
+		}
+		var o client.Object = &corev1.Pod{}
+		if owner.Kind == kubeovnv1.OnService {
+			o = &corev1.Service{}
+		}
+		if err := r.Client.Get(ctx, owner.NamespacedName, o); err == nil { // a deleted object needs no event
+			k8s.Warn(r.Recorder, o, ReasonTooManyPrefixes, reason)
+		}
+	}
+}
+
+// ReasonTooManyPrefixes is the reason of events of objects that are not announced because of the limit of their namespace.
+const ReasonTooManyPrefixes = "TooManyPrefixes"
 
 // announce sends the changes of the table to the peers.
 func (r *Reconciler) announce() error {
@@ -167,8 +195,8 @@ func (r *Reconciler) fill(s *bgpstate.State) {
 	slices.SortFunc(s.Refused, func(a, b bgpstate.Refusal) int { return strings.Compare(a.Object, b.Object) })
 }
 
-// counts returns the numbers of announced prefixes of each family, and of objects whose annotations have no effect.
-func (r *Reconciler) counts() (ipv4, ipv6, refused int) {
+// counts returns the numbers of announced prefixes of each family, of objects whose annotations have no effect, and of those beyond the limit by namespace.
+func (r *Reconciler) counts() (ipv4, ipv6, refused int, excess map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.table.Announced() {
@@ -178,5 +206,5 @@ func (r *Reconciler) counts() (ipv4, ipv6, refused int) {
 			ipv6++
 		}
 	}
-	return ipv4, ipv6, len(r.table.Refused())
+	return ipv4, ipv6, len(r.table.Refused()), r.table.Excess()
 }

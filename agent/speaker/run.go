@@ -106,6 +106,7 @@ func NewManager(config *rest.Config, o Options) (manager.Manager, *Reconciler, e
 			r.table.SetAPIServer(a.Unmap())
 		}
 	}
+	r.Recorder = mgr.GetEventRecorder("kube-ovn-speaker")
 	s.reconciler = r
 	clients, err := kubernetes.NewForConfigAndClient(config, mgr.GetHTTPClient())
 	if err != nil {

@@ -171,7 +171,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	r.Interfaces = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(nodeAddress)}, nil }
 	must(t, os.MkdirAll(filepath.Join(r.Passwords, "s"), 0o755))
-	r.Set(&v1alpha1.Speaker{ASN: 65001, Namespaces: []string{"default"}, Peers: []v1alpha1.SpeakerPeer{{
+	r.Set(&v1alpha1.Speaker{ASN: 65001, Namespaces: []string{"default"}, MaxPrefixesPerNamespace: 2, Peers: []v1alpha1.SpeakerPeer{{
 		Address: routerAddress, ASN: 65002, Port: routerPort, SourceAddresses: []string{nodeAddress + "/32"},
 		ConnectRetry: &metav1.Duration{Duration: time.Second},
 	}}})
@@ -226,11 +226,31 @@ func TestEventsReachARouter(t *testing.T) {
 	must(t, w.client.Update(t.Context(), &node))
 	w.has("10.1.0.0/16", cluster, "203.0.113.9/32")
 
+	t.Log("a pod beyond the limit of its namespace")
+	late := newPod("z", "10.1.0.9", "local")
+	w.create(late)
+	w.warned(late, ReasonTooManyPrefixes)
+
 	t.Log("reports")
 	w.reports()
 	node.Labels = nil
 	must(t, w.client.Update(t.Context(), &node))
 	t.Logf("the routes of a node without the label were withdrawn after %s", w.has())
+}
+
+// warned waits for an event about an object.
+func (w *world) warned(o client.Object, reason string) {
+	w.Helper()
+	eventually.Wait{}.Empty(w.T, func() string {
+		var events corev1.EventList
+		must(w.T, w.client.List(w.Context(), &events))
+		for i := range events.Items {
+			if e := &events.Items[i]; e.InvolvedObject.UID == o.GetUID() && e.Reason == reason {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no event %s in %+v", reason, events.Items)
+	})
 }
 
 // reports checks the condition of the pod, the state and the metrics.
@@ -265,7 +285,8 @@ func (w *world) reports() {
 			values[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	if values["kube_ovn_speaker_bgp_peer_up"] != 1 || values["kiln_speaker_prefixes"] != 3 || values["kiln_speaker_announced_routes"] != 3 {
+	if values["kube_ovn_speaker_bgp_peer_up"] != 1 || values["kiln_speaker_prefixes"] != 3 || values["kiln_speaker_announced_routes"] != 3 ||
+		values["kiln_speaker_objects_beyond_limit"] != 1 {
 		w.Errorf("the metrics are %v", values)
 	}
 }

@@ -69,7 +69,7 @@ func runSpeaker(ctx context.Context, passwords string, listen bool) error {
 	}
 	err = observe(ctx, kubeconfig, func(cluster *v1alpha1.OVNCluster) {
 		apply(cluster)
-		r.Set(speaker.Enabled(cluster))
+		r.Set(speaker.Enabled(cluster), cluster.Spec.Services.LoadBalancerPools...)
 	})
 	if err != nil {
 		return err

@@ -22,12 +22,13 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// shop is a Service of a user, open a Service with an external IP, balanced a load balancer with a class, and ofRule a Service of a SwitchLBRule.
+// shop is a Service of a user, open a Service with an external IP, balanced a load balancer with a class, unclassed one without, and ofRule a Service of a SwitchLBRule.
 const (
-	shop     = "shop"
-	open     = "open"
-	ofRule   = "slr-rule"
-	balanced = "balanced"
+	shop      = "shop"
+	open      = "open"
+	ofRule    = "slr-rule"
+	balanced  = "balanced"
+	unclassed = "unclassed"
 )
 
 // service returns a Service in the tenant's namespace. If its name is ofRule, a rule owns it.
@@ -54,6 +55,9 @@ func (w *tenancy) makeRules(t *testing.T) {
 	withClass := w.service(balanced)
 	withClass.Spec.Type, withClass.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new("example.com/public")
 	w.make(t, withClass)
+	withoutClass := w.service(unclassed)
+	withoutClass.Spec.Type = corev1.ServiceTypeLoadBalancer
+	w.make(t, withoutClass)
 	for _, kind := range []string{"Subnet", "Vpc", "IPPool", "OvnEip"} {
 		w.make(t, network(kind))
 	}
@@ -144,7 +148,7 @@ func (w *tenancy) servicesOfOthers() []trial {
 		{"another label of a Service", asController, change(w.service(shop), label("a", "b")), services},
 		{"the end of a Service", asController, remove(w.service(shop)), services},
 		{"an address of a load balancer", asController, statusOf(w.service(balanced), addressed), ""},
-		{"an address of another load balancer", asController, statusOf(w.service(shop), addressed), services},
+		{"an address of another load balancer", asController, statusOf(w.service(unclassed), addressed), services},
 		{"the condition of a Service", asController, statusOf(w.service(shop), conditioned(kubeovnv1.ConditionAddressAssigned)), ""},
 		{"another condition of a Service", asController, statusOf(w.service(shop), conditioned("Ready")), services},
 		{"an address of a load balancer by a tenant", asTenant, statusOf(w.service(balanced), addressed), "forbidden"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,6 +27,7 @@ type pod struct {
 	here           bool
 	addresses      []netip.Addr
 	subnet, router string
+	created        time.Time
 }
 
 // SetPod updates a pod. Pods of other nodes without the annotation are not kept.
@@ -69,7 +71,7 @@ func podOf(p *corev1.Pod, node string) *pod {
 	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	s := &pod{here: p.Spec.NodeName == node}
+	s := &pod{here: p.Spec.NodeName == node, created: p.CreationTimestamp.Time}
 	s.value, s.set, s.err = announcement(p.Annotations)
 	if !s.here && !s.set {
 		return nil
@@ -88,11 +90,13 @@ func (t *Table) offerPod(key types.NamespacedName) {
 	owner := Owner{kubeovnv1.OnPod, key}
 	p := t.pods[key]
 	if p == nil {
+		t.limit(owner, time.Time{}, 0)
 		t.offer(owner, offer{})
 		return
 	}
-	value := kubeovnv1.AnnounceNone
 	of := t.subnets[p.subnet]
+	within := t.limit(owner, p.created, t.requestedBy(p, key.Namespace, of))
+	value := kubeovnv1.AnnounceNone
 	if of != nil && of.value == kubeovnv1.AnnounceLocal {
 		value = of.value
 	}
@@ -118,6 +122,8 @@ func (t *Table) offerPod(key types.NamespacedName) {
 		t.offer(owner, refuse(otherVpc(of.vpc)))
 	case of.vlan:
 		t.offer(owner, refuse(underlay))
+	case !within:
+		t.offer(owner, t.beyond(key.Namespace))
 	default:
 		prefixes, refused := of.podPrefixes(p.subnet, p.addresses)
 		if value == kubeovnv1.AnnounceCluster {
@@ -126,6 +132,15 @@ func (t *Table) offerPod(key types.NamespacedName) {
 			t.offer(owner, offer{own: prefixes, refused: refused})
 		}
 	}
+}
+
+// requestedBy returns how many prefixes the annotation of a pod requests. It is the same on all nodes.
+func (t *Table) requestedBy(p *pod, namespace string, of *subnet) int {
+	if !p.set || p.err != nil || p.value == kubeovnv1.AnnounceNone || p.router != kubeovnv1.DefaultVpc || of == nil ||
+		!t.permits(namespace) && of.value == kubeovnv1.AnnounceNone {
+		return 0
+	}
+	return len(hosts(p.addresses))
 }
 
 // podPrefixes returns the prefixes of a pod's addresses. It refuses addresses that the subnet does not assign to pods: the annotations of a pod are not

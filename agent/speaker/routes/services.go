@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,11 +21,16 @@ import (
 	"github.com/kiln-net/kiln/internal/svc"
 )
 
-// service is the state of a Service with the annotation.
+// service is the state of a Service with the annotation, or with a class of load balancers.
 type service struct {
-	value kubeovnv1.Announcement
-	err   error
-	vpc   string
+	value   kubeovnv1.Announcement
+	set     bool
+	err     error
+	vpc     string
+	created time.Time
+	// class is the loadBalancerClass, and balanced are the addresses of the load balancer, which are also external ones.
+	class    string
+	balanced []netip.Addr
 	// internal are the ClusterIPs, external the other addresses. Those with a local policy are served by nodes with endpoints only.
 	internal, external           []netip.Addr
 	internalLocal, externalLocal bool
@@ -36,20 +43,28 @@ type readiness struct {
 	somewhere, here bool
 }
 
-// SetService updates a Service. Services without the annotation are not kept.
+// SetService updates a Service. Services with neither the annotation nor a class are not kept.
 func (t *Table) SetService(s *corev1.Service) {
 	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	value, set, err := announcement(s.Annotations)
-	if !set || !s.DeletionTimestamp.IsZero() || s.Spec.Type == corev1.ServiceTypeExternalName || err == nil && value == kubeovnv1.AnnounceNone {
+	class := classOf(s)
+	if !set && class == "" || set && err == nil && value == kubeovnv1.AnnounceNone || !s.DeletionTimestamp.IsZero() || s.Spec.Type == corev1.ServiceTypeExternalName {
 		t.DeleteService(key)
 		return
 	}
 	t.services[key] = &service{
-		value: value, err: err, vpc: svc.Vpc(s), internal: svc.ClusterIPs(s), external: svc.RequestedAddresses(s),
+		value: value, set: set, err: err, vpc: svc.Vpc(s), created: s.CreationTimestamp.Time, class: class, balanced: svc.LoadBalancerAddresses(s), internal: svc.ClusterIPs(s), external: svc.RequestedAddresses(s),
 		internalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		externalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 	}
 	t.offerService(key)
+}
+
+func classOf(s *corev1.Service) string {
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.Spec.LoadBalancerClass == nil {
+		return ""
+	}
+	return *s.Spec.LoadBalancerClass
 }
 
 // DeleteService removes a Service.
@@ -137,23 +152,38 @@ func (t *Table) setAPIServers(slice string, of []discoveryv1.Endpoint) {
 func (t *Table) offerService(key types.NamespacedName) {
 	owner := Owner{kubeovnv1.OnService, key}
 	s := t.services[key]
-	switch {
-	case s == nil:
+	if s == nil {
+		t.limit(owner, time.Time{}, 0)
 		t.offer(owner, offer{})
 		return
-	case s.err != nil:
-		t.offer(owner, refuse(fmt.Sprintf("annotation %s %v", kubeovnv1.AnnotationBGP.Key(), s.err)))
-		return
-	case !t.permits(key.Namespace):
-		t.offer(owner, refuse(notPermitted(key.Namespace)))
-		return
-	case s.vpc != kubeovnv1.DefaultVpc:
-		t.offer(owner, refuse(otherVpc(s.vpc)))
-		return
 	}
+	permitted, pooled := s.set && t.permits(key.Namespace), slices.Contains(t.settings.Classes, s.class)
+	requested := 0
+	if permitted && s.err == nil && s.vpc == kubeovnv1.DefaultVpc {
+		requested = len(hosts(s.internal)) + len(hosts(s.external))
+	}
+	within := t.limit(owner, s.created, requested)
+	local := s.value == kubeovnv1.AnnounceLocal
 	var next offer
-	t.addAddresses(&next, key, s.internal, s.internalLocal || s.value == kubeovnv1.AnnounceLocal, false)
-	t.addAddresses(&next, key, s.external, s.externalLocal || s.value == kubeovnv1.AnnounceLocal, true)
+	switch {
+	case !s.set && !pooled:
+	case s.err != nil:
+		next = refuse(fmt.Sprintf("annotation %s %v", kubeovnv1.AnnotationBGP.Key(), s.err))
+	case !permitted && !pooled:
+		next = refuse(notPermitted(key.Namespace))
+	case s.vpc != kubeovnv1.DefaultVpc:
+		next = refuse(otherVpc(s.vpc))
+	case permitted && within:
+		t.addAddresses(&next, key, s.internal, s.internalLocal || local, false)
+		t.addAddresses(&next, key, s.external, s.externalLocal || local, true)
+	default:
+		if !within {
+			next = t.beyond(key.Namespace)
+		}
+		if pooled { // the pool announces them, not the annotation
+			t.addAddresses(&next, key, s.balanced, s.externalLocal || local, true)
+		}
+	}
 	t.offer(owner, next)
 }
 

@@ -6,6 +6,7 @@
 package routes
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/budget"
 )
 
 // Owner is an object with an annotation AnnotationBGP, or a pod in a Subnet with one.
@@ -60,6 +62,12 @@ type Table struct {
 	// members are the pods of each subnet that the table holds.
 	members map[string]map[types.NamespacedName]bool
 
+	// requests has the numbers of prefixes that annotations request, by namespace. excess are the objects beyond the limit, and
+	// unreported those that NewExcess has not returned.
+	requests   *budget.Budget
+	excess     map[Owner]bool
+	unreported []Owner
+
 	offers    map[Owner]offer
 	counts    map[netip.Prefix]count
 	changed   map[netip.Prefix]bool
@@ -69,11 +77,11 @@ type Table struct {
 // New returns an empty Table. Without its Node, the node announces nothing.
 func New(node string) *Table {
 	return &Table{
-		node: node, nodes: map[string]nodeState{}, reserved: map[reservation]int{}, apiServers: map[string][]netip.Addr{},
+		node: node, settings: Settings{MaxPrefixes: v1alpha1.DefaultMaxPrefixes}, nodes: map[string]nodeState{}, reserved: map[reservation]int{}, apiServers: map[string][]netip.Addr{},
 		subnets: map[string]*subnet{}, pods: map[types.NamespacedName]*pod{}, services: map[types.NamespacedName]*service{},
 		slices: map[types.NamespacedName]types.NamespacedName{}, endpoints: map[types.NamespacedName]map[string]readiness{},
-		members: map[string]map[types.NamespacedName]bool{},
-		offers:  map[Owner]offer{}, counts: map[netip.Prefix]count{}, changed: map[netip.Prefix]bool{}, announced: map[netip.Prefix]bool{},
+		members: map[string]map[types.NamespacedName]bool{}, requests: &budget.Budget{}, excess: map[Owner]bool{},
+		offers: map[Owner]offer{}, counts: map[netip.Prefix]count{}, changed: map[netip.Prefix]bool{}, announced: map[netip.Prefix]bool{},
 	}
 }
 
@@ -85,11 +93,19 @@ type Settings struct {
 	Nodes map[string]string
 	// Peers are the addresses of the routers.
 	Peers []netip.Addr
+	// Classes of load balancers whose addresses are announced without an annotation.
+	Classes []string
+	// MaxPrefixes is how many prefixes the annotations of a namespace may announce; 0 for v1alpha1.DefaultMaxPrefixes.
+	MaxPrefixes int
 }
 
 // Set applies the settings.
 func (t *Table) Set(s Settings) {
 	t.reserve(aPeer, t.settings.Peers, s.Peers)
+	s.MaxPrefixes = cmp.Or(s.MaxPrefixes, v1alpha1.DefaultMaxPrefixes)
+	if s.MaxPrefixes != t.settings.MaxPrefixes { // a Budget has one bound
+		t.requests = &budget.Budget{}
+	}
 	t.settings, t.judged = s, false
 	for key := range t.pods {
 		t.offerPod(key)
