@@ -12,9 +12,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -322,6 +325,30 @@ func TestKeptAddresses(t *testing.T) {
 	third := balancer("third")
 	w.Create(third)
 	w.has(third, "", loadbalancer.ReasonPoolInvalid, "ends before it begins")
+}
+
+// ServiceCIDRs and addresses of the API server that appear later conflict, too.
+func TestLateConflicts(t *testing.T) {
+	w := newWorld(t, "198.51.100.0/28")
+	w.start()
+	s := balancer("web")
+	w.Create(s)
+	w.has(s, "198.51.100.0", loadbalancer.ReasonAssigned)
+	api := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.51.100.0"}}},
+	}
+	w.Create(api)
+	w.has(s, "198.51.100.0", loadbalancer.ReasonAddressInUse, "198.51.100.0 also belongs to the API server")
+	w.Delete(api)
+	w.has(s, "198.51.100.0", loadbalancer.ReasonAssigned)
+	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"198.51.100.0/29"}}}
+	w.Create(cidr)
+	w.has(s, "198.51.100.0", loadbalancer.ReasonAddressInUse, "198.51.100.0 also belongs to the ClusterIPs 198.51.100.0/29")
+	w.Get(cidr)
+	w.LetGo(cidr)
+	w.Must(client.IgnoreNotFound(w.Client.Delete(w.Context(), cidr)))
+	w.has(s, "198.51.100.0", loadbalancer.ReasonAssigned)
 }
 
 // Nodes do not serve Services of custom VPCs.
