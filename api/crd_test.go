@@ -264,8 +264,8 @@ func TestDefaults(t *testing.T) {
 	var typed kubeovnv1alpha1.OVNCluster
 	convert(t, cluster, &typed)
 	network, nodes := typed.Spec.Network, typed.Spec.Nodes
-	got := strings.TrimSpace(fmt.Sprintln(network.PodCIDRs, network.ServiceCIDRs, network.TunnelType, nodes.Datapath, typed.Spec.Central.Replicas, typed.Spec.Central.NorthdReplicas, typed.Spec.Controller.Replicas, typed.Spec.Agent.CNIBinDirectory))
-	if want := "[10.16.0.0/16] [10.96.0.0/12] geneve Kernel 0 0 0 /opt/cni/bin"; got != want {
+	got := strings.TrimSpace(fmt.Sprintln(network.PodCIDRs, network.ServiceCIDRs, network.TunnelType, nodes.Datapath, typed.Spec.Central.Replicas, typed.Spec.Central.NorthdReplicas, typed.Spec.Controller.Replicas, typed.Spec.Agent.CNIBinDirectory, typed.Spec.Pinger.Mode))
+	if want := "[10.16.0.0/16] [10.96.0.0/12] geneve Kernel 0 0 0 /opt/cni/bin Enabled"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "defaults"}}

@@ -56,6 +56,7 @@ func (t *target) key() string { return string(t.check) + " " + strings.Join(t.la
 // targets returns the addresses to ping, in the families that this pod has. If the pods are not known, it returns the external addresses.
 func (p *Pinger) targets(ctx context.Context, s Settings) ([]*target, error) {
 	pods, err := p.Pods(ctx)
+	p.nodes = len(pods)
 	list := peers(p.Node, pods, s.Peers)
 	var targets []*target
 	for _, check := range []Check{CheckPod, CheckNode} {
@@ -91,16 +92,27 @@ func ofFamilyOrFirst(list []netip.Addr, a netip.Addr) netip.Addr {
 	return list[0]
 }
 
-// checks returns the checks of one round.
-func (p *Pinger) checks(s Settings, targets []*target) []func(context.Context) []Result {
-	checks := []func(context.Context) []Result{p.checkNode, p.checkAPIServer}
+// checks returns the checks of every round.
+func (p *Pinger) checks(targets []*target) []func(context.Context) []Result {
+	checks := []func(context.Context) []Result{p.checkNode}
+	for _, t := range targets {
+		checks = append(checks, t.checkPing)
+	}
+	return checks
+}
+
+// shared reports whether the check is of a server that all nodes share.
+func (c Check) shared() bool {
+	return c == CheckAPIServer || c == CheckInternalDNS || c == CheckExternalDNS
+}
+
+// sharedChecks returns the checks of servers that all nodes share.
+func (p *Pinger) sharedChecks(s Settings) []func(context.Context) []Result {
+	checks := []func(context.Context) []Result{p.checkAPIServer}
 	for check, names := range map[Check][]string{CheckInternalDNS: s.InternalNames, CheckExternalDNS: s.ExternalNames} {
 		for _, name := range names {
 			checks = append(checks, func(ctx context.Context) []Result { return p.checkName(ctx, check, name) })
 		}
-	}
-	for _, t := range targets {
-		checks = append(checks, t.checkPing)
 	}
 	return checks
 }

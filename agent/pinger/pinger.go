@@ -86,6 +86,12 @@ type Pinger struct {
 	settle time.Duration
 	// unbound are the ports that were not bound in the last report, with the time of the first such report.
 	unbound map[string]time.Time
+	// nodes is the number of pods of kube-ovn-pinger in the last round.
+	nodes int
+	// shared are the last results of the checks of servers that all nodes share, made skipped rounds ago with the settings checked.
+	shared  []Result
+	skipped int
+	checked Settings
 	// series are the targets of the last round, by their keys.
 	series map[string]target
 	// failing are the checks that failed in the last round, with the errors.
@@ -133,7 +139,11 @@ func (p *Pinger) NeedLeaderElection() bool { return false }
 // round runs all checks concurrently, writes their metrics and returns the results in a fixed order.
 func (p *Pinger) round(ctx context.Context, s Settings) []Result {
 	targets, podsErr := p.targets(ctx, s)
-	checks := p.checks(s, targets)
+	checks := p.checks(targets)
+	due := p.dueShared(s)
+	if due {
+		checks = append(checks, p.sharedChecks(s)...)
+	}
 	results := make([][]Result, len(checks))
 	var all sync.WaitGroup
 	for i, check := range checks {
@@ -144,6 +154,11 @@ func (p *Pinger) round(ctx context.Context, s Settings) []Result {
 		return nil // interrupted checks are no results
 	}
 	flat := slices.Concat(results...)
+	if due {
+		p.shared = slices.DeleteFunc(slices.Clone(flat), func(r Result) bool { return !r.Check.shared() })
+	} else {
+		flat = append(flat, p.shared...)
+	}
 	if podsErr != nil {
 		flat = append(flat, Result{Check: CheckPod, Target: "all", Err: podsErr})
 	}
@@ -152,11 +167,27 @@ func (p *Pinger) round(ctx context.Context, s Settings) []Result {
 		byCheck[r.Check] = append(byCheck[r.Check], r)
 	}
 	for check, series := range pairs {
-		series.record(p.Node, byCheck[check])
+		if due || !check.shared() {
+			series.record(p.Node, byCheck[check])
+		}
 	}
 	p.recordPings(targets)
 	p.recordPorts(byCheck[CheckPorts])
 	return flat
+}
+
+// sharedNodes is the number of nodes up to which each checks the API server and names in every round. In larger clusters each does so in fewer rounds,
+// so that the load on these servers does not grow.
+const sharedNodes = 100
+
+// dueShared reports whether this round has the checks of servers that all nodes share.
+func (p *Pinger) dueShared(s Settings) bool {
+	p.skipped++
+	if p.shared != nil && p.checked.equal(s) && p.skipped*sharedNodes < p.nodes {
+		return false
+	}
+	p.skipped, p.checked = 0, s
+	return true
 }
 
 // logChanges logs the checks that began to fail, or to fail for another reason, and those that pass again.

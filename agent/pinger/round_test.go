@@ -285,3 +285,36 @@ func ExampleFailedError() {
 	fmt.Println(FailedError{Failed: 2, Checks: 9})
 	// Output: 2 of 9 checks failed
 }
+
+// TestLargeClustersAskServersInFewerRounds has 250 nodes: each checks the API server and names in every third round, and reports the last result between.
+func TestLargeClustersAskServersInFewerRounds(t *testing.T) {
+	w := newWorld(t)
+	requests := 0
+	ask := w.APIServer
+	w.APIServer = func(ctx context.Context) error {
+		requests++
+		return ask(ctx)
+	}
+	w.settings.Peers, w.settings.ExternalAddresses = 0, nil
+	for i := range 248 {
+		w.pods = append(w.pods, podOn(fmt.Sprintf("more-%d", i), "192.0.2.100", "192.0.2.101"))
+	}
+	w.failed(t)
+	w.ready.Store(http.StatusServiceUnavailable)
+	for round, want := range [][]Check{nil, nil, {CheckAPIServer}, {CheckAPIServer}, {CheckAPIServer}} {
+		if failed := w.failed(t); !slices.Equal(failed, want) {
+			t.Errorf("round %d: %v, want %v", round, failed, want)
+		}
+		if up := testutil.ToFloat64(apiserverHealthy.WithLabelValues(self)); (up == 1) != (want == nil) {
+			t.Errorf("round %d: the series is %v", round, up)
+		}
+	}
+	if requests != 2 {
+		t.Errorf("%d requests", requests)
+	}
+	w.ready.Store(http.StatusOK)
+	w.settings.InternalNames = []string{"none.default."}
+	if failed := w.failed(t); !slices.Equal(failed, []Check{CheckInternalDNS}) {
+		t.Errorf("after a change of the settings: %v", failed)
+	}
+}

@@ -30,7 +30,7 @@ const (
 type Pinger struct {
 	// mode is Enabled or Disabled.
 	// +optional
-	// +kubebuilder:default=Disabled
+	// +kubebuilder:default=Enabled
 	Mode PingerMode `json:"mode,omitempty"`
 	// interval between the starts of two rounds of checks.
 	// +optional

@@ -34,7 +34,7 @@ func (r *Reconciler) stopUnsupported(ctx context.Context, p *pass) error {
 		}
 	}
 	if len(p.stopped) > 0 {
-		advice := fmt.Sprintf("%s: stopped, because database members run a version without it", strings.Join(p.stopped, ", "))
+		advice := fmt.Sprintf("%s: stopped, because database members run a version without them", strings.Join(p.stopped, ", "))
 		p.advice = strings.TrimPrefix(p.advice+"; "+advice, "; ")
 	}
 	return nil

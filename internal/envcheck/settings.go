@@ -150,7 +150,7 @@ var components = []component{
 	{name: "ovn-ic-server", level: Lost, text: "clusters are not connected"},
 	{name: "ovn-ic-controller", level: Lost, text: "clusters are not connected"},
 	{name: "kube-ovn-ic-controller", level: Lost, text: "clusters are not connected"},
-	{name: "kube-ovn-pinger", level: Differs, text: "pinger.mode: Enabled starts it with the same metrics (pinger_*); its targets are fields of spec.pinger"},
+	{name: "kube-ovn-pinger", level: Differs, text: "it runs with the same metrics (pinger_*); its targets are fields of spec.pinger, and pinger.mode: Disabled removes it"},
 	{name: "kube-ovn-monitor", level: Differs, text: "the operator installs it; docs/operations/metrics.md names its metrics"},
 	{name: "kube-ovn-webhook", level: Differs, text: "the definitions and admission policies check objects. Delete its ValidatingWebhookConfiguration as well"},
 }

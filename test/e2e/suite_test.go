@@ -133,6 +133,7 @@ func asInstalled() v1alpha1.OVNClusterSpec {
 	GinkgoHelper()
 	spec, err := cluster.LabSpec(suite.Lab, cluster.Dual)
 	Expect(err).NotTo(HaveOccurred())
+	spec.Pinger.Mode = v1alpha1.PingerDisabled // the lab's nodes share two CPUs
 	spec.Central.Replicas, spec.Central.NorthdReplicas, spec.Controller.Replicas = 1, 1, 1
 	return spec
 }

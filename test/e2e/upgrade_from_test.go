@@ -19,8 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/agent/pinger"
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
@@ -98,6 +100,25 @@ func expectKept(ctx context.Context, networks map[string]map[string]string) {
 	}
 }
 
+// optionalParts expects that kube-ovn-pinger, which the upgrade enables by default, and kube-ovn-monitor run on all their nodes, or that there are none: the earlier
+// version does not have them.
+func optionalParts(ctx context.Context, run bool) {
+	GinkgoHelper()
+	for app, nodes := range map[string]int{pinger.App: len(suite.Lab.Nodes()), adminapi.MonitorName: 1} {
+		if !run {
+			nodes = 0
+		}
+		Eventually(func(g Gomega) {
+			pods, err := suite.Cluster.PodsOf(ctx, app)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(pods).To(HaveLen(nodes), app)
+			for i := range pods {
+				g.Expect(cluster.Ready(&pods[i])).To(BeTrue(), pods[i].Name)
+			}
+		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}
+}
+
 // The suite has installed the version of UPGRADE_FROM.
 var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFrom), func() {
 	var (
@@ -143,6 +164,7 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 		runsOn(ctx, headImage)
 		traffic(ctx, "upgrade", 2)
 		expectKept(ctx, networks)
+		optionalParts(ctx, true)
 		maps.Copy(networks, startKept(ctx, "after"))
 		served(ctx, "vpc-after")
 
@@ -177,11 +199,13 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 		runsOn(ctx, fromImage)
 		traffic(ctx, "rollback", 2)
 		expectKept(ctx, networks)
+		optionalParts(ctx, false)
 		startKept(ctx, "back")
 		served(ctx, "vpc-back")
 		wantImage(ctx, headImage, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, headImage)
 		expectKept(ctx, networks)
+		optionalParts(ctx, true)
 		startKept(ctx, "again")
 	}, SpecTimeout(15*time.Minute))
 })
