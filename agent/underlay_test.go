@@ -150,6 +150,7 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 		}
 		return err
 	})
+	followsTheOverlay(n, c, subnet)
 	c.MustDel()
 
 	agenttest.Must(t, n.API.Delete(t.Context(), pn))

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -32,7 +33,8 @@ import (
 // followers bounds how many pods are renumbered concurrently.
 const followers = 4
 
-// SetupWithManager adds the server, and a controller that updates running containers when the CIDRs or gateways of their subnet change.
+// SetupWithManager adds the server, and a controller that updates running containers when the CIDRs or gateways of their subnet change, or the
+// routes of an interconnected underlay subnet.
 // Open vSwitch records the state applied to each container. For an unchanged pod only this record is read, also when the agent starts.
 func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -45,6 +47,7 @@ func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 			DeleteFunc:  func(event.DeleteEvent) bool { return false },
 			GenericFunc: func(event.GenericEvent) bool { return false },
 		})).
+		Watches(&v1.Subnet{}, handler.EnqueueRequestsFromMapFunc(s.onPhysicalNetworks), builder.WithPredicates(k8s.Changed(viewOverlay))).
 		WithOptions(k8s.Workers(followers)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q k8s.Queue) error {
 			go s.enqueueAll(ctx, q.Add)
@@ -100,13 +103,15 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 			if !numbered(a, network) {
 				failed = append(failed, s.renumberInTurn(ctx, a, network))
 			}
-			failed = append(failed, s.resizeInTurn(ctx, a, network), s.recordProbePorts(ctx, pod, a, network))
+			failed = append(failed, s.resizeInTurn(ctx, a, network), s.rerouteInTurn(ctx, a, network),
+				s.recordProbePorts(ctx, pod, a, network))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// catchUp applies the changes of annotations and MTU since the ADD has read them: follow skips a container that has no port yet.
+// catchUp applies the changes of annotations and MTU since the ADD has read them, and the routes to the overlay: follow skips a container that
+// has no port yet.
 func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) error {
 	a, found, err := s.Bridge.Find(ctx, name)
 	if err != nil || !found {
@@ -117,7 +122,7 @@ func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) er
 		return err
 	}
 	if network, missing := allocation(pod, types.UID(a.PodUID), had.Provider); missing == "" {
-		return errors.Join(s.renumber(ctx, a, network), s.resize(ctx, a, network))
+		return errors.Join(s.renumber(ctx, a, network), s.resize(ctx, a, network), s.reroute(ctx, a, network))
 	}
 	return nil
 }

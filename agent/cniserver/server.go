@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"time"
 
@@ -51,6 +52,8 @@ type Server struct {
 	ProviderMTU func(ctx context.Context, provider string) (int, error)
 	// CheckNeighbours returns an error if another host of a physical network has an address of the pod, or if the pod's gateway does not answer.
 	CheckNeighbours func(context.Context, v1.PodNetwork) error
+	// Services returns the CIDRs of Services.
+	Services func(context.Context) ([]netip.Prefix, error)
 	// MTUChanged receives a value after the result of MTU or ProviderMTU has changed.
 	MTUChanged <-chan struct{}
 	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.

@@ -31,6 +31,7 @@ const (
 	keyIfName       = "if_name"
 	keyNetwork      = "cni_network"
 	keyProbePorts   = "probe_ports"
+	keyOverlay      = "overlay_routes"
 )
 
 // vendor marks the ports of pods and nodes.
@@ -60,6 +61,8 @@ type Attachment struct {
 	// ProbePorts are the TCP ports to which the kubelet connects, for pods of custom VPCs. Nil means unknown: ports of earlier versions,
 	// and of other pods, have none recorded. Empty means that the kubelet connects to none.
 	ProbePorts []uint16
+	// OverlayRoutes describes the routes to the overlay of a pod of an interconnected underlay subnet. Empty: it never had any.
+	OverlayRoutes string
 }
 
 func (a Attachment) externalIDs() map[string]string {
@@ -81,6 +84,9 @@ func (a Attachment) externalIDs() map[string]string {
 	if a.ProbePorts != nil {
 		ids[keyProbePorts] = joinPorts(a.ProbePorts)
 	}
+	if a.OverlayRoutes != "" {
+		ids[keyOverlay] = a.OverlayRoutes
+	}
 	return ids
 }
 
@@ -101,6 +107,8 @@ func attachmentOf(row *vswitch.Interface) (Attachment, bool) {
 		Network:      ids[keyNetwork],
 		NetNS:        ids[keyNetNS],
 		MAC:          ids[keyMAC],
+
+		OverlayRoutes: ids[keyOverlay],
 	}
 	a.Addresses = split(ids[keyAddresses], netip.ParseAddr)
 	a.CIDRs = split(ids[keyCIDRs], netip.ParsePrefix)

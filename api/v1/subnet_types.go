@@ -154,17 +154,17 @@ type SubnetSpec struct {
 	// This version builds underlay subnets in the default VPC only.
 	// +optional
 	Vlan string `json:"vlan,omitempty"`
-	// logicalGateway makes OVN's router the gateway of an underlay subnet. This version does not build an underlay subnet with it, and ignores it
-	// in other subnets.
+	// logicalGateway makes OVN's router the gateway of an underlay subnet, on one node at a time. It has no effect in other subnets.
 	// +optional
 	LogicalGateway bool `json:"logicalGateway,omitempty"`
-	// u2oInterconnection connects an underlay subnet with the overlay subnets of its VPC. This version ignores it.
+	// u2oInterconnection connects an underlay subnet with the overlay subnets of its VPC, by OVN's router, on one node at a time. gateway
+	// stays a router of the physical network.
 	// +optional
 	U2OInterconnection bool `json:"u2oInterconnection,omitempty"`
-	// u2oInterconnectionIP is the address of the router in the underlay subnet. This version ignores it.
+	// u2oInterconnectionIP is the address of OVN's router in the subnet, at most one per family. By default it is a free address.
 	// +optional
 	U2OInterconnectionIP string `json:"u2oInterconnectionIP,omitempty"`
-	// u2oFeatures of the interconnection. This version ignores them.
+	// u2oFeatures of the interconnection.
 	// +optional
 	U2OFeatures *U2OFeatures `json:"u2oFeatures,omitempty"`
 	// disableGatewayCheck starts pods of an underlay subnet without a check that its gateway answers. Pods of other subnets have OVN's gateway, which
@@ -276,9 +276,15 @@ type NATOutgoingPolicyMatch struct {
 	DstIPs string `json:"dstIPs,omitempty"`
 }
 
+// PhysicalGateway reports whether a router of a physical network is the gateway of the subnet.
+func (s *SubnetSpec) PhysicalGateway() bool { return s.Vlan != "" && !s.LogicalGateway }
+
+// OnRouter reports whether the router of the VPC has a port in the subnet.
+func (s *SubnetSpec) OnRouter() bool { return s.Vlan == "" || s.LogicalGateway || s.U2OInterconnection }
+
 // U2OFeatures are options of the interconnection of an underlay subnet with the overlay.
 type U2OFeatures struct {
-	// overlayOnlyRouting sends only overlay traffic through the router.
+	// overlayOnlyRouting sends traffic to other underlay subnets by the physical router, even if they are interconnected, too.
 	// +optional
 	OverlayOnlyRouting bool `json:"overlayOnlyRouting,omitempty"`
 }
@@ -326,6 +332,7 @@ type SubnetStatus struct {
 	DHCPV4OptionsUUID string `json:"dhcpV4OptionsUUID,omitempty"`
 	// +optional
 	DHCPV6OptionsUUID string `json:"dhcpV6OptionsUUID,omitempty"`
+	// u2oInterconnectionIP is the address of OVN's router in an interconnected underlay subnet.
 	// +optional
 	U2OInterconnectionIP string `json:"u2oInterconnectionIP,omitempty"`
 	// +optional

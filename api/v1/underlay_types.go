@@ -200,7 +200,7 @@ func (v *Vlan) Tag() int { return cmp.Or(v.Spec.ID, v.Spec.VlanID) }
 // ChecksGateway reports whether pods of the subnet start only when its gateway answers: a router of the physical network, which is not checked
 // by OVN.
 func (s *SubnetSpec) ChecksGateway() bool {
-	return s.Vlan != "" && !s.LogicalGateway && !s.DisableGatewayCheck
+	return s.PhysicalGateway() && !s.DisableGatewayCheck
 }
 
 // Selects reports whether the network includes a node. The error reports an invalid nodeSelector.

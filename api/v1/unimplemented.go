@@ -41,9 +41,6 @@ type UnimplementedField struct {
 // UnimplementedFields are all such fields of kinds with a controller.
 var UnimplementedFields = []UnimplementedField{
 	{"Subnet", "nodeNetwork", "''"},
-	{"Subnet", "logicalGateway", "false"},
-	{"Subnet", "u2oInterconnection", "false"},
-	{"Subnet", "u2oInterconnectionIP", "''"},
 	{"Subnet", "enableExternalLBAddress", "false"},
 	{"ProviderNetwork", "exchangeLinkName", "false"},
 	{"ProviderNetwork", "autoCreateVlanSubinterfaces", "false"},

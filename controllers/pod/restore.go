@@ -73,6 +73,7 @@ func restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 	s.keepAll(slices.Values(pods))
 	s.keepAll(s.nodeClaims())
 	s.keepAll(s.querierClaims())
+	s.keepAll(s.interconnectionClaims())
 	s.keepAll(s.vpcGatewayClaims())
 	return nil
 }
@@ -202,14 +203,14 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 	if err != nil {
 		return ipam.Subnet{}, err
 	}
-	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...), OwnPorts: translate.OwnPorts(len(shared))}, nil
+	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...), OwnPorts: translate.OwnPorts(spec.Vlan != "", len(shared))}, nil
 }
 
 // claimedLayout returns a layout with one claimed address of each family. Leases outside of it are restored as well.
 func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	var layout ipam.Subnet
 	var has [2]bool
-	for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.vpcGatewayClaims()} {
+	for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.interconnectionClaims(), s.vpcGatewayClaims()} {
 		for c := range source {
 			if c.lease.Subnet != subnet {
 				continue

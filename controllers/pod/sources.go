@@ -98,6 +98,24 @@ func (s *restoration) querierClaims() iter.Seq[claim] {
 	}
 }
 
+// interconnectionClaims yields the addresses of routers in interconnected underlay subnets.
+func (s *restoration) interconnectionClaims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for i := range s.subnets.Items {
+			subnet := &s.subnets.Items[i]
+			addresses, err := ipfamily.ParseAddrs(subnet.Status.U2OInterconnectionIP)
+			mac, macErr := net.ParseMAC(subnet.Status.U2OInterconnectionMAC)
+			if err != nil || macErr != nil || len(addresses) == 0 {
+				continue
+			}
+			lease := ipam.Lease{Subnet: subnet.Name, Addresses: addresses, MAC: mac}
+			if !yield(claim{port: translate.InterconnectionHolder(subnet.Name), lease: lease, from: "status"}) {
+				return
+			}
+		}
+	}
+}
+
 // vpcGatewayClaims yields the gateway router addresses in the status of VPCs.
 func (s *restoration) vpcGatewayClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {

@@ -94,11 +94,14 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	for _, vip := range features.Vips { // not allocated to ports automatically
 		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
 	}
-	network.OwnPorts = translate.OwnPorts(len(features.Vips))
+	network.OwnPorts = translate.OwnPorts(in.subnet.Spec.Vlan != "", len(features.Vips))
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
 		return checked{}, problem
 	}
 	if problem := r.linkConflict(in, network.CIDRs); problem != nil {
+		return checked{}, problem
+	}
+	if problem := r.interconnectionInUse(in.subnet, features.Interconnection); problem != nil {
 		return checked{}, problem
 	}
 	return checked{network: network, features: features}, r.checkUse(in, network)
@@ -108,7 +111,8 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 	var peers []validation.Peer
 	for _, peer := range in.peers {
-		if peer.Spec.Vlan == in.subnet.Spec.Vlan && r.yields(in.subnet, peer) {
+		conflicts := peer.Spec.Vlan == in.subnet.Spec.Vlan || peer.Spec.OnRouter() && in.subnet.Spec.OnRouter()
+		if conflicts && r.yields(in.subnet, peer) {
 			theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
 			peers = append(peers, validation.Peer{Name: peer.Name, CIDRs: theirs})
 		}

@@ -107,6 +107,8 @@ type result struct {
 	err error
 	// querier sends the multicast group membership queries; nil if there is none.
 	querier *translate.Querier
+	// router is the VPC's router port in an underlay subnet; nil if there is none.
+	router *translate.GatewayPort
 }
 
 // specApplied reports whether the current spec is applied.
@@ -130,11 +132,15 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	if problem, err := r.tell(in.subnet, checked.network); problem != nil || err != nil {
 		return result{problem: problem, err: err}
 	}
+	router, noRouter := r.gatewayPort(ctx, in, checked)
+	if localnet != nil {
+		localnet.Router = router
+	}
 	var noQuerier error
 	checked.querier, noQuerier = r.querier(ctx, in.subnet, checked.network)
 	err = r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked, localnet)))
 	switch {
-	case err == nil && in.vpc == nil && localnet == nil:
+	case err == nil && in.vpc == nil && in.subnet.Spec.OnRouter():
 		if vpc := lookup.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {
 			r.Detached(vpc)
 		}
@@ -145,7 +151,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	case errors.Is(err, northbound.ErrWaiting):
 		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, lookup.VpcOf(in.subnet))
 	}
-	return result{err: errors.Join(err, noQuerier), querier: checked.querier}
+	return result{err: errors.Join(err, noRouter, noQuerier), querier: checked.querier, router: router}
 }
 
 // tell updates the addresses of a subnet in the allocator. It returns a problem if, since the check, a port got an address that the change
@@ -155,7 +161,7 @@ func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*val
 		return nil, nil
 	}
 	held, err := r.Allocator.ChangeSubnet(s.Name, ipam.Subnet(network), func(h ipam.Holder) bool {
-		return s.Name != kubeovnv1.JoinSubnet && h.Port != translate.QuerierHolder(s.Name) &&
+		return s.Name != kubeovnv1.JoinSubnet && !isOwn(s.Name, h.Port) &&
 			(outside(h.Address, network) || isGateway(h.Address, network))
 	})
 	if err != nil {
@@ -177,7 +183,7 @@ func (r *Reconciler) allocatorHas(name string, network validation.Network) bool 
 // finish removes the rows and the finalizer of a deleted subnet once no address of it is in use. Until then the subnet stays applied, so
 // that ports with its addresses keep working.
 func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error {
-	if err := r.releaseQuerier(ctx, subnet); err != nil {
+	if err := errors.Join(r.releaseQuerier(ctx, subnet), r.releaseInterconnection(ctx, subnet)); err != nil {
 		return err
 	}
 	if err := r.remove(ctx, subnet.Name); err != nil {
@@ -202,9 +208,10 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// held returns the number of addresses of a subnet that are in use, without the address of its querier.
+// held returns the number of addresses of a subnet that are in use, without those of the subnet itself.
 func (r *Reconciler) held(name string) float64 {
 	usage := r.Allocator.Usage(name)
-	own, _ := r.Allocator.Lookup(translate.QuerierHolder(name))
-	return usage.IPv4().Using + usage.IPv6().Using - float64(len(own.Addresses))
+	querier, _ := r.Allocator.Lookup(translate.QuerierHolder(name))
+	router, _ := r.Allocator.Lookup(translate.InterconnectionHolder(name))
+	return usage.IPv4().Using + usage.IPv6().Using - float64(len(querier.Addresses)+len(router.Addresses))
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -52,7 +53,7 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 		leases.LogGiven(logr.FromContextOrDiscard(ctx), holder, lease, leases.SourceSubnet)
 	}
 	q := &translate.Querier{Address: lease.Addresses[0], MAC: lease.MAC}
-	return q, r.recordQuerier(ctx, s.Name, q)
+	return q, r.record(ctx, translate.QuerierRecord(s.Name), s.Name, lease.Addresses, lease.MAC)
 }
 
 // querierRequest requests one address: IPv4 if the subnet has it, since IPv6 queries come from a link-local address.
@@ -66,21 +67,23 @@ func querierRequest(s *kubeovnv1.Subnet, network validation.Network) ipam.Reques
 	return request
 }
 
-// recordQuerier maintains the IP object that shows users the address of the querier. If the pod mcast-querier of a namespace with the
-// subnet's name has an IP object of that name, the pod keeps it, and the querier has none.
-func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *translate.Querier) error {
-	spec := kubeovnv1.IPSpec{Subnet: subnet, IPAddress: q.Address.String(), MACAddress: q.MAC.String()}
-	if q.Address.Is4() {
-		spec.V4IPAddress = spec.IPAddress
-	} else {
-		spec.V6IPAddress = spec.IPAddress
+// record maintains the IP object that shows users addresses of the subnet itself. If a pod has an IP object of that name, the pod keeps it, and
+// the subnet has none.
+func (r *Reconciler) record(ctx context.Context, name, subnet string, addresses []netip.Addr, mac net.HardwareAddr) error {
+	spec := kubeovnv1.IPSpec{Subnet: subnet, IPAddress: ipfamily.Join(addresses), MACAddress: mac.String()}
+	for _, a := range addresses {
+		if a.Is4() {
+			spec.V4IPAddress = a.String()
+		} else {
+			spec.V6IPAddress = a.String()
+		}
 	}
 	have := &kubeovnv1.IP{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: translate.QuerierRecord(subnet)}, have)
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, have)
 	outdated := err == nil
 	switch {
 	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("get IP %s: %w", translate.QuerierRecord(subnet), err)
+		return fmt.Errorf("get IP %s: %w", name, err)
 	case err == nil && (have.Spec.PodName != "" || equality.Semantic.DeepEqual(have.Spec, spec)):
 		return nil
 	case err == nil: // addresses of an IP object cannot change
@@ -89,11 +92,11 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 		}
 	}
 	labels := map[string]string{kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod}
-	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: translate.QuerierRecord(subnet), Labels: labels}, Spec: spec}
+	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: spec}
 	err = r.Client.Create(ctx, record, k8s.FieldOwner)
 	switch {
 	case outdated && apierrors.IsAlreadyExists(err): // its deletion enqueues the subnet
-		return fmt.Errorf("%w: IP %s has a former address of the querier of multicast groups, and its finalizers delay its deletion: remove them",
+		return fmt.Errorf("%w: IP %s has a former address, and its finalizers delay its deletion: remove them",
 			northbound.ErrWaiting, record.Name)
 	case client.IgnoreAlreadyExists(err) != nil: // otherwise the cache does not have the object yet
 		return fmt.Errorf("create IP %s: %w", record.Name, err)
@@ -101,10 +104,27 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 	return nil
 }
 
-// subnetOfQuerier enqueues the subnet whose querier has an IP object.
-func subnetOfQuerier(_ context.Context, o client.Object) []reconcile.Request {
-	if subnet, is := strings.CutPrefix(o.GetName(), translate.QuerierRecord("")); is {
-		return k8s.Requests(subnet)
+// subnetOfRecord enqueues the subnet that has an IP object itself.
+func subnetOfRecord(_ context.Context, o client.Object) []reconcile.Request {
+	if !translate.IsOwnRecord(o.GetName()) {
+		return nil
+	}
+	requests := k8s.Requests(o.(*kubeovnv1.IP).Spec.Subnet)
+	if subnet, is := strings.CutPrefix(o.GetName(), translate.QuerierRecord("")); is { // the object of a pod with that name
+		requests = append(requests, k8s.Request(subnet))
+	}
+	return requests
+}
+
+// unrecord deletes an IP object that record maintains. It is idempotent.
+func (r *Reconciler) unrecord(ctx context.Context, name string) error {
+	record := &kubeovnv1.IP{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, record)
+	if err == nil && record.Spec.PodName == "" {
+		err = r.Client.Delete(ctx, record)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete IP %s: %w", name, err)
 	}
 	return nil
 }
@@ -114,13 +134,8 @@ func (r *Reconciler) releaseQuerier(ctx context.Context, s *kubeovnv1.Subnet) er
 	if _, held := r.Allocator.Lookup(translate.QuerierHolder(s.Name)); !held && s.Status.McastQuerierIP == "" {
 		return nil
 	}
-	record := &kubeovnv1.IP{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: translate.QuerierRecord(s.Name)}, record)
-	if err == nil && record.Spec.PodName == "" {
-		err = r.Client.Delete(ctx, record)
-	}
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete IP %s: %w", translate.QuerierRecord(s.Name), err)
+	if err := r.unrecord(ctx, translate.QuerierRecord(s.Name)); err != nil {
+		return err
 	}
 	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.QuerierHolder(s.Name), "the subnet does not snoop")
 	return nil

@@ -34,6 +34,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	if result.specApplied() {
 		setOptionRows(subnet)
 		setQuerier(&subnet.Status, result.querier)
+		setInterconnection(subnet, result.router)
 	}
 	r.setNamespacesBound(in)
 	r.setPortsAvailable(subnet)

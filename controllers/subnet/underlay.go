@@ -69,7 +69,7 @@ func (r *Reconciler) checkNetwork(in inputs) *validation.Problem {
 		was = "an underlay subnet"
 	case in.vlan != nil && localnet != nil && translate.NetworkOf(localnet) != in.vlan.Spec.Provider:
 		was = "in ProviderNetwork " + translate.NetworkOf(localnet)
-	case s.Spec.Vlan != "" && northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)) != nil:
+	case s.Spec.Vlan != "" && localnet == nil && northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)) != nil:
 	default:
 		return nil
 	}
@@ -105,9 +105,9 @@ func (r *Reconciler) onVlan(ctx context.Context, o client.Object) []reconcile.Re
 	return requests
 }
 
-// hostsOf returns the addresses that nodes must reach outside of OVN and that an overlay subnet must not contain.
+// hostsOf returns the addresses that nodes must reach outside of OVN and that a subnet must not contain to which nodes have a route through OVN.
 func (in inputs) hostsOf() map[netip.Addr]string {
-	if in.subnet.Spec.Vlan != "" || lookup.VpcOf(in.subnet) != kubeovnv1.DefaultVpc {
+	if in.subnet.Spec.PhysicalGateway() || lookup.VpcOf(in.subnet) != kubeovnv1.DefaultVpc {
 		return nil
 	}
 	return in.hosts

@@ -66,9 +66,14 @@ func isGateway(a netip.Addr, network validation.Network) bool {
 	return slices.Contains(network.Gateways, a)
 }
 
-// holders returns the holders of addresses of a subnet that match, without the querier of the subnet.
+// holders returns the holders of addresses of a subnet that match, without those of the subnet itself.
 func (r *Reconciler) holders(subnet string, meant func(netip.Addr) bool) []ipam.Holder {
-	return slices.DeleteFunc(r.Allocator.Holders(subnet, meant), func(h ipam.Holder) bool { return h.Port == translate.QuerierHolder(subnet) })
+	return slices.DeleteFunc(r.Allocator.Holders(subnet, meant), func(h ipam.Holder) bool { return isOwn(subnet, h.Port) })
+}
+
+// isOwn reports whether a holder is the subnet itself: its querier, or the router's port in it.
+func isOwn(subnet, holder string) bool {
+	return holder == translate.QuerierHolder(subnet) || holder == translate.InterconnectionHolder(subnet)
 }
 
 // listed returns a text with the first of the held addresses.

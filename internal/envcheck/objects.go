@@ -201,16 +201,26 @@ func (o *objects) conflicts(c *Cluster, n v1alpha1.Network) (found []Finding) {
 		}
 		return 1
 	})
-	type place struct{ vpc, vlan string }
-	peers := map[place][]validation.Peer{}
+	type peer struct {
+		*kubeovnv1.Subnet
+		cidrs []netip.Prefix
+	}
+	peers := map[string][]peer{} // by VPC
 	for _, s := range ordered {
 		if len(validation.UnbuiltSubnetFields(&s.Spec)) > 0 {
 			continue
 		}
-		at := place{lookup.VpcOf(s), s.Spec.Vlan}
-		around := validation.Surroundings{Peers: peers[at]}
-		if at.vpc == kubeovnv1.DefaultVpc {
-			around.Services, around.Hosts = services, hosts
+		vpc, around := lookup.VpcOf(s), validation.Surroundings{}
+		for _, p := range peers[vpc] {
+			if p.Spec.Vlan == s.Spec.Vlan || p.Spec.OnRouter() && s.Spec.OnRouter() {
+				around.Peers = append(around.Peers, validation.Peer{Name: p.Name, CIDRs: p.cidrs})
+			}
+		}
+		if vpc == kubeovnv1.DefaultVpc {
+			around.Services = services
+		}
+		if vpc == kubeovnv1.DefaultVpc && !s.Spec.PhysicalGateway() {
+			around.Hosts = hosts
 		}
 		network, p := validation.Subnet(s.Name, &s.Spec)
 		if p == nil {
@@ -226,9 +236,9 @@ func (o *objects) conflicts(c *Cluster, n v1alpha1.Network) (found []Finding) {
 			found = append(found, Finding{Lost, "Subnet " + s.Name, fmt.Sprintf("Kiln does not accept it: %s: %s", p.Reason, p.Message)})
 			continue
 		}
-		peers[at] = append(peers[at], validation.Peer{Name: s.Name, CIDRs: network.CIDRs})
-		if at.vpc != kubeovnv1.DefaultVpc && !slices.ContainsFunc(o.vpcs, func(v *kubeovnv1.Vpc) bool { return v.Name == at.vpc }) {
-			found = append(found, Finding{Warning, "Subnet " + s.Name, fmt.Sprintf("Vpc %s does not exist (%s)", at.vpc, ipfamily.Join(network.CIDRs))})
+		peers[vpc] = append(peers[vpc], peer{s, network.CIDRs})
+		if vpc != kubeovnv1.DefaultVpc && !slices.ContainsFunc(o.vpcs, func(v *kubeovnv1.Vpc) bool { return v.Name == vpc }) {
+			found = append(found, Finding{Warning, "Subnet " + s.Name, fmt.Sprintf("Vpc %s does not exist (%s)", vpc, ipfamily.Join(network.CIDRs))})
 		}
 	}
 	return found

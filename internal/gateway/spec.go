@@ -116,10 +116,10 @@ func (s Spec) Shared(ip netip.Addr) bool {
 	return count > 1
 }
 
-// Routed reports whether the traffic of a subnet leaves through nodes. This is true for overlay subnets of the default VPC,
-// except for the join subnet.
+// Routed reports whether the traffic of a subnet leaves through nodes. This is true for overlay subnets of the default VPC, and
+// underlay subnets with a logical gateway, except for the join subnet.
 func Routed(s *v1.Subnet) bool {
-	return s.Name != v1.JoinSubnet && s.Spec.Vlan == "" && (s.Spec.Provider == "" || s.Spec.Provider == v1.ProviderOVN) &&
+	return s.Name != v1.JoinSubnet && !s.Spec.PhysicalGateway() && (s.Spec.Provider == "" || s.Spec.Provider == v1.ProviderOVN) &&
 		(s.Spec.Vpc == "" || s.Spec.Vpc == v1.DefaultVpc)
 }
 

@@ -21,6 +21,9 @@ import (
 // serviceOfAPIServer is the API server's own Service in the namespace `default`.
 const serviceOfAPIServer = "kubernetes"
 
+// HostAPIServer is the description of the API server, also if a node has its address.
+const HostAPIServer = "the API server"
+
 // HostsIn returns the addresses in the prefixes that nodes must keep reaching through their own network. The value is the host:
 // a node or the API server.
 func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[netip.Addr]string, error) {
@@ -49,7 +52,7 @@ func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[ne
 	for i := range ofAPIServer.Items {
 		for _, addr := range EndpointAddresses(&ofAPIServer.Items[i]) {
 			if inside(addr) {
-				found[addr] = "the API server"
+				found[addr] = HostAPIServer
 			}
 		}
 	}

@@ -33,7 +33,6 @@ func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 		{"provider", spec.Provider != "" && spec.Provider != kubeovnv1.ProviderOVN},
 		{"vlan in VPC " + spec.Vpc, spec.Vlan != "" && custom},
 		{"vlan without cidrBlock (protocol Mac)", spec.Vlan != "" && spec.CIDRBlock == ""},
-		{"vlan with logicalGateway", spec.Vlan != "" && spec.LogicalGateway},
 	})
 }
 
@@ -45,15 +44,15 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 		{"externalEgressGateway in VPC " + spec.Vpc, custom && spec.ExternalEgressGateway != ""},
 		{"gatewayNodeSelectors beside gatewayNode", spec.GatewayNode != "" && len(spec.GatewayNodeSelectors) > 0},
 		{"natOutgoingPolicyRules without natOutgoing", !spec.NATOutgoing && len(spec.NATOutgoingPolicyRules) > 0},
-		{"natOutgoing with vlan", spec.Vlan != "" && spec.NATOutgoing},
-		{"gatewayType centralized with vlan", spec.Vlan != "" && !custom && spec.GatewayType == kubeovnv1.GatewayCentralized},
-		{"externalEgressGateway with vlan", spec.Vlan != "" && !custom && spec.ExternalEgressGateway != ""},
+		{"natOutgoing with vlan", spec.PhysicalGateway() && spec.NATOutgoing},
+		{"gatewayType centralized with vlan", spec.PhysicalGateway() && !custom && spec.GatewayType == kubeovnv1.GatewayCentralized},
+		{"externalEgressGateway with vlan", spec.PhysicalGateway() && !custom && spec.ExternalEgressGateway != ""},
 		{"routeTable with vlan", spec.Vlan != "" && spec.RouteTable != ""},
 		{"enableIPv6RA with vlan", spec.Vlan != "" && spec.EnableIPv6RA},
-		{"logicalGateway", spec.LogicalGateway && spec.Vlan == ""},
-		{"u2oInterconnection", spec.U2OInterconnection},
-		{"u2oInterconnectionIP", spec.U2OInterconnectionIP != ""},
-		{"u2oFeatures", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting},
+		{"logicalGateway without vlan", spec.LogicalGateway && spec.Vlan == ""},
+		{"u2oInterconnection without vlan", spec.U2OInterconnection && spec.Vlan == ""},
+		{"u2oInterconnectionIP without u2oInterconnection", spec.U2OInterconnectionIP != "" && !spec.U2OInterconnection},
+		{"u2oFeatures without u2oInterconnection", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting && !spec.U2OInterconnection},
 		{"enableExternalLBAddress", spec.EnableExternalLBAddress},
 		{"nodeNetwork", spec.NodeNetwork != ""},
 	}), ineffectiveNATRules(spec)...)

@@ -23,7 +23,7 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 		t.Errorf("fields that have their effect are named: %v", got)
 	}
 	loud := kubeovnv1.SubnetSpec{Provider: "net.default.ovn", Vlan: "v", GatewayType: "centralized", LogicalGateway: true, NodeNetwork: "n"}
-	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan without cidrBlock (protocol Mac) vlan with logicalGateway gatewayType centralized with vlan nodeNetwork" {
+	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan without cidrBlock (protocol Mac) nodeNetwork" {
 		t.Errorf("got %s", got)
 	}
 	vpc := kubeovnv1.VpcSpec{Namespaces: []string{"a"}, DefaultSubnet: "s", BFDPort: &kubeovnv1.BFDPort{}, EnableBfd: true}

@@ -83,6 +83,9 @@ func subnetFields(name string, spec *kubeovnv1.SubnetSpec) *Problem {
 	if spec.Vlan != "" && (name == kubeovnv1.DefaultSubnet || name == kubeovnv1.JoinSubnet) {
 		return Problemf(ReasonFieldInvalid, "vlan: this version builds no underlay network for subnet %s: remove it, and create another subnet", name)
 	}
+	if spec.LogicalGateway && spec.U2OInterconnection {
+		return Problemf(ReasonFieldInvalid, "logicalGateway and u2oInterconnection: with a logical gateway the subnet is connected already: set one of them")
+	}
 	switch spec.GatewayType {
 	case "", kubeovnv1.GatewayDistributed, kubeovnv1.GatewayCentralized:
 	default:

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
+
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/validation/match"
@@ -24,6 +26,8 @@ type Features struct {
 	RouterAdvertisements map[string]string
 	// Vips are the addresses that several ports share.
 	Vips []netip.Addr
+	// Interconnection has the addresses that the router must have in an interconnected underlay subnet, at most one per family.
+	Interconnection []netip.Addr
 }
 
 // SubnetFeatures checks the fields that Subnet does not check. network is the result of Subnet.
@@ -58,7 +62,34 @@ func SubnetFeatures(spec *kubeovnv1.SubnetSpec, network Network) (Features, *Pro
 	if f.Vips, err = vips(spec.Vips, network); err != nil {
 		return f, Problemf(ReasonVipsInvalid, "vips: %v", err)
 	}
+	if f.Interconnection, err = interconnection(spec, network, f.Vips); err != nil {
+		return f, Problemf(ReasonFieldInvalid, "u2oInterconnectionIP: %v", err)
+	}
 	return f, nil
+}
+
+// interconnection returns the addresses of u2oInterconnectionIP.
+func interconnection(spec *kubeovnv1.SubnetSpec, network Network, shared []netip.Addr) ([]netip.Addr, error) {
+	if !spec.U2OInterconnection || spec.U2OInterconnectionIP == "" {
+		return nil, nil
+	}
+	list, err := ipfamily.ParseAddrs(spec.U2OInterconnectionIP)
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range list {
+		switch cidr, inside := overlapping(netip.PrefixFrom(addr, addr.BitLen()), network.CIDRs); {
+		case !inside:
+			return nil, fmt.Errorf("%s is outside of %s: write one inside", addr, ipfamily.Join(network.CIDRs))
+		case slices.Contains(network.Gateways, addr):
+			return nil, fmt.Errorf("%s is the gateway, a router of the physical network: write another one", addr)
+		case slices.Contains(shared, addr):
+			return nil, fmt.Errorf("%s is one of vips: write another one", addr)
+		case addr == cidr.Masked().Addr() || addr.Is4() && addr == netipx.PrefixLastIP(cidr):
+			return nil, fmt.Errorf("%s is the first or the last address of %s, which no host can have: write another one", addr, cidr)
+		}
+	}
+	return list, nil
 }
 
 // acl checks one rule.

@@ -98,6 +98,7 @@ type Row struct {
 const (
 	TableLogicalSwitch     = "Logical_Switch"
 	TableLogicalRouter     = "Logical_Router"
+	TableRouterPort        = "Logical_Router_Port"
 	TablePortGroup         = "Port_Group"
 	TableAddressSet        = "Address_Set"
 	TableLoadBalancer      = "Load_Balancer"
@@ -112,6 +113,9 @@ func SwitchACLs(r Ref) Set { return Set{Table: TableLogicalSwitch, Column: "acls
 
 // RouterPorts is the set of ports of a logical router.
 func RouterPorts(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "ports", Row: r} }
+
+// PortChassis is the set of chassis of a router's port.
+func PortChassis(r Ref) Set { return Set{Table: TableRouterPort, Column: "gateway_chassis", Row: r} }
 
 // RouterPolicies is the set of policies of a logical router.
 func RouterPolicies(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "policies", Row: r} }

@@ -21,6 +21,8 @@ type Localnet struct {
 	Tag int
 	// NameTaken is set if a pod's port has the name LocalnetPort.
 	NameTaken bool
+	// Router is the port of the VPC's router on the switch; nil if it has none.
+	Router *GatewayPort
 }
 
 // localnetPod is the name of a pod whose port, in the namespace with the name of an underlay subnet, has the name of the subnet's localnet port.

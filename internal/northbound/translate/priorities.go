@@ -8,11 +8,14 @@ package translate
 
 // Priorities of the policies on a VPC's router.
 const (
-	priorityLocal   = 31000 // traffic to a subnet of the VPC is routed to it
+	priorityWithin  = 31001 // traffic within an interconnected underlay subnet stays there, also to nodes (Kube-OVN: 30060)
+	priorityLocal   = 31000 // traffic to a subnet of the VPC is routed to it; from an underlay subnet to a node: to the physical router
+	priorityOverlay = 30050 // with overlayOnlyRouting, other traffic from such a subnet goes to the physical router
 	priorityNode    = 30000 // traffic to a node goes through that node's port
+	priorityInto    = 29400 // traffic to an interconnected underlay subnet is routed to it
 	priorityNorth   = 29250 // egress traffic of a pod with its own next hop goes there
 	priorityCentral = 29010 // egress traffic of a subnet with gateway nodes goes through them
-	priorityEgress  = 29000 // other egress traffic goes through the pod's own node
+	priorityEgress  = 29000 // other egress traffic goes through the pod's own node; from an underlay subnet: to the physical router
 )
 
 // Priorities of the policies on a VPC's gateway router, which Kube-OVN does not have. Users cannot add any.

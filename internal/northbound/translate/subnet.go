@@ -22,8 +22,7 @@ type SubnetInputs struct {
 	CIDRs []netip.Prefix
 	// Gateways are the router's addresses on the switch: one per CIDR, in the same order.
 	Gateways []netip.Addr
-	// Localnet connects the switch to a physical network, whose router has the addresses Gateways. The switch is then not joined to the VPC's
-	// router. It is nil for an overlay subnet.
+	// Localnet connects the switch to a physical network. It is nil for an overlay subnet.
 	Localnet *Localnet
 	// Services makes the VPC's load balancers serve the ports of the switch.
 	Services bool
@@ -63,14 +62,18 @@ type SubnetInputs struct {
 }
 
 // Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, the policies that route
-// traffic of the VPC to its addresses, its ACLs and its DHCP options. An underlay subnet has a localnet port instead of the pair and the policies.
+// traffic of the VPC to its addresses, its ACLs and its DHCP options. An underlay subnet has a localnet port, and the pair and the policies only
+// if it has a gateway port.
 func Subnet(in SubnetInputs) []desired.Row {
 	rows := []desired.Row{switchRow(in)}
-	switch {
-	case in.Localnet != nil:
+	if in.Localnet != nil {
 		rows = append(rows, localnetPort(in))
-	case in.Vpc != "":
-		rows = append(rows, routerPair(in)...)
+	}
+	switch {
+	case in.Localnet != nil && in.Localnet.Router != nil && in.Vpc != "":
+		rows = append(rows, gatewayPort(in)...)
+	case in.Localnet == nil && in.Vpc != "":
+		rows = append(rows, routerPair(in, in.Gateways)...)
 		rows = append(rows, localPolicies(in)...)
 	}
 	rows = append(rows, subnetACLs(in)...)
@@ -78,8 +81,13 @@ func Subnet(in SubnetInputs) []desired.Row {
 	return append(rows, dhcpRows(in)...)
 }
 
-// OwnPorts returns the number of ports that Subnet adds to a switch: the port to the router or to the physical network, and the virtual ports.
-func OwnPorts(virtual int) int { return 1 + virtual }
+// OwnPorts returns the largest number of ports that Subnet adds to a switch: to the router, to the physical network, and the virtual ports.
+func OwnPorts(underlay bool, virtual int) int {
+	if underlay {
+		return 2 + virtual
+	}
+	return 1 + virtual
+}
 
 // localPolicies allow traffic to the subnet, so that no policy of a lower priority reroutes it.
 func localPolicies(in SubnetInputs) []desired.Row {
@@ -112,17 +120,17 @@ func switchRow(in SubnetInputs) desired.Row {
 	return row
 }
 
-// routerPair is the router's port on the switch and the switch's port to the router.
-func routerPair(in SubnetInputs) []desired.Row {
+// routerPair is the router's port on the switch, with one address per CIDR, and the switch's port to the router.
+func routerPair(in SubnetInputs, addresses []netip.Addr) []desired.Row {
 	networks := make([]string, 0, len(in.CIDRs))
 	for i, cidr := range in.CIDRs {
-		networks = append(networks, netip.PrefixFrom(in.Gateways[i], cidr.Bits()).String())
+		networks = append(networks, netip.PrefixFrom(addresses[i], cidr.Bits()).String())
 	}
 	routerPort, switchPort := PortNames(in.Vpc, in.Name, in.NameTaken)
 	routerPorts := desired.RouterPorts(RouterRef(in.Vpc))
 	switchPorts := desired.SwitchPorts(SwitchRef(in.Name))
 	port := &nb.LogicalRouterPort{
-		Name: routerPort, MAC: gatewayMAC(in.Gateways[0]).String(), Networks: networks, Ipv6RaConfigs: routerAdvertisements(in),
+		Name: routerPort, MAC: gatewayMAC(addresses[0]).String(), Networks: networks, Ipv6RaConfigs: routerAdvertisements(in),
 	}
 	if in.RouteTable != "" {
 		port.Options = map[string]string{"route_table": in.RouteTable}

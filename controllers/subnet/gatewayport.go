@@ -1,0 +1,186 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"go4.org/netipx"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// maxChassis bounds the nodes that can host a gateway port: every node monitors its tunnels to them by BFD.
+const maxChassis = 3
+
+// gatewayPort returns the port of the VPC's router in an underlay subnet; nil if it has none. The error is ErrWaiting while no node can host the
+// port, or no address is free for it.
+func (r *Reconciler) gatewayPort(ctx context.Context, in inputs, c checked) (*translate.GatewayPort, error) {
+	spec := &in.subnet.Spec
+	if spec.Vlan == "" || !spec.U2OInterconnection {
+		if err := r.releaseInterconnection(ctx, in.subnet); err != nil {
+			return nil, err
+		}
+	}
+	if spec.Vlan == "" || !spec.OnRouter() {
+		return nil, nil //nolint:nilnil // such a subnet has no gateway port
+	}
+	port := &translate.GatewayPort{Addresses: c.network.Gateways, NodesOf: kubeovnv1.DefaultVpc}
+	var err error
+	if spec.U2OInterconnection {
+		port.Interconnects, port.OverlayOnly = true, spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting
+		if port.Addresses, err = r.interconnection(ctx, in, c); err != nil {
+			return nil, err
+		}
+		port.Into = in.without(c)
+	}
+	port.Chassis, err = r.gatewayNodes(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return port, nil
+}
+
+// gatewayNodes returns the nodes that can host the gateway port of a subnet, in order of precedence. The order differs between subnets, and a
+// node that comes or goes does not change it for the others.
+func (r *Reconciler) gatewayNodes(ctx context.Context, in inputs) ([]string, error) {
+	name := in.vlan.Spec.Provider
+	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get ProviderNetwork %s: %w", name, err)
+	}
+	if provider == nil || len(provider.Status.ReadyNodes) == 0 {
+		return nil, fmt.Errorf("%w: no node of ProviderNetwork %s is ready, so none can host the router's port: its status has the causes",
+			northbound.ErrWaiting, name)
+	}
+	rank := func(node string) []byte {
+		sum := sha256.Sum256([]byte(in.subnet.Name + "\x00" + node))
+		return sum[:]
+	}
+	nodes := slices.Clone(provider.Status.ReadyNodes)
+	slices.SortFunc(nodes, func(a, b string) int { return bytes.Compare(rank(a), rank(b)) })
+	return nodes[:min(len(nodes), maxChassis)], nil
+}
+
+// interconnection returns the addresses of the router in an interconnected subnet, one per CIDR. It allocates them on first use, and retains
+// them while the spec permits them.
+func (r *Reconciler) interconnection(ctx context.Context, in inputs, c checked) ([]netip.Addr, error) {
+	s, log, holder := in.subnet, logr.FromContextOrDiscard(ctx), translate.InterconnectionHolder(in.subnet.Name)
+	lease, held := r.Allocator.Lookup(holder)
+	if held && !suits(lease.Addresses, c) {
+		leases.Release(log, r.Allocator, holder, "the subnet's spec has other addresses")
+		held = false
+	}
+	if !held {
+		var err error
+		lease, err = r.Allocator.Allocate(holder, ipam.Request{
+			Subnet: s.Name, Addresses: c.features.Interconnection, AnyPool: true,
+			Avoid: func(a netip.Addr) bool { return in.hosts[a] != "" },
+		})
+		var taken *ipam.TakenError
+		switch {
+		case errors.Is(err, ipam.ErrExhausted) || errors.As(err, &taken):
+			return nil, fmt.Errorf("%w: the router gets no address for u2oInterconnection: %w", northbound.ErrWaiting, err)
+		case err != nil:
+			return nil, fmt.Errorf("find an address for u2oInterconnection: %w", err)
+		}
+		leases.LogGiven(log, holder, lease, leases.SourceSubnet)
+	}
+	name := translate.InterconnectionRecord(lookup.VpcOf(s), s.Name)
+	return lease.Addresses, r.record(ctx, name, s.Name, lease.Addresses, translate.GatewayPortMAC(lease.Addresses))
+}
+
+// without returns the CIDRs of a subnet without its gateways and the API server: these have no route to the overlay, so pods there reach them
+// through nodes.
+func (in inputs) without(c checked) []netip.Prefix {
+	var set netipx.IPSetBuilder
+	for _, cidr := range c.network.CIDRs {
+		set.AddPrefix(cidr)
+	}
+	for _, gateway := range c.network.Gateways {
+		set.Remove(gateway)
+	}
+	for address, host := range in.hosts {
+		if host == lookup.HostAPIServer {
+			set.Remove(address)
+		}
+	}
+	rest, _ := set.IPSet() // it fails for invalid addresses only
+	return rest.Prefixes()
+}
+
+// suits reports whether a spec permits the router's addresses: one in each CIDR, and those that the spec asks for.
+func suits(addresses []netip.Addr, c checked) bool {
+	return len(addresses) == len(c.network.CIDRs) &&
+		!slices.ContainsFunc(addresses, func(a netip.Addr) bool { return outside(a, c.network) || isGateway(a, c.network) }) &&
+		!slices.ContainsFunc(c.features.Interconnection, func(a netip.Addr) bool { return !slices.Contains(addresses, a) })
+}
+
+// interconnectionInUse returns a problem if something else has an address that the spec asks for.
+func (r *Reconciler) interconnectionInUse(s *kubeovnv1.Subnet, asked []netip.Addr) *validation.Problem {
+	if len(asked) == 0 {
+		return nil
+	}
+	if held := r.holders(s.Name, func(a netip.Addr) bool { return slices.Contains(asked, a) }); len(held) > 0 {
+		return validation.InUse("u2oInterconnectionIP is in use: %s: delete its owner, or choose another one", listed(held))
+	}
+	return nil
+}
+
+// releaseInterconnection frees the addresses of the router in a subnet, and deletes their IP object. It is idempotent.
+func (r *Reconciler) releaseInterconnection(ctx context.Context, s *kubeovnv1.Subnet) error {
+	holder := translate.InterconnectionHolder(s.Name)
+	if _, held := r.Allocator.Lookup(holder); !held && s.Status.U2OInterconnectionIP == "" {
+		return nil
+	}
+	if err := r.unrecord(ctx, translate.InterconnectionRecord(lookup.VpcOf(s), s.Name)); err != nil {
+		return err
+	}
+	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, holder, "the subnet is not interconnected")
+	return nil
+}
+
+// setInterconnection writes the router's addresses in an interconnected subnet into its status.
+func setInterconnection(s *kubeovnv1.Subnet, port *translate.GatewayPort) {
+	status := &s.Status
+	status.U2OInterconnectionIP, status.U2OInterconnectionMAC, status.U2OInterconnectionVPC = "", "", ""
+	if port != nil && port.Interconnects {
+		status.U2OInterconnectionIP = ipfamily.Join(port.Addresses)
+		status.U2OInterconnectionMAC = translate.GatewayPortMAC(port.Addresses).String()
+		status.U2OInterconnectionVPC = lookup.VpcOf(s)
+	}
+}
+
+// viewProvider is the part of a ProviderNetwork that its subnets depend on.
+func viewProvider(p *kubeovnv1.ProviderNetwork) string {
+	return strings.Join(p.Status.ReadyNodes, ",") + " " + strings.Join(p.Status.Vlans, ",")
+}
+
+// onProvider enqueues the subnets of a ProviderNetwork.
+func (r *Reconciler) onProvider(ctx context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, vlan := range o.(*kubeovnv1.ProviderNetwork).Status.Vlans {
+		requests = append(requests, r.onVlan(ctx, &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: vlan}})...)
+	}
+	return requests
+}

@@ -1,0 +1,148 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// provider sets the nodes that are ready for ProviderNetwork net1 of Vlan v.
+func (n *network) provider(ready ...string) {
+	n.Helper()
+	p := &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net1"}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth1"}}
+	if !n.Get(p) {
+		n.Create(p)
+	}
+	base := p.DeepCopy()
+	p.Status.Vlans, p.Status.ReadyNodes = []string{"v"}, ready
+	n.Must(n.Client.Status().Patch(n.Context(), p, client.MergeFrom(base)))
+}
+
+// hosts waits until these chassis can host gateway ports.
+func (n *network) hosts(want ...string) {
+	n.Helper()
+	n.Rows("Gateway_Chassis", func(row nbtest.Row) string { return fmt.Sprint(row["chassis_name"]) }, want...)
+}
+
+func (n *network) routerPorts(want ...string) {
+	n.Helper()
+	n.Rows("Logical_Router_Port", func(row nbtest.Row) string {
+		if row["name"] != "ovn-cluster-lab" {
+			return ""
+		}
+		return fmt.Sprint(row["networks"])
+	}, want...)
+}
+
+func TestALogicalGatewayIsARouterPortOnReadyNodes(t *testing.T) {
+	n := start(t)
+	n.vlan("v", 30)
+	s := underlay("lab", "10.30.0.0/24,fd00:30::/64", "10.30.0.254,fd00:30::fe", "v")
+	s.Spec.LogicalGateway = true
+	n.Create(s)
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no node of ProviderNetwork net1 is ready")
+	n.localnets("localnet.lab net1 30")
+	n.routerPorts()
+
+	n.provider("n1", "n2", "n3", "n4", "n5")
+	n.Ready(s)
+	n.routerPorts("[10.30.0.254/24 fd00:30::fe/64]")
+	n.Rows("Gateway_Chassis", func(nbtest.Row) string { return "one" }, "one", "one", "one")
+	n.provider("n4")
+	n.hosts("n4")
+	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-lab", "ovn-cluster-ovn-default")
+
+	// Nodes have routes to the subnet through OVN, like those to an overlay subnet.
+	n.node("n1", "10.30.0.9")
+	n.Get(s)
+	n.Change(s, func() { s.Spec.MTU = 1400 })
+	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "holds 10.30.0.9, the address of")
+	n.Change(s, func() { s.Spec.LogicalGateway = false })
+	n.Ready(s)
+	n.routerPorts()
+	n.hosts()
+	n.localnets("localnet.lab net1 30")
+}
+
+func TestASubnetOnTheRouterDoesNotOverlapWithAnother(t *testing.T) {
+	n := start(t)
+	n.vlan("v", 30)
+	n.provider("n1")
+	n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.30.0.0/25"})
+	s := underlay("lab", "10.30.0.0/24", "10.30.0.254", "v")
+	s.Spec.U2OInterconnection = true
+	n.Create(s)
+	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "overlaps with 10.30.0.0/25 of subnet shop")
+	n.Get(s)
+	n.Change(s, func() { s.Spec.U2OInterconnection = false })
+	n.Ready(s)
+	n.Change(s, func() { s.Spec.LogicalGateway, s.Spec.U2OInterconnection = true, true })
+	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "set one of them")
+}
+
+func TestAnInterconnectedSubnetHasARouterPortWithAnAddressOfItsOwn(t *testing.T) {
+	n := start(t)
+	n.vlan("v", 30)
+	n.provider("n1")
+	n.node("n1", "10.30.0.1") // a host of the physical network
+	s := underlay("lab", "10.30.0.0/24,fd00:30::/64", "10.30.0.254,fd00:30::fe", "v")
+	s.Spec.U2OInterconnection = true
+	n.Create(s)
+	n.Ready(s)
+	n.routerPorts("[10.30.0.2/24 fd00:30::1/64]")
+	n.Get(s)
+	if st := s.Status; st.U2OInterconnectionIP != "10.30.0.2,fd00:30::1" || st.U2OInterconnectionMAC != "06:4b:0a:1e:00:02" || st.U2OInterconnectionVPC != "ovn-cluster" {
+		t.Errorf("status is %+v", st)
+	}
+	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "u2o-interconnection.ovn-cluster.lab"}}
+	n.Eventually(func() string {
+		if !n.Get(record) || record.Spec.V4IPAddress != "10.30.0.2" || record.Spec.V6IPAddress != "fd00:30::1" || record.Spec.Subnet != "lab" {
+			return fmt.Sprintf("the IP object is %+v", record.Spec)
+		}
+		return ""
+	})
+	n.run()
+	if lease, _ := n.process.Allocator.Lookup("u2o-interconnection/lab"); len(lease.Addresses) != 2 || lease.Addresses[0].String() != "10.30.0.2" {
+		t.Errorf("after a restart the router has %v", lease)
+	}
+
+	lease, err := n.process.Allocator.Allocate("a.ns", ipam.Request{Subnet: "lab"})
+	n.Must(err)
+	n.Change(s, func() { s.Spec.U2OInterconnectionIP = lease.Addresses[0].String() })
+	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "u2oInterconnectionIP is in use")
+	n.routerPorts("[10.30.0.2/24 fd00:30::1/64]")
+	n.change(s, func() { s.Spec.U2OInterconnectionIP = "10.30.0.77" })
+	n.Eventually(func() string {
+		if n.Get(s); !strings.HasPrefix(s.Status.U2OInterconnectionIP, "10.30.0.77,fd00:30::") {
+			return s.Status.U2OInterconnectionIP
+		}
+		return ""
+	})
+	n.change(s, func() { s.Spec.U2OInterconnectionIP = "" })
+	n.Rests("subnet")
+	if n.Get(s); !strings.HasPrefix(s.Status.U2OInterconnectionIP, "10.30.0.77,") {
+		t.Errorf("without an address in the spec the router moves to %s", s.Status.U2OInterconnectionIP)
+	}
+
+	n.change(s, func() { s.Spec.U2OInterconnection = false })
+	n.routerPorts()
+	n.Gone(record)
+	if n.Get(s); s.Status.U2OInterconnectionIP != "" || s.Status.U2OInterconnectionVPC != "" {
+		t.Errorf("status is %+v", s.Status)
+	}
+	n.change(s, func() { s.Spec.U2OInterconnection = true })
+	n.process.Allocator.Release("a.ns")
+	n.Delete(s)
+	n.Gone(s)
+	n.Gone(record)
+}
