@@ -16,7 +16,7 @@ const (
 	DefaultConnectRetry   = 10 * time.Second
 	DefaultBFDInterval    = 300 * time.Millisecond
 	DefaultRestartTime    = 90 * time.Second
-	DefaultMaxReceived    = 1000
+	DefaultMaxReceived    = 20000
 	DefaultMaxPrefixes    = 100
 	DefaultBGPPort        = 179
 	DefaultPasswordKey    = "password"
@@ -182,7 +182,7 @@ type SpeakerPeer struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPreference *int64 `json:"localPreference,omitempty"`
-	// maxReceived is the maximum number of routes of a family that the router may send, by default 1000. The speaker ignores these routes; a router that sends
+	// maxReceived is the maximum number of routes of a family that the router may send, by default 20000. Some routers send the cluster's own routes back. The speaker ignores these routes; a router that sends
 	// more of them loses its session until this field or another field of the peer changes.
 	// +optional
 	// +kubebuilder:validation:Minimum=1

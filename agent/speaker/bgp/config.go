@@ -218,14 +218,6 @@ func (p Peer) session(c *Config, restarted bool) *api.Peer {
 	if p.MultihopTTL > v1alpha1.DefaultMultihopTTL {
 		session.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(p.MultihopTTL)}
 	}
-	if p.BFD != nil {
-		session.Bfd = &api.BfdPeerConfig{
-			Enabled:                  true,
-			DesiredMinimumTxInterval: microseconds(p.BFD.MinTransmit),
-			RequiredMinimumReceive:   microseconds(p.BFD.MinReceive),
-			DetectionMultiplier:      uint32(cmp.Or(p.BFD.Multiplier, v1alpha1.DefaultBFDMultiplier)), //nolint:gosec // limited by the API
-		}
-	}
 	if r := p.GracefulRestart; r != nil {
 		session.GracefulRestart = &api.GracefulRestart{
 			Enabled: true, RestartTime: uint32(seconds(r.RestartTime, v1alpha1.DefaultRestartTime)), DeferralTime: deferral, //nolint:gosec // limited by the API
@@ -247,11 +239,4 @@ func seconds(d *metav1.Duration, otherwise time.Duration) uint64 {
 		otherwise = d.Duration
 	}
 	return uint64(otherwise.Seconds())
-}
-
-func microseconds(d *metav1.Duration) uint32 {
-	if d == nil {
-		return uint32(v1alpha1.DefaultBFDInterval.Microseconds()) //nolint:gosec // a constant
-	}
-	return uint32(d.Microseconds()) //nolint:gosec // the API server limits it to 60 s
 }

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kiln-net/kiln/agent/speaker/bfd"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
@@ -96,8 +97,12 @@ func TestDefaultsOfASession(t *testing.T) {
 	}
 	p.BFD, p.MultihopTTL, p.HoldTime = &v1alpha1.SpeakerBFD{}, 4, &metav1.Duration{Duration: 3 * time.Second}
 	s = p.session(&Config{}, false)
-	if b := s.Bfd; b.DesiredMinimumTxInterval != 300000 || b.RequiredMinimumReceive != 300000 || b.DetectionMultiplier != 3 || s.EbgpMultihop.MultihopTtl != 4 || s.Timers.Config.KeepaliveInterval != 1 {
-		t.Errorf("BFD is %+v, %+v", b, s)
+	c := Config{Peers: []Peer{p, {Address: netip.MustParseAddr(router6)}}}
+	if s.Bfd != nil || s.EbgpMultihop.MultihopTtl != 4 || s.Timers.Config.KeepaliveInterval != 1 {
+		t.Errorf("the session is %+v", s)
+	}
+	if b := c.bfd(); len(b) != 1 || b[p.Address] != (bfd.Config{MinTransmit: 300 * time.Millisecond, MinReceive: 300 * time.Millisecond, Multiplier: 3}) {
+		t.Errorf("BFD is %+v", b)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -56,6 +57,32 @@ func frrWith(lines ...string) routerDaemon {
 		`mkdir -p /run/frr /var/tmp/frr && chown frr:frr /run/frr /var/tmp/frr && /usr/lib/frr/zebra -d -P 0 && /usr/lib/frr/bfdd -d -P 0 &&
 exec /usr/lib/frr/bgpd -P 0 -f /etc/kiln-bgp.conf --log stdout`, config,
 	}
+}
+
+// frrRange is frrWith for nodes that the configuration does not list.
+func frrRange(lines ...string) routerDaemon {
+	d := frrWith()
+	d.config = "router bgp 65002\n bgp router-id " + far4 + "\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n neighbor nodes peer-group\n" +
+		" neighbor nodes remote-as 65001\n neighbor nodes timers 3 9\n bgp listen range 198.51.100.0/24 peer-group nodes\n bgp listen range 2001:db8:1::/64 peer-group nodes\n"
+	for _, line := range lines {
+		d.config += " neighbor nodes " + line + "\n"
+	}
+	for _, f := range []string{"ipv4", "ipv6"} {
+		d.config += fmt.Sprintf(" address-family %s unicast\n  neighbor nodes activate\n exit-address-family\n", f)
+	}
+	return d
+}
+
+// endsAt returns how often each session of the node has ended.
+func (r *peerRouter) endsAt(s *Server) string {
+	r.Helper()
+	state, err := s.State(r.Context())
+	must(r.T, err)
+	var ends []string
+	for _, p := range state.Peers {
+		ends = append(ends, strconv.Itoa(int(p.Live.State.Flops)))
+	}
+	return strings.Join(ends, " ")
 }
 
 // birdWith returns BIRD with one session, for both families, and further text.
@@ -188,6 +215,30 @@ func (r *peerRouter) reaches(prefix string, via ...string) time.Duration {
 	eventually.Wait{Pause: 2 * time.Millisecond, Limit: 30 * time.Second, Base: 20 * time.Second}.Empty(r.T, func() string {
 		if got := r.hops(prefix); !slices.Equal(got, via) {
 			return fmt.Sprintf("the router has %s via %v, want %v", prefix, got, via)
+		}
+		return ""
+	})
+	return time.Since(began)
+}
+
+// routes waits until the kernel of the router has this number of routes to single IPv4 addresses, and returns how long that took.
+func (r *peerRouter) routes(want int) time.Duration {
+	r.Helper()
+	began := time.Now()
+	eventually.Wait{Pause: 5 * time.Millisecond, Limit: 30 * time.Second, Base: 20 * time.Second}.Empty(r.T, func() string {
+		list, err := r.table.RouteList(nil, netlink.FAMILY_V4)
+		must(r.T, err)
+		n := 0
+		for _, route := range list {
+			if route.Gw == nil || route.Dst == nil {
+				continue
+			}
+			if ones, bits := route.Dst.Mask.Size(); ones == bits {
+				n++
+			}
+		}
+		if n != want {
+			return fmt.Sprintf("the router has %d routes, want %d", n, want)
 		}
 		return ""
 	})

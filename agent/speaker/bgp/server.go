@@ -17,6 +17,8 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	gobgp "github.com/osrg/gobgp/v4/pkg/server"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/kiln-net/kiln/agent/speaker/bfd"
 )
 
 // Server holds the sessions of a node. Configure, Announce and Stop must not be called concurrently; State may be called at any time.
@@ -35,6 +37,7 @@ type Server struct {
 	// resend is true while established sessions may have sent routes with attributes of earlier policies.
 	resend bool
 	peers  map[netip.Addr]*api.Peer
+	bfd    *bfd.Server
 	// used are the peers of the last Configure that were to have a session.
 	used   map[netip.Addr]Peer
 	config *Config
@@ -49,7 +52,9 @@ type Server struct {
 // NewServer returns a Server without sessions. port is that on which it listens for passive peers: v1alpha1.DefaultBGPPort, except in tests; 0 if the
 // process may not listen.
 func NewServer(log *slog.Logger, port int32) *Server {
-	return &Server{log: log, port: port, changed: make(chan struct{}, 1), prefixes: map[netip.Prefix]bool{}}
+	s := &Server{log: log, port: port, changed: make(chan struct{}, 1), prefixes: map[netip.Prefix]bool{}}
+	s.bfd = bfd.NewServer(log, s.pathFailed)
+	return s
 }
 
 // Changed returns a channel that gets a value after the state of a session changed.
@@ -92,7 +97,7 @@ func (s *Server) configure(ctx context.Context, c *Config) error {
 	}
 	err = s.setPeers(ctx, &used)
 	s.restarted = s.restarted || err == nil
-	return errors.Join(err, s.sendAgain(ctx), occupied)
+	return errors.Join(err, s.bfd.Set(ctx, used.bfd()), s.sendAgain(ctx), occupied)
 }
 
 // sendAgain makes established sessions send their routes again with the attributes of changed policies.
@@ -282,6 +287,9 @@ func (s *Server) end(ctx context.Context, graceful bool) {
 		return
 	}
 	s.stop()
+	if err := s.bfd.Set(ctx, nil); err != nil {
+		s.log.Error("cannot end BFD", "error", err)
+	}
 	if !graceful {
 		s.running.Stop()
 	} else if err := s.running.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {

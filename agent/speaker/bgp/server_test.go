@@ -186,7 +186,7 @@ func TestARouterKeepsRoutesDuringARestart(t *testing.T) {
 	r.has()
 }
 
-// TestBFDDoesNotPreventASession: the lab has a router with BFD. Here both sides are on one host, where only one of them can listen.
+// TestBFDDoesNotPreventASession: the tests with FRR and BIRD have a router with BFD. Here both sides are on one host, where only one of them can listen.
 func TestBFDDoesNotPreventASession(t *testing.T) {
 	r := newRouter(t, 65002, session(node4, 65001))
 	s := newServer(t)
@@ -196,6 +196,11 @@ func TestBFDDoesNotPreventASession(t *testing.T) {
 	must(t, err)
 	if state.Peers[0].BFD == "" {
 		t.Error("the session has no state of BFD")
+	}
+	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
+	established(t, s, true)
+	if n := r.ends(node4); n != 0 {
+		t.Errorf("the session ended %d times when BFD was switched off", n)
 	}
 }
 

@@ -55,11 +55,18 @@ func (s *Server) State(ctx context.Context) (State, error) {
 	}); err != nil {
 		return state, fmt.Errorf("list the sessions: %w", err)
 	}
+	paths, counters := s.bfd.Status()
 	for _, p := range config.Peers {
-		state.Peers = append(state.Peers, peerState(p, live[p.Address.String()]))
+		session := live[p.Address.String()]
+		if session != nil {
+			session.State.BfdState = bfdState(paths[p.Address])
+		}
+		state.Peers = append(state.Peers, peerState(p, session))
 	}
 	slices.SortFunc(state.Peers, func(a, b PeerState) int { return a.Address.Compare(b.Address) })
-	state.BFD = running.GetBfdServerStats()
+	state.BFD = &api.BfdState{
+		ReceivedPacket: counters.Received, ReceivedDrop: counters.Dropped, ReceivedError: counters.Errors, InvalidPacket: counters.Invalid, UnknownPeer: counters.Unknown,
+	}
 	return state, nil
 }
 
