@@ -41,7 +41,7 @@ DATAPATH ?= userspace
 KERNEL ?= uml
 
 # The labels of `make test`'s specs.
-E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic && !bgp
 
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
@@ -198,6 +198,18 @@ bgp: ## The BGP sessions of kube-ovn-speaker with FRR and BIRD of Debian 13, wit
 	$(LAB) router-root
 	KILN_BGP_DAEMONS=1 CGO_ENABLED=0 go test -count=1 -v -run 'FRR|BIRD|FiveThousand' ./agent/speaker/bgp
 
+# BGP_RUNS: runs of each event that is measured.
+BGP_RUNS ?= 20
+
+.PHONY: bgp-lab
+bgp-lab: images ## kube-ovn-speaker with FRR and BIRD in a new lab: routes, traffic from outside, times of withdrawals; the table goes to _output/bgp.md (needs `make prepare`)
+	$(LAB) router-root
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	export BGP_RUNS=$(BGP_RUNS) BGP_REPORT=$(CURDIR)/_output/bgp.md; $(E2E) -test.timeout 120m -ginkgo.timeout 120m -ginkgo.label-filter=bgp || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
 .PHONY: migrate
 migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and follow docs/operations/migrate.md (needs `make prepare`)
 	$(LAB) down
@@ -311,7 +323,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
 

@@ -46,6 +46,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^underlay_test.go:`), "an attempt to start a pod without a gateway takes 3 s, and nodes are reported every 10 s"},
 	{regexp.MustCompile(`^samples_test.go:`), "the pods and gateways of all samples start at the same time"},
 	{regexp.MustCompile(`^(alerts(_\w+)?|monitoring|prometheus)_test.go:`), "Prometheus scrapes every 8 s, and alerts have durations of their own"},
+	{regexp.MustCompile(`^bgp_(\w+_)?test.go:`), "a session begins again five seconds after its end, and ends after its hold time"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^underlay_(single_test.go:|vlans_test.go:.*connectVLANs)`), "nodes are reported every 10 s, and interfaces with addresses move node by node"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
