@@ -175,6 +175,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	}
 	providers := &underlay.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Node: o.Node, Bridge: bridge, Neighbours: neighbours,
+		Recorder: mgr.GetEventRecorder(probes.Recorder),
 		MTUChanged: func() {
 			select {
 			case mtuChanged <- struct{}{}:

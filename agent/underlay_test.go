@@ -6,6 +6,7 @@ package agent_test
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,6 +73,28 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 		_, _, cause := reported(n, "net1")
 		return strings.HasPrefix(cause, "Waiting: ")
 	})
+	if request.Turn || request.NodeInterface != "" {
+		t.Errorf("the interface may move: %+v", request)
+	}
+	n.Eventually("the node gets its turn", func() bool {
+		agenttest.Must(t, n.API.Get(t.Context(), client.ObjectKeyFromObject(pn), pn))
+		pn.Spec.NodeInterface = v1.NodeInterfaceMove
+		return n.API.Update(t.Context(), pn) == nil
+	})
+	pn.Status.Turn = &v1.ProviderNetworkTurn{Node: agenttest.NodeName, Generation: pn.Generation - 1} // of another specification
+	agenttest.Must(t, n.API.Status().Update(t.Context(), pn))
+	n.Eventually("the consent is requested", func() bool {
+		requests, _ := providerbridge.Requests(externalIDs(n))
+		request = requests["net1"]
+		return request.NodeInterface == providerbridge.ManagedMove && !request.Turn
+	})
+	pn.Status.Turn.Generation = pn.Generation
+	agenttest.Must(t, n.API.Status().Update(t.Context(), pn))
+	n.Eventually("the turn is passed on", func() bool {
+		requests, _ := providerbridge.Requests(externalIDs(n))
+		request = requests["net1"]
+		return request.Turn
+	})
 	answers(n, "net1", providerbridge.Result{
 		State: providerbridge.StateFailed, Reason: providerbridge.ReasonNoInterface, Message: "no eth2", Interface: "eth2", Attempt: request.Attempt,
 	})
@@ -104,7 +127,14 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 			return err == nil && holder != nil && holder.Address.String() == address
 		})
 	}
-	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480})
+	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480, Moved: 2})
+	n.Eventually("the move is an event of the node", func() bool {
+		var events corev1.EventList
+		agenttest.Must(t, n.API.List(t.Context(), &events))
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.Reason == "InterfaceMoved" && strings.Contains(e.Message, "bridge br-net1 has taken over 2 addresses of interface eth2")
+		})
+	})
 	n.Eventually("the node is ready", func() bool {
 		ready, mtu, cause := reported(n, "net1")
 		return ready == "true" && mtu == "1480" && cause == ""

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,16 +41,23 @@ const (
 	reasonMoving  = "Moving"
 )
 
+// Reasons of events of the node.
+const (
+	eventMoved    = "InterfaceMoved"
+	eventReturned = "InterfaceReturned"
+)
+
 // managedLabels are the labels of a provider network that the agent writes, and removes.
-var managedLabels = []string{v1.ProviderReady, v1.ProviderInterface, v1.ProviderMTU}
+var managedLabels = []string{v1.ProviderReady, v1.ProviderInterface, v1.ProviderMTU, v1.ProviderMoved}
 
 // Reconciler requests the bridges of the provider networks that select this node.
 type Reconciler struct {
 	// Client reads from the cache, Live from the API server.
-	Client client.Client
-	Live   client.Reader
-	Node   string
-	Bridge *ovs.Bridge
+	Client   client.Client
+	Live     client.Reader
+	Node     string
+	Bridge   *ovs.Bridge
+	Recorder events.EventRecorder
 	// Neighbours report gateways that do not answer. Their Changed is set by SetupWithManager.
 	Neighbours *Neighbours
 	// MTUChanged is called when the MTU of a provider network may have changed. It does not block.
@@ -71,7 +79,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	own := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return k8s.Requests(r.Node) })
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("underlay").
-		Watches(&v1.ProviderNetwork{}, own, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.ProviderNetwork{}, own, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, k8s.Changed(r.hasTurn)))).
 		Watches(&corev1.Node{}, own, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		WatchesRawSource(&r.requests).
@@ -82,6 +90,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return nil
 }
+
+func (r *Reconciler) hasTurn(pn *v1.ProviderNetwork) bool { return pn.HasTurn(r.Node) }
 
 // Reconcile runs a pass. This node is the only object of the queue.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
@@ -105,7 +115,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	results := providerbridge.Results(ids)
-	r.remember(ctx, results)
+	r.remember(ctx, node, results)
 	again, err := r.report(ctx, node, wanted, results)
 	return ctrl.Result{RequeueAfter: again}, err
 }
@@ -128,6 +138,7 @@ func (r *Reconciler) wanted(ctx context.Context, node *corev1.Node, networks []v
 		}
 		request := providerbridge.Request{
 			Interface: pn.Spec.InterfaceOf(node.Name), Managed: providerbridge.Managed(pn.Spec.ManagedInterface),
+			NodeInterface: providerbridge.Managed(pn.Spec.NodeInterface), Turn: pn.HasTurn(node.Name),
 			Attempt: string(pn.UID) + "/" + strconv.FormatInt(pn.Generation, 10),
 		}
 		if old, found := have[pn.Name]; found && old.Attempt == request.Attempt {
@@ -159,19 +170,31 @@ func (r *Reconciler) peers(ctx context.Context) ([]netip.Addr, error) {
 	return peers[:min(len(peers), providerbridge.MaxPeers)], nil
 }
 
-// remember logs changes of states, and reports changes of the MTU.
-func (r *Reconciler) remember(ctx context.Context, results map[string]providerbridge.Result) {
+// remember logs changes of states, reports the moves of interfaces as events of the node, and reports changes of the MTU.
+func (r *Reconciler) remember(ctx context.Context, node *corev1.Node, results map[string]providerbridge.Result) {
 	changed := false
 	for provider, result := range results {
 		before := r.last[provider]
 		if before.State != result.State || before.Reason != result.Reason {
 			log.FromContext(ctx).Info("the bridge of a provider network has changed", "provider network", provider,
 				"state", result.State, "reason", result.Reason, "message", result.Message)
+			r.event(node, provider, before, result)
 		}
 		changed = changed || before.MTU != result.MTU
 	}
 	if r.last = results; changed {
 		r.MTUChanged()
+	}
+}
+
+// event reports that an interface has moved to the bridge of a provider network, or has returned.
+func (r *Reconciler) event(node *corev1.Node, provider string, before, result providerbridge.Result) {
+	switch {
+	case result.Reason == providerbridge.ReasonRolledBack:
+		k8s.Warn(r.Recorder, node, eventReturned, fmt.Sprintf("ProviderNetwork %s: %s", provider, result.Message))
+	case result.State == providerbridge.StateReady && result.Moved > 0 && before.State != "" && before.State != providerbridge.StateReady:
+		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, eventMoved, "Move", "ProviderNetwork %s: bridge %s has taken over %d addresses of interface %s",
+			provider, providerbridge.Bridge(provider), result.Moved, result.Interface)
 	}
 }
 
@@ -196,6 +219,9 @@ func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[s
 			set(labels, v1.ProviderReady, "true")
 			set(labels, v1.ProviderInterface, result.Interface)
 			set(labels, v1.ProviderMTU, strconv.Itoa(result.MTU))
+			if result.Moved > 0 {
+				set(labels, v1.ProviderMoved, "true")
+			}
 			continue
 		case result.State == providerbridge.StateFailed:
 			cause = string(result.Reason) + ": " + result.Message

@@ -29,6 +29,16 @@ const (
 	ManagedInterfaceMove   ManagedInterface = "Move"
 )
 
+// NodeInterface says whether an interface is moved that has addresses of the node.
+// +kubebuilder:validation:Enum=Refuse;Move
+type NodeInterface string
+
+// Values of NodeInterface.
+const (
+	NodeInterfaceRefuse NodeInterface = "Refuse"
+	NodeInterfaceMove   NodeInterface = "Move"
+)
+
 // ProviderNetworkSpec defines a physical network and the interfaces of nodes that connect to it.
 type ProviderNetworkSpec struct {
 	// defaultInterface is the interface of every node that customInterfaces does not list.
@@ -47,6 +57,11 @@ type ProviderNetworkSpec struct {
 	// Kube-OVN does not have this field.
 	// +optional
 	ManagedInterface ManagedInterface `json:"managedInterface,omitempty"`
+	// nodeInterface says what happens to an interface that has addresses, such as the only interface of a node. Refuse, the default: the node is
+	// not ready. Move: the bridge takes over its addresses and routes. Nodes move one after the other, each on trial: a move that cuts the node
+	// off is undone, and other nodes wait. Kube-OVN does not have this field, and moves such interfaces.
+	// +optional
+	NodeInterface NodeInterface `json:"nodeInterface,omitempty"`
 	// exchangeLinkName gives the bridge the name of the interface, and the interface the name of the bridge. This version ignores it.
 	// +optional
 	ExchangeLinkName bool `json:"exchangeLinkName,omitempty"`
@@ -92,9 +107,29 @@ type ProviderNetworkStatus struct {
 	// notReadyNodes are the selected nodes without a working bridge.
 	// +optional
 	NotReadyNodes []string `json:"notReadyNodes,omitempty"`
+	// turn is the node that may move an interface with addresses now, one in the cluster. It passes to another node when the move has succeeded, or
+	// when the node is no longer selected. After a change of the specification, the first node that waits has it.
+	// +optional
+	Turn *ProviderNetworkTurn `json:"turn,omitempty"`
 	// vlans are the names of the Vlans of this network.
 	// +optional
 	Vlans []string `json:"vlans,omitempty"`
+}
+
+// ProviderNetworkTurn permits one node to move an interface with addresses.
+type ProviderNetworkTurn struct {
+	// node is the name of the node.
+	Node string `json:"node"`
+	// generation of the specification for which the node has its turn.
+	Generation int64 `json:"generation"`
+	// failed is true if the node's move was undone. Other nodes wait until a later one succeeds.
+	// +optional
+	Failed bool `json:"failed,omitempty"`
+}
+
+// HasTurn reports whether a node may move an interface with addresses.
+func (n *ProviderNetwork) HasTurn(node string) bool {
+	return n.Status.Turn != nil && n.Status.Turn.Node == node && n.Status.Turn.Generation == n.Generation
 }
 
 // OwnConditions returns the conditions of the network itself, without the conditions of nodes.
@@ -235,6 +270,8 @@ const (
 	// ProviderInterface and ProviderMTU are labels with the name and the MTU of the node's interface.
 	ProviderInterface = "interface"
 	ProviderMTU       = "mtu"
+	// ProviderMoved is the label, with the value true, of a node whose bridge has taken over addresses of the interface.
+	ProviderMoved = "moved"
 	// ProviderError is an annotation with the reason why the node's bridge does not work: a word, a colon, and a message.
 	ProviderError = "err_mesg"
 	// ProviderSilentGateways is an annotation with the gateways of underlay subnets that have not answered pods of the node (SilentGateways).

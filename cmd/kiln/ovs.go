@@ -24,6 +24,9 @@ import (
 // tunnelTypesVariable has all encapsulations that a node offers, with commas between them, while the OVNCluster's tunnelType changes.
 const tunnelTypesVariable = "KILN_TUNNEL_TYPES"
 
+// sysctlsVariable has the directory of the node's /proc/sys/net.
+const sysctlsVariable = "KILN_SYSCTLS"
+
 // ovsHealthPort is the port of /healthz and /readyz.
 const ovsHealthPort = nodehealth.Port
 
@@ -83,6 +86,7 @@ func runOVS(ctx context.Context, o ovs.Options) error {
 		return err
 	}
 	o.Node, o.NodeAddress, o.Clusters, o.Log = s.node, s.address, s.clusters, ctrl.Log
+	o.Sysctls = os.Getenv(sysctlsVariable)
 	if server, _, err := rest.DefaultServerUrlFor(s.config); err == nil {
 		o.APIServer, _ = netip.ParseAddrPort(server.Host) // a name is resolved by the network that a move interrupts
 	}

@@ -33,6 +33,7 @@ func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 		return err
 	}
 	p.upgrade, p.planned = u.Plan(), true
+	p.keepMoved(r.Image)
 	return nil
 }
 

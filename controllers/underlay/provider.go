@@ -61,10 +61,12 @@ type ProviderReconciler struct {
 	ReportDelay, ReportEvery time.Duration
 
 	reports reconciler.Paced
+	// holder is the network whose node has its turn.
+	holder string
 }
 
-// SetupWithManager registers the reconciler. It enqueues a ProviderNetwork for changes of: the ProviderNetwork; its Vlans; and, batched, labels
-// and reports of nodes. VlanReconciler adds the index that it uses.
+// SetupWithManager registers the reconciler. It enqueues a ProviderNetwork for changes of: the ProviderNetwork; its Vlans; the end of a turn in another
+// network; and, batched, labels and reports of nodes. VlanReconciler adds the index that it uses.
 func (r *ProviderReconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	r.reports.Delay, r.reports.Every = cmp.Or(r.ReportDelay, reportDelay), cmp.Or(r.ReportEvery, reportEvery)
 	vlans := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
@@ -72,11 +74,27 @@ func (r *ProviderReconciler) SetupWithManager(_ context.Context, mgr ctrl.Manage
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.ProviderNetwork{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(turnEnds())).
 		Watches(&kubeovnv1.Vlan{}, vlans, builder.WithPredicates(k8s.ComesOrGoes)).
 		Watches(&corev1.Node{}, r.onNode()).
 		WatchesRawSource(&r.reports).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
+}
+
+func (r *ProviderReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.ProviderNetworkList{})
+}
+
+// turnEnds passes ProviderNetworks that had a node with its turn.
+func turnEnds() predicate.Predicate {
+	has := func(o client.Object) bool { return o.(*kubeovnv1.ProviderNetwork).Status.Turn != nil }
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return has(e.ObjectOld) && !has(e.ObjectNew) },
+		DeleteFunc:  func(e event.DeleteEvent) bool { return has(e.Object) },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
 }
 
 // onNode reports the networks whose status a change of a node can change.
@@ -131,6 +149,7 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	if pn == nil {
 		nodeCounts.Delete(req.Name)
+		r.hold(req.Name, nil)
 		return ctrl.Result{}, nil
 	}
 	var using kubeovnv1.VlanList
@@ -154,7 +173,12 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		return ctrl.Result{}, fmt.Errorf("list nodes: %w", err)
 	}
 	base := pn.DeepCopy()
-	setStatus(pn, vlans, nodes.Items)
+	free, err := r.othersWait(ctx, pn)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	setStatus(pn, vlans, nodes.Items, free)
+	r.hold(pn.Name, pn.Status.Turn)
 	k8s.WarnAnew(r.Recorder, pn, base.Status.OwnConditions(), pn.Status.OwnConditions(),
 		kubeovnv1.ConditionValidated, kubeovnv1.ConditionReady, kubeovnv1.ConditionFieldsSupported)
 	r.warnOfNodes(pn, base.Status)
@@ -162,12 +186,12 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	return ctrl.Result{}, k8s.PatchStatus(ctx, r.Client, base, pn)
 }
 
-// warnOfNodes sends an event about each node that was ready before, or was not ready for another reason. A node that has not reported yet is no
-// reason for an event.
+// warnOfNodes sends an event about each node that was ready before, or was not ready for another reason. A node that has not reported yet, or waits for its
+// turn, is no reason for an event.
 func (r *ProviderReconciler) warnOfNodes(pn *kubeovnv1.ProviderNetwork, before kubeovnv1.ProviderNetworkStatus) {
 	events := 0
 	for _, c := range pn.Status.Conditions {
-		if c.Node == "" || c.Reason == reasonNoReport && !slices.Contains(before.ReadyNodes, c.Node) ||
+		if c.Node == "" || c.Reason == reasonAwaitingTurn || c.Reason == reasonNoReport && !slices.Contains(before.ReadyNodes, c.Node) ||
 			slices.ContainsFunc(before.Conditions, func(old kubeovnv1.ProviderNetworkCondition) bool {
 				return old.Node == c.Node && old.Reason == c.Reason && old.Message == c.Message
 			}) {
@@ -180,8 +204,9 @@ func (r *ProviderReconciler) warnOfNodes(pn *kubeovnv1.ProviderNetwork, before k
 	}
 }
 
-// setStatus computes the status of a ProviderNetwork from its spec and from the reports of nodes.
-func setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Node) {
+// setStatus computes the status of a ProviderNetwork from its spec and from the reports of nodes. free says that no node of another network has
+// its turn.
+func setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Node, free bool) {
 	problem := validation.ProviderNetwork(pn.Name, &pn.Spec)
 	status := kubeovnv1.ProviderNetworkStatus{Vlans: vlans}
 	var causes []kubeovnv1.ProviderNetworkCondition
@@ -201,6 +226,9 @@ func setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Nod
 	slices.Sort(status.ReadyNodes)
 	slices.Sort(status.NotReadyNodes)
 	slices.SortFunc(causes, func(a, b kubeovnv1.ProviderNetworkCondition) int { return strings.Compare(a.Node, b.Node) })
+	if pn.DeletionTimestamp == nil {
+		status.Turn = nextTurn(pn, pn.Status.Turn, causes, free)
+	}
 	ready := networkReady(pn, vlans, &status, causes)
 	if problem != nil {
 		ready = k8s.NotValid()
@@ -266,6 +294,11 @@ func networkReady(pn *kubeovnv1.ProviderNetwork, vlans []string, status *kubeovn
 		return k8s.NotReady(reasonInUse, "deleted when no Vlan uses it: "+k8s.Some(vlans, maxListed))
 	case len(causes) > 0:
 		first := causes[0]
+		for _, c := range causes {
+			if status.Turn != nil && c.Node == status.Turn.Node {
+				first = c
+			}
+		}
 		return k8s.NotReady(reasonNodes, fmt.Sprintf("%d of %d nodes are not ready: %s; node %s: %s", len(causes),
 			len(causes)+len(status.ReadyNodes), k8s.Some(status.NotReadyNodes, maxListed), first.Node, first.Message))
 	case len(status.ReadyNodes) == 0:

@@ -246,3 +246,81 @@ func TestVlansConflictAndBlockDeletion(t *testing.T) {
 		return ""
 	})
 }
+
+// TestInterfacesWithAddressesMoveNodeByNode lets nodes of two networks wait for their turn, and a move fail.
+func TestInterfacesWithAddressesMoveNodeByNode(t *testing.T) {
+	w := newWorld(t, time.Millisecond)
+	nodes := map[string]*corev1.Node{}
+	for _, name := range []string{"a", "b", "c"} {
+		nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.Create(nodes[name])
+	}
+	only := func(name string) func(*kubeovnv1.ProviderNetworkSpec) {
+		return func(s *kubeovnv1.ProviderNetworkSpec) {
+			for other := range nodes {
+				if (name == "c") != (other == "c") {
+					s.ExcludeNodes = append(s.ExcludeNodes, other)
+				}
+			}
+		}
+	}
+	net1, net2 := provider("net1", only("a")), provider("net2", only("c"))
+	w.Create(net1)
+	says := func(node, network, report string) {
+		key := kubeovnv1.ProviderKey(network, kubeovnv1.ProviderReady)
+		if report == "ready" {
+			w.reports(nodes[node], map[string]string{key: "true"}, nil)
+			return
+		}
+		w.reports(nodes[node], nil, map[string]string{kubeovnv1.ProviderKey(network, kubeovnv1.ProviderError): report})
+	}
+	turn := func(pn *kubeovnv1.ProviderNetwork, node string, failed bool) {
+		w.Helper()
+		w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
+			switch {
+			case node == "" && s.Turn != nil:
+				return "node " + s.Turn.Node + " has its turn"
+			case node != "" && (s.Turn == nil || s.Turn.Node != node || s.Turn.Failed != failed || !pn.HasTurn(node)):
+				return "it is not the turn of node " + node
+			}
+			return ""
+		})
+	}
+	says("b", "net1", "AwaitingTurn: it waits")
+	turn(net1, "b", false)
+	says("a", "net1", "AwaitingTurn: it waits")
+	says("c", "net2", "AwaitingTurn: it waits")
+	w.Create(net2)
+	w.status(net2, func(s kubeovnv1.ProviderNetworkStatus) string {
+		if !slices.ContainsFunc(s.Conditions, func(c kubeovnv1.ProviderNetworkCondition) bool { return c.Reason == "AwaitingTurn" }) {
+			return "node c does not wait"
+		}
+		return ""
+	})
+	says("b", "net1", "Moving: it moves")
+	turn(net1, "b", false)
+	turn(net2, "", false)
+	says("b", "net1", "RolledBack: it has its addresses back")
+	turn(net1, "b", true)
+	says("b", "net1", "GatewayUnreachable: it cannot begin again")
+	turn(net1, "b", true)
+	turn(net2, "", false)
+
+	w.Change(net1, func() { net1.Spec.ExcludeNodes = append(net1.Spec.ExcludeNodes, "b") }) // then the others go on
+	turn(net1, "a", false)
+	says("a", "net1", "NoCarrier: its cable was removed") // nothing has moved
+	turn(net1, "", false)
+	turn(net2, "c", false)
+	says("a", "net1", "AwaitingTurn: it waits")
+	says("c", "net2", "ready")
+	turn(net2, "", false)
+	turn(net1, "a", false)
+	says("a", "net1", "RolledBack: it has its addresses back")
+	turn(net1, "a", true)
+	w.Change(net1, func() { net1.Spec.DefaultInterface = "eth2" })
+	turn(net1, "", false)
+	says("a", "net1", "AwaitingTurn: it waits")
+	turn(net1, "a", false)
+	says("a", "net1", "ready")
+	turn(net1, "", false)
+}

@@ -37,8 +37,8 @@ func RequestKey(provider string) string { return requestPrefix + provider }
 // ResultKey returns the key of the Result for a provider network.
 func ResultKey(provider string) string { return resultPrefix + provider }
 
-// Managed says whether an interface is moved that a DHCP client, NetworkManager or systemd-networkd configures. These programs keep
-// configuring the interface after its addresses have moved: a lease on the bridge is not renewed, for example.
+// Managed says whether an interface of a kind is moved. Request.Managed is for one that a DHCP client, NetworkManager or systemd-networkd configures.
+// These programs keep configuring the interface after its addresses have moved: a lease on the bridge is not renewed, for example.
 type Managed string
 
 // Values of Managed.
@@ -52,8 +52,12 @@ type Request struct {
 	// Interface is the name of the network interface that becomes a port of the bridge.
 	Interface string  `json:"interface"`
 	Managed   Managed `json:"managed,omitempty"`
-	// Attempt identifies the version of the specification (UID and generation). A failed move is repeated only after Attempt, Interface or
-	// Managed has changed, or the node's interfaces have.
+	// NodeInterface says whether an interface with addresses is moved.
+	NodeInterface Managed `json:"nodeInterface,omitempty"`
+	// Turn permits the move of an interface with addresses now. Without it, a bridge that has taken over addresses stays.
+	Turn bool `json:"turn,omitempty"`
+	// Attempt identifies the version of the specification (UID and generation). A move that was undone is repeated at once after Attempt, Interface or
+	// Managed has changed, otherwise after a pause.
 	Attempt string `json:"attempt"`
 	// Peers are the InternalIPs of other nodes, at most MaxPeers. Those on the interface's networks that answer before the move must answer
 	// after it. A change does not cause another move.
@@ -92,7 +96,9 @@ const (
 	ReasonUnreachable Reason = "GatewayUnreachable"
 	// ReasonRolledBack means that targets did not answer after the move, so that everything was put back.
 	ReasonRolledBack Reason = "RolledBack"
-	ReasonInvalid    Reason = "InvalidRequest"
+	// ReasonAwaitingTurn means that an interface with addresses has to wait for Request.Turn.
+	ReasonAwaitingTurn Reason = "AwaitingTurn"
+	ReasonInvalid      Reason = "InvalidRequest"
 	// ReasonError is any other failure, which is tried again.
 	ReasonError Reason = "Error"
 )
@@ -196,6 +202,8 @@ func (q Request) validate(provider string) error {
 		return fmt.Errorf("interface %q of provider network %s is not a name of an interface", q.Interface, provider)
 	case q.Managed != "" && q.Managed != ManagedRefuse && q.Managed != ManagedMove:
 		return fmt.Errorf("managed of provider network %s is %q; it is %s or %s", provider, q.Managed, ManagedRefuse, ManagedMove)
+	case q.NodeInterface != "" && q.NodeInterface != ManagedRefuse && q.NodeInterface != ManagedMove:
+		return fmt.Errorf("nodeInterface of provider network %s is %q; it is %s or %s", provider, q.NodeInterface, ManagedRefuse, ManagedMove)
 	case len(q.Peers) > MaxPeers:
 		return fmt.Errorf("provider network %s has %d peers, more than %d", provider, len(q.Peers), MaxPeers)
 	}

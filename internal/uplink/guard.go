@@ -16,20 +16,23 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Guard undoes moves that were not completed: at their deadline, whether the process that began them lives or not. `kiln ovs` and the agent
-// run one each.
+// Guard undoes moves that were not completed: at their deadline, whether the process that began them lives or not. It repeats a restoration when
+// ovs-vswitchd attaches the interface again. `kiln ovs` and the agent run one each.
 type Guard struct {
 	Directory Directory
 	Log       logr.Logger
-	// Returned is called after an interface was restored, to remove its port from the bridge in the database. A failure is logged. Optional.
-	Returned func(context.Context, Journal) error
-	// Grace is how long the interface of a bridge that has taken over addresses may be missing or without carrier: ovs-vswitchd makes it again
-	// when it starts.
+	// Returned is called after an interface was restored. Optional.
+	Returned func()
+	// Grace is how long the interface of a bridge that has taken over addresses may be missing or without carrier, and ovs-vswitchd may be dead. It makes the
+	// interface again when it starts.
 	// 30 s if zero.
 	Grace time.Duration
 
 	missing map[string]time.Time
 }
+
+// aliveInterval is the pause between two looks at ovs-vswitchd.
+const aliveInterval = 10 * time.Second
 
 // guardRetry is the pause after a failed restoration.
 const guardRetry = time.Second
@@ -110,15 +113,17 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 		return left
 	}
 	restored := false
-	err := g.Directory.putBackIf(ctx, j.Bridge, func(now *Journal) (string, bool, bool) {
-		due, _ := g.due(now)
-		restored = due
+	err := g.Directory.putBackIf(ctx, j.Bridge, func(now *Journal) (string, bool) {
+		restored, _ = g.due(now)
 		if now.Phase == PhaseMoved {
-			return "the interface of bridge " + now.Bridge + " was missing or had no carrier for " + g.Grace.String(), true, due
+			return "the interface of bridge " + now.Bridge + " was missing or had no carrier, or ovs-vswitchd did not run, for " + g.Grace.String(), restored
 		}
 		// The process that began it judges before the deadline, so it is dead or hangs.
-		return "kiln ovs did not complete the move until its deadline", now.Interruptions < MaxInterruptions, due
+		return "kiln ovs did not complete the move until its deadline", restored
 	})
+	if errors.Is(err, errNotOurs) {
+		return math.MaxInt64
+	}
 	if err != nil {
 		g.Log.Error(err, "restoring the interface of a bridge", "bridge", j.Bridge, "interface", j.Uplink)
 		return guardRetry
@@ -128,27 +133,31 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 	}
 	g.Log.Info("the interface of a bridge has its addresses back", "bridge", j.Bridge, "interface", j.Uplink, "phase", j.Phase)
 	if g.Returned != nil {
-		if err := g.Returned(ctx, j); err != nil {
-			g.Log.Error(err, "removing the port from the bridge", "bridge", j.Bridge, "interface", j.Uplink)
-		}
+		g.Returned()
 	}
-	return math.MaxInt64
+	return guardRetry // to see whether it holds
 }
 
 // due reports whether the interface must be restored now; if not, after which time to check again.
 func (g *Guard) due(j *Journal) (bool, time.Duration) {
 	switch {
 	case j.Phase == PhaseReturned:
-		return !j.Done, math.MaxInt64
+		return !j.Done || j.Kernel && attached(j.Uplink), math.MaxInt64
 	case j.Phase == PhaseTrial:
 		return j.Left() <= 0, max(j.Left(), 0)
 	case len(j.Before.Addresses) == 0:
 		return false, math.MaxInt64
 	}
-	// In the userspace datapath, the interface of a dead ovs-vswitchd stays, without carrier.
-	if link, err := Link(j.Bridge); err != nil || link != nil && link.Attrs().OperState != netlink.OperDown {
+	next := time.Duration(math.MaxInt64)
+	if j.Kernel { // nothing reports the end of ovs-vswitchd
+		next = min(aliveInterval, g.Grace)
+	}
+	// In the userspace datapath, the interface of a dead ovs-vswitchd stays, without carrier. In the kernel's, it stays with its carrier, and the kernel forwards only
+	// by the flows that it has.
+	link, err := Link(j.Bridge)
+	if err != nil || link != nil && link.Attrs().OperState != netlink.OperDown && !(j.Kernel && g.Directory.switchEnded(j.Bridge)) {
 		delete(g.missing, j.Bridge)
-		return false, math.MaxInt64
+		return false, next
 	}
 	since, found := g.missing[j.Bridge]
 	if !found {

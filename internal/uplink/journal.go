@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,20 +31,26 @@ const (
 
 // Journal is the record of one move. It is on disk before the first change, and says how to undo all of them.
 type Journal struct {
-	Bridge string `json:"bridge"`
-	Uplink string `json:"uplink"`
+	// ID tells moves of a bridge apart. Begin sets it.
+	ID     time.Duration `json:"id"`
+	Bridge string        `json:"bridge"`
+	Uplink string        `json:"uplink"`
 	// Kernel is set in the kernel's datapath, from which the interface has to be detached.
 	Kernel bool `json:"kernel,omitempty"`
-	// Attempt identifies the request and the interface's configuration. A move that was undone is not repeated for the same attempt, unless Retry is set.
-	Attempt string `json:"attempt,omitempty"`
-	Retry   bool   `json:"retry,omitempty"`
-	// Interruptions counts the ends of a process during this attempt.
-	Interruptions int   `json:"interruptions,omitempty"`
-	Phase         Phase `json:"phase"`
+	// Attempt identifies the request and the interface. Failures counts the moves of this attempt that were undone, the last one at the time Undone.
+	Attempt  string    `json:"attempt,omitempty"`
+	Failures int       `json:"failures,omitempty"`
+	Undone   time.Time `json:"undone,omitzero"`
+	Phase    Phase     `json:"phase"`
+	// Since is when the phase began, since the boot of the node.
+	Since time.Duration `json:"since,omitempty"`
 	// Deadline of PhaseTrial, since the boot of the node.
 	Deadline time.Duration `json:"deadline,omitempty"`
-	// Before is the state of the interface before the move. Addresses that the interface gets later are added.
+	// Before is the state of the interface before the move. Entries that the interface gets later are added, and those that were removed from the bridge
+	// are removed.
 	Before State `json:"before"`
+	// Complete is the index of the bridge's interface that has everything.
+	Complete int `json:"complete,omitempty"`
 	// Targets answered before the move.
 	Targets []Target `json:"targets,omitempty"`
 	// Cause is why everything was put back. Done is set once it was.
@@ -57,24 +64,35 @@ func (j Journal) Left() time.Duration { return j.Deadline - sinceBoot() }
 // Deadline returns the deadline of a trial that begins now.
 func Deadline(after time.Duration) time.Duration { return sinceBoot() + after }
 
-// MaxInterruptions is how often a move is begun again after the process ended during it.
-const MaxInterruptions = 3
+// settled is the age of a completed move from which on its failures are forgotten, and its own end is none.
+const settled = 10 * time.Minute
 
 // ErrReturned means that the move was undone: by the guard of another process, or at the deadline.
 var ErrReturned = errors.New("the move was undone")
 
-// lockTimeout is the longest wait for another process that changes the same interfaces. A process that holds the lock for longer hangs.
-const lockTimeout = 5 * time.Second
+// errBegunAgain means that the interface moves again, so that its restoration must end.
+var errBegunAgain = errors.New("the interface moves again")
+
+// errNotOurs means that another program has made the interface a port of its own bridge.
+var errNotOurs = errors.New("the interface is a port of another bridge")
+
+// lockTimeout is the longest wait for another process that changes the same interfaces. A process that holds the lock for longer hangs. If it continues, it
+// finds in the journal that it may not. Tests shorten it.
+var lockTimeout = 5 * time.Second
 
 // Directory holds the journals of a node. It is in a directory that a reboot empties, together with the state of the kernel.
 type Directory struct {
 	Path string
-	Step Step
+	// RunDir has the sockets of Open vSwitch; empty in tests without it.
+	RunDir string
+	// Sysctls is a writable /proc/sys/net; empty for that directory itself.
+	Sysctls string
+	Step    Step
 }
 
 // DirectoryIn returns the directory of journals in Open vSwitch's runtime directory, which `kiln ovs` and the agent share.
 func DirectoryIn(runDir string) Directory {
-	return Directory{Path: filepath.Join(runDir, "kiln-uplinks")}
+	return Directory{Path: filepath.Join(runDir, "kiln-uplinks"), RunDir: runDir}
 }
 
 const suffix = ".json"
@@ -118,7 +136,12 @@ func (d Directory) write(j *Journal) error {
 	if err != nil {
 		return fmt.Errorf("encode the journal of bridge %s: %w", j.Bridge, err)
 	}
-	d.Step.Before("write journal " + string(j.Phase))
+	if err := d.Step.Before("write journal " + string(j.Phase)); err != nil {
+		return err
+	}
+	if err := d.current(j); err != nil {
+		return err
+	}
 	fresh := d.file(j.Bridge) + ".new"
 	if err := errors.Join(os.MkdirAll(d.Path, 0o700), os.WriteFile(fresh, text, 0o600)); err != nil {
 		return fmt.Errorf("write the journal of bridge %s: %w", j.Bridge, err)
@@ -131,7 +154,9 @@ func (d Directory) write(j *Journal) error {
 
 // Remove deletes the journal of a bridge.
 func (d Directory) Remove(bridge string) error {
-	d.Step.Before("remove journal")
+	if err := d.Step.Before("remove journal"); err != nil {
+		return err
+	}
 	if err := os.Remove(d.file(bridge)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the journal of bridge %s: %w", bridge, err)
 	}
@@ -154,7 +179,7 @@ func (d Directory) locked(ctx context.Context, f func() error) error {
 	select {
 	case err = <-held:
 		defer file.Close() // ends the lock
-	case <-timer.C: // its holder hangs, and will not take another step
+	case <-timer.C: // its holder hangs
 		go func() { _ = errors.Join(<-held, file.Close()) }()
 	case <-ctx.Done():
 		go func() { _ = errors.Join(<-held, file.Close()) }()
@@ -168,19 +193,34 @@ func (d Directory) locked(ctx context.Context, f func() error) error {
 
 // Begin writes the journal of a new move.
 func (d Directory) Begin(ctx context.Context, j Journal) error {
-	return d.locked(ctx, func() error { return d.write(&j) })
+	return d.locked(ctx, func() error {
+		j.Since = sinceBoot()
+		j.ID = j.Since
+		return d.write(&j)
+	})
 }
 
 // Commit ends the trial of a move whose targets have answered. It returns ErrReturned if the move was undone before.
 func (d Directory) Commit(ctx context.Context, bridge string) error {
-	return d.update(ctx, bridge, func(j *Journal) error {
-		j.Phase = PhaseMoved
+	return d.update(ctx, bridge, func(j *Journal, _ Step) error {
+		j.Phase, j.Since = PhaseMoved, sinceBoot()
 		return d.write(j)
 	})
 }
 
-// update calls f with the journal of a move that was not undone.
-func (d Directory) update(ctx context.Context, bridge string, f func(*Journal) error) error {
+// While calls f, a step of a move, unless the move was undone. If it was undone during the step, it is undone again.
+func (d Directory) While(ctx context.Context, bridge, name string, f func() error) error {
+	return d.update(ctx, bridge, func(_ *Journal, step Step) error {
+		if err := step.Before(name); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// update calls f with the journal of a move that was not undone, and with what f calls before each step. This process can be stopped in f, and then
+// another one takes it for dead and undoes the move. f ends at its next step, and what the step before it has changed is undone again.
+func (d Directory) update(ctx context.Context, bridge string, f func(*Journal, Step) error) error {
 	return d.locked(ctx, func() error {
 		j, err := d.Read(bridge)
 		if err != nil {
@@ -189,14 +229,45 @@ func (d Directory) update(ctx context.Context, bridge string, f func(*Journal) e
 		if j == nil || j.Phase == PhaseReturned {
 			return ErrReturned
 		}
-		return f(j)
+		err = f(j, d.checked(j))
+		now, readErr := d.Read(bridge)
+		if readErr != nil || now == nil || now.Phase != PhaseReturned {
+			return errors.Join(err, readErr)
+		}
+		return errors.Join(ErrReturned, d.restore(ctx, now))
 	})
 }
 
-// Move moves what the interface has to the bridge, as far as it is not there yet. Entries that are not in the journal are written to it first.
-// It returns the number of addresses that the bridge has taken over.
+// checked returns d.Step with a check that the journal is current.
+func (d Directory) checked(j *Journal) Step {
+	return func(name string) error {
+		if err := d.Step.Before(name); err != nil {
+			return err
+		}
+		return d.current(j)
+	}
+}
+
+// current returns an error if another process has changed the course of a move whose journal this process has read.
+func (d Directory) current(j *Journal) error {
+	now, err := d.Read(j.Bridge)
+	switch {
+	case err != nil:
+		return err
+	case now == nil:
+		return nil
+	case now.ID > j.ID:
+		return errBegunAgain
+	case now.ID == j.ID && now.Phase == PhaseReturned && j.Phase != PhaseReturned:
+		return ErrReturned
+	}
+	return nil
+}
+
+// Move moves what the interface has to the bridge, as far as it is not there yet. Entries that are not in the journal are written to it first, and those
+// that are no longer on a complete bridge are removed from it. It returns the number of addresses that the bridge has taken over.
 func (d Directory) Move(ctx context.Context, bridge string) (moved int, err error) {
-	err = d.update(ctx, bridge, func(j *Journal) error {
+	err = d.update(ctx, bridge, func(j *Journal, step Step) error {
 		link, to, err := d.links(j)
 		if err != nil {
 			return err
@@ -205,10 +276,13 @@ func (d Directory) Move(ctx context.Context, bridge string) (moved int, err erro
 		if err != nil {
 			return err
 		}
-		plan := Plan(j.Uplink, Memory{Uplink: j.Uplink, Addresses: j.Before.Addresses, Routes: j.Before.Routes}, seen)
-		grown := len(without(plan.Memory.Addresses, j.Before.Addresses))+len(without(plan.Memory.Routes, j.Before.Routes)) > 0
-		j.Before.Addresses, j.Before.Routes = plan.Memory.Addresses, plan.Memory.Routes
-		if grown {
+		known, index := j.Before.renewed(seen), to.Attrs().Index
+		if j.Phase == PhaseMoved && j.Complete == index && to.Attrs().Flags&net.FlagUp != 0 {
+			known = known.without(seen)
+		}
+		plan := Plan(j.Uplink, Memory{Uplink: j.Uplink, Addresses: known.Addresses, Routes: known.Routes}, seen)
+		if !slices.Equal(j.Before.Addresses, plan.Memory.Addresses) || !slices.Equal(j.Before.Routes, plan.Memory.Routes) {
+			j.Before.Addresses, j.Before.Routes = plan.Memory.Addresses, plan.Memory.Routes
 			if err := d.write(j); err != nil {
 				return err
 			}
@@ -217,7 +291,16 @@ func (d Directory) Move(ctx context.Context, bridge string) (moved int, err erro
 			plan.AddNeighbours = j.Before.Neighbours
 		}
 		moved = len(plan.Memory.Addresses)
-		return Apply(plan, link, to, d.Step)
+		if j.Complete != index {
+			if err := d.writeSettings(j.Before.Settings, j.Bridge, step); err != nil {
+				return err
+			}
+		}
+		if err := Apply(plan, link, to, step); err != nil || j.Complete == index {
+			return err
+		}
+		j.Complete = index
+		return d.write(j)
 	})
 	return moved, err
 }
@@ -246,121 +329,4 @@ func observeAll(uplink, bridge netlink.Link, before State) (Observed, error) {
 	wide := wideFamilies(append(slices.Clone(before.Addresses), to.Addresses...))
 	from.Addresses = slices.DeleteFunc(from.Addresses, func(a Address) bool { return a.virtual(wide) && !contains(before.Addresses, a) })
 	return Observed{UplinkAddresses: from.Addresses, UplinkRoutes: from.Routes, BridgeAddresses: to.Addresses, BridgeRoutes: to.Routes}, err
-}
-
-// Return records that a move must be undone, for which PutBack or a guard is responsible then. It returns the journal; nil if there is none.
-func (d Directory) Return(ctx context.Context, bridge, cause string, retry bool) (j *Journal, err error) {
-	err = d.locked(ctx, func() error {
-		if j, err = d.Read(bridge); err != nil || j == nil {
-			return err
-		}
-		return d.markReturned(j, cause, retry)
-	})
-	return j, err
-}
-
-func (d Directory) markReturned(j *Journal, cause string, retry bool) error {
-	if j.Phase == PhaseReturned {
-		return nil
-	}
-	j.Phase, j.Cause, j.Retry = PhaseReturned, cause, retry
-	return d.write(j)
-}
-
-// PutBack restores the interface of a bridge: addresses, routes, neighbours and MTU. It needs neither Open vSwitch nor its database. The
-// caller removes the port from the bridge in the database, otherwise ovs-vswitchd attaches the interface again.
-func (d Directory) PutBack(ctx context.Context, bridge, cause string, retry bool) error {
-	return d.putBackIf(ctx, bridge, func(*Journal) (string, bool, bool) { return cause, retry, true })
-}
-
-// putBackIf restores the interface if, while no other process changes it, the condition is true.
-func (d Directory) putBackIf(ctx context.Context, bridge string, is func(*Journal) (cause string, retry, is bool)) error {
-	return d.locked(ctx, func() error {
-		j, err := d.Read(bridge)
-		if err != nil || j == nil || j.Done {
-			return err
-		}
-		cause, retry, is := is(j)
-		if !is {
-			return nil
-		}
-		if err := d.markReturned(j, cause, retry); err != nil {
-			return err
-		}
-		if err := d.restore(ctx, j); err != nil {
-			return err
-		}
-		j.Done = true
-		return d.write(j)
-	})
-}
-
-// restore gives everything back, even if the interface cannot be freed: then it is not complete, and tried again.
-func (d Directory) restore(ctx context.Context, j *Journal) error {
-	freed := d.free(ctx, j)
-	link, err := Link(j.Uplink)
-	if err != nil || link == nil { // without the interface there is nothing to give the addresses back to
-		return errors.Join(freed, err)
-	}
-	bridge, err := Link(j.Bridge)
-	if err != nil {
-		return errors.Join(freed, err)
-	}
-	return errors.Join(freed, d.giveBack(j.Before, link, bridge))
-}
-
-// free makes the node's own stack receive the packets that arrive at the interface.
-func (d Directory) free(ctx context.Context, j *Journal) error {
-	if j.Kernel {
-		d.Step.Before("detach " + j.Uplink)
-		return detach(j.Uplink)
-	}
-	d.Step.Before("drop the shield of " + j.Bridge)
-	return ShieldOf(j.Bridge).Drop(ctx)
-}
-
-// giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses.
-func (d Directory) giveBack(before State, link, bridge netlink.Link) error {
-	if len(before.Addresses) > 0 {
-		if err := setUp(link, d.Step); err != nil {
-			return err
-		}
-	}
-	has, err := configuration(link)
-	if err != nil {
-		return err
-	}
-	for _, a := range asAdded(without(before.Addresses, has.Addresses)) {
-		if err := addAddress(link, a, d.Step); err != nil {
-			return err
-		}
-	}
-	addNeighbours(link, before.Neighbours, d.Step)
-	if err := d.giveRoutes(before, link); err != nil {
-		return err
-	}
-	if bridge != nil {
-		if err := errors.Join(removeRoutes(bridge, before.Routes, d.Step), RemoveAddresses(bridge, before.Addresses, d.Step)); err != nil {
-			return err
-		}
-	}
-	if before.MTU != 0 && link.Attrs().MTU != before.MTU {
-		if err := netlink.LinkSetMTU(link, before.MTU); err != nil {
-			return fmt.Errorf("set the MTU of %s: %w", link.Attrs().Name, err)
-		}
-	}
-	return d.giveRoutes(before, link) // the kernel removed routes whose source was the bridge's address for a moment
-}
-
-func (d Directory) giveRoutes(before State, link netlink.Link) error {
-	has, err := configuration(link)
-	if err != nil {
-		return err
-	}
-	for _, r := range without(before.Routes, has.Routes) {
-		if err := addRoute(link, r, d.Step); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -45,7 +45,9 @@ func must[T any](value T, err error) T {
 func made(t *testing.T, name string) netlink.Link {
 	t.Helper()
 	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: 1450}, PeerName: name + "p"}))
-	try(t, errors.Join(SetUp(name), SetUp(name+"p")))
+	for _, end := range []string{name, name + "p"} {
+		try(t, netlink.LinkSetUp(must(netlink.LinkByName(end))))
+	}
 	return must(netlink.LinkByName(name))
 }
 
@@ -124,7 +126,7 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 		if diff := same(before, must(Read(link))); diff != "" {
 			return errors.New(diff)
 		}
-		if j, err := d.Read("br-net1"); err != nil || !j.Done || !j.Retry {
+		if j, err := d.Read("br-net1"); err != nil || !j.Done || j.Failures != 1 {
 			return errors.Join(errors.New("the journal is not complete"), err)
 		}
 		return nil
@@ -158,6 +160,29 @@ func TestACompletedMoveStaysWhileItsBridgeExists(t *testing.T) {
 	if j := must(d.Read("br-net1")); j.Phase != PhaseMoved {
 		t.Fatalf("journal: %+v", j)
 	}
+	d.RunDir = t.TempDir()
+	socket := must(net.Listen("unix", filepath.Join(d.RunDir, "br-net1.mgmt"))) // ovs-vswitchd runs
+	g.Directory = d
+	for range 3 {
+		g.pass(t.Context())
+	}
+	if j := must(d.Read("br-net1")); j.Phase != PhaseMoved {
+		t.Fatalf("while ovs-vswitchd runs: %+v", j)
+	}
+	try(t, socket.Close())
+	eventually.Wait{For: "after the end of ovs-vswitchd, the interface is as before"}.Succeeds(t, func() error {
+		g.pass(t.Context())
+		if diff := same(before, must(Read(link))); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+
+	d.RunDir = ""
+	g.Directory = d
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	_, err = d.Move(t.Context(), "br-net1")
+	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
 	try(t, netlink.LinkDel(bridge))
 	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
 		g.pass(t.Context())
@@ -188,11 +213,12 @@ func TestCandidatesAreOnTheInterface(t *testing.T) {
 }
 
 func TestManagersAreRecognised(t *testing.T) {
-	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth1", Index: 7}}
+	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth1", Index: 7, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}
 	static := Address{Prefix: netip.MustParsePrefix("192.0.2.1/24")}
-	leased, advertised, six, bare := static, static, static, static
-	leased.Valid, advertised.Valid, six.Valid = time.Hour, time.Hour, time.Hour
-	advertised.Prefix, six.Prefix = netip.MustParsePrefix("2001:db8::1/64"), netip.MustParsePrefix("2001:db8::1/128")
+	leased, advertised, private, six, bare := static, static, static, static, static
+	leased.Valid, advertised.Valid, private.Valid, six.Valid = time.Hour, time.Hour, time.Hour, time.Hour
+	private.Prefix = netip.MustParsePrefix("2001:db8::1234:5678:9abc:def0/64")
+	advertised.Prefix, six.Prefix = netip.MustParsePrefix("2001:db8::ff:fe00:1/64"), netip.MustParsePrefix("2001:db8::1/128")
 	bare.Flags = unix.IFA_F_NOPREFIXROUTE
 	for _, c := range []struct {
 		name, networkd, manager string
@@ -203,6 +229,7 @@ func TestManagersAreRecognised(t *testing.T) {
 		{name: "a lease", address: leased, want: "a DHCP client"},
 		{name: "a lease of DHCPv6", address: six, want: "a DHCP client"},
 		{name: "a router advertisement", address: advertised},
+		{name: "a router advertisement, with another identifier than the MAC address", address: private, want: "router advertisements"},
 		{name: "an address without the kernel's route", address: bare, want: "a network manager"},
 		{name: "systemd-networkd", networkd: "# comment\nADMIN_STATE=configured\n", address: static, want: "systemd-networkd"},
 		{name: "systemd-networkd leaves it alone", networkd: "ADMIN_STATE=unmanaged\n", address: static},
@@ -221,5 +248,205 @@ func TestManagersAreRecognised(t *testing.T) {
 				t.Errorf("%q, %v; want %q", got, err, c.want)
 			}
 		})
+	}
+}
+
+// moved is an interface whose move to br-net1 is complete.
+func moved(t *testing.T) (d Directory, link, bridge netlink.Link, before State) {
+	t.Helper()
+	link, bridge = configured(t), made(t, "br-net1")
+	before = must(Read(link))
+	d = Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	_, err := d.Move(t.Context(), "br-net1")
+	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
+	return d, link, bridge, before
+}
+
+// TestWhatWasRemovedStaysRemoved removes a route and an address of a complete bridge, and lets an address end.
+func TestWhatWasRemovedStaysRemoved(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	d, link, bridge, before := moved(t)
+	gone := func(r Route) bool { return r.Table == 100 }
+	for _, r := range before.Routes {
+		if gone(r) {
+			try(t, netlink.RouteDel(r.on(bridge)))
+		}
+	}
+	try(t, netlink.AddrDel(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("198.51.100.1/25"))}))
+	try(t, netlink.AddrReplace(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), ValidLft: 1, PreferedLft: 1}))
+	eventually.Wait{For: "the address ends"}.Succeeds(t, func() error {
+		if has := must(configuration(bridge)); len(has.Addresses) != 2 {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 2 {
+		t.Fatalf("%d addresses: %v", n, err)
+	}
+	want := before
+	want.Addresses = slices.DeleteFunc(slices.Clone(before.Addresses), func(a Address) bool {
+		return a.Prefix.String() == "198.51.100.1/25" || a.Prefix.String() == "2001:db8::1/64"
+	})
+	want.Routes = slices.DeleteFunc(slices.Clone(before.Routes), gone)
+	try(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if diff := same(want, must(Read(link))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestABridgeThatWasSetDownGetsItsRoutesAgain loses all routes of a family at once, as when the bridge is set down and up.
+func TestABridgeThatWasSetDownGetsItsRoutesAgain(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	d, _, bridge, _ := moved(t)
+	had := must(configuration(bridge))
+	try(t, errors.Join(netlink.LinkSetDown(bridge), netlink.LinkSetUp(bridge)))
+	if lost := must(configuration(bridge)); len(lost.Routes) == len(had.Routes) {
+		t.Fatalf("the kernel keeps %+v", lost)
+	}
+	_, err := d.Move(t.Context(), "br-net1")
+	try(t, err)
+	if diff := same(had, must(configuration(bridge))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAnExpiredAddressDoesNotReturn restores an interface after an address in its journal has ended.
+func TestAnExpiredAddressDoesNotReturn(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	link := made(t, "eth1")
+	before := State{MTU: 1450, Addresses: []Address{
+		{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Valid: sinceBoot() - time.Second, Preferred: sinceBoot() - time.Second},
+		{Prefix: netip.MustParsePrefix("192.0.2.2/24")},
+	}}
+	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before}))
+	try(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if got := Prefixes(must(configuration(link)).Addresses); len(got) != 1 || got[0].String() != "192.0.2.2/24" {
+		t.Errorf("addresses: %v", got)
+	}
+}
+
+// TestSettingsMove moves an interface whose IPv6 settings are not the default.
+func TestSettingsMove(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	link, bridge := made(t, "eth1"), made(t, "br-net1")
+	for name, value := range map[string]string{
+		"ipv6/conf/IF/accept_ra": "0", addrGenMode: noAddresses, "ipv4/conf/IF/rp_filter": "2", "ipv6/conf/IF/disable_ipv6": "0",
+	} {
+		try(t, os.WriteFile(settingPath(sysctls, name, "eth1"), []byte(value), 0o600))
+	}
+	try(t, os.WriteFile(settingPath(sysctls, "ipv6/conf/IF/disable_ipv6", "br-net1"), []byte("1"), 0o600))
+	local := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fe80::77/64")), Flags: unix.IFA_F_NODAD}
+	try(t, errors.Join(netlink.AddrAdd(link, local), netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD})))
+	before := must(Read(link))
+	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+	try(t, d.Prepare("br-net1", before))
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	_, err := d.Move(t.Context(), "br-net1")
+	try(t, err)
+	after := must(Read(bridge))
+	if diff := cmp.Diff(before.Settings, after.Settings); diff != "" {
+		t.Errorf("settings of the bridge: %s", diff)
+	}
+	if !slices.Contains(Prefixes(after.Addresses), netip.MustParsePrefix("fe80::77/64")) {
+		t.Errorf("the link-local address has not moved: %v", Prefixes(after.Addresses))
+	}
+	try(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if diff := same(before, must(Read(link))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAProcessThatContinuesAfterARestorationChangesNothing stops a move before each of its steps, as SIGSTOP does, while it has the lock. A guard
+// restores the interface, and then the move continues.
+func TestAProcessThatContinuesAfterARestorationChangesNothing(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	lockTimeout = 50 * time.Millisecond
+	link := configured(t)
+	made(t, "br-net1")
+	before := must(Read(link))
+	guard := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+	for stop := 1; ; stop++ {
+		step, name := 0, ""
+		d := guard
+		d.Step = func(s string) error {
+			if step++; step == stop {
+				name = s
+				try(t, guard.PutBack(t.Context(), "br-net1", "the deadline"))
+			}
+			return nil
+		}
+		try(t, guard.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+		_, err := d.Move(t.Context(), "br-net1")
+		if err == nil {
+			err = d.Commit(t.Context(), "br-net1")
+		}
+		if step < stop {
+			if stop < 10 {
+				t.Errorf("a move has only %d steps", stop)
+			}
+			return
+		}
+		if !errors.Is(err, ErrReturned) {
+			t.Errorf("stopped before %q, it ends with %v", name, err)
+		}
+		if diff := same(before, must(Read(link))); diff != "" {
+			t.Fatalf("stopped before %q: %s", name, diff)
+		}
+	}
+}
+
+// TestAStepAfterTheCheckIsUndone restores the interface between the check of the journal and the change.
+func TestAStepAfterTheCheckIsUndone(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	lockTimeout = 50 * time.Millisecond
+	d, link, _, before := moved(t)
+	err := d.While(t.Context(), "br-net1", "test", func() error {
+		try(t, d.PutBack(t.Context(), "br-net1", "the deadline"))
+		return netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.1/24"))})
+	})
+	if !errors.Is(err, ErrReturned) {
+		t.Errorf("it ends with %v", err)
+	}
+	if diff := same(before, must(Read(link))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAMoveThatBeganAgainIsNotRestored stops a restoration while another move begins.
+func TestAMoveThatBeganAgainIsNotRestored(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	lockTimeout = 50 * time.Millisecond
+	d, _, bridge, before := moved(t)
+	had := must(configuration(bridge))
+	begun := false
+	stopped := d
+	stopped.Step = func(name string) error {
+		if name == "detach eth1" && !begun {
+			begun = true
+			try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+		}
+		return nil
+	}
+	if err := stopped.PutBack(t.Context(), "br-net1", "late"); !errors.Is(err, errBegunAgain) {
+		t.Errorf("it ends with %v", err)
+	}
+	if diff := same(had, must(configuration(bridge))); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -41,14 +41,16 @@ func Link(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// Step is called before each change of the kernel, a database or the journal, with its name. Tests end the process there. It can be nil.
-type Step func(name string)
+// Step is called before each change of the kernel, a database or the journal, with its name. The change is not made if it returns an error. It can
+// be nil.
+type Step func(name string) error
 
 // Before is called before the step.
-func (s Step) Before(name string) {
-	if s != nil {
-		s(name)
+func (s Step) Before(name string) error {
+	if s == nil {
+		return nil
 	}
+	return s(name)
 }
 
 // Observe reads the addresses and configured routes of both interfaces; bridge can be nil.
@@ -78,15 +80,20 @@ func Apply(m Moves, uplink, bridge netlink.Link, step Step) error {
 		}
 	}
 	for _, r := range m.AddRoutes {
-		if r.Protocol == unix.RTPROT_KERNEL {
+		if r.isKernel() {
 			continue // the kernel adds it with the address: see ofBridge
 		}
 		if err := addRoute(bridge, r, step); err != nil {
 			return err
 		}
 	}
-	addNeighbours(bridge, m.AddNeighbours, step)
-	return errors.Join(removeRoutes(uplink, m.ClearRoutes, step), RemoveAddresses(uplink, m.ClearAddresses, step))
+	if err := addNeighbours(bridge, m.AddNeighbours, step); err != nil {
+		return err
+	}
+	if err := removeRoutes(uplink, m.ClearRoutes, step); err != nil {
+		return err
+	}
+	return RemoveAddresses(uplink, m.ClearAddresses, step)
 }
 
 // asAdded returns addresses in the order in which they must be added to be listed in the given order: the kernel puts a new IPv6 address before
@@ -102,27 +109,22 @@ func setUp(link netlink.Link, step Step) error {
 	if link.Attrs().Flags&net.FlagUp != 0 {
 		return nil
 	}
-	step.Before("set " + link.Attrs().Name + " up")
+	if err := step.Before("set " + link.Attrs().Name + " up"); err != nil {
+		return err
+	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set %s up: %w", link.Attrs().Name, err)
 	}
 	return nil
 }
 
-// SetUp sets an interface up.
-func SetUp(name string) error {
-	link, err := Link(name)
-	if err != nil {
+func addAddress(link netlink.Link, a Address, step Step) error {
+	if a.expired(sinceBoot()) {
+		return nil
+	}
+	if err := step.Before("add " + a.Prefix.String() + " to " + link.Attrs().Name); err != nil {
 		return err
 	}
-	if link == nil {
-		return fmt.Errorf("interface %s does not exist", name)
-	}
-	return setUp(link, nil)
-}
-
-func addAddress(link netlink.Link, a Address, step Step) error {
-	step.Before("add " + a.Prefix.String() + " to " + link.Attrs().Name)
 	if err := netlink.AddrReplace(link, a.on(sinceBoot())); err != nil {
 		return fmt.Errorf("add address %s to %s: %w", a.Prefix, link.Attrs().Name, err)
 	}
@@ -135,7 +137,9 @@ func AddAddress(link netlink.Link, a netip.Prefix) error {
 }
 
 func addRoute(link netlink.Link, r Route, step Step) error {
-	step.Before("add route " + r.String() + " to " + link.Attrs().Name)
+	if err := step.Before("add route " + r.String() + " to " + link.Attrs().Name); err != nil {
+		return err
+	}
 	if err := r.replace(link); err != nil {
 		return fmt.Errorf("add route %s to %s: %w", r, link.Attrs().Name, err)
 	}
@@ -143,21 +147,27 @@ func addRoute(link netlink.Link, r Route, step Step) error {
 }
 
 // addNeighbours adds the entries of the neighbour table. A neighbour that cannot be added is resolved when it is needed.
-func addNeighbours(link netlink.Link, list []Neighbour, step Step) {
-	if len(list) > 0 {
-		step.Before("add neighbours to " + link.Attrs().Name)
+func addNeighbours(link netlink.Link, list []Neighbour, step Step) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if err := step.Before("add neighbours to " + link.Attrs().Name); err != nil {
+		return err
 	}
 	for _, n := range list {
 		if made, err := n.on(link); err == nil {
 			_ = netlink.NeighSet(made)
 		}
 	}
+	return nil
 }
 
 // RemoveAddresses removes addresses from an interface. Addresses that it does not have are skipped.
 func RemoveAddresses(link netlink.Link, list []Address, step Step) error {
 	for _, a := range list {
-		step.Before("remove " + a.Prefix.String() + " from " + link.Attrs().Name)
+		if err := step.Before("remove " + a.Prefix.String() + " from " + link.Attrs().Name); err != nil {
+			return err
+		}
 		address := &netlink.Addr{IPNet: ipNet(a.Prefix)}
 		if a.Peer.IsValid() {
 			address.Peer = ipNet(a.Peer)
@@ -172,7 +182,9 @@ func RemoveAddresses(link netlink.Link, list []Address, step Step) error {
 
 func removeRoutes(link netlink.Link, list []Route, step Step) error {
 	for _, r := range list {
-		step.Before("remove route " + r.String() + " from " + link.Attrs().Name)
+		if err := step.Before("remove route " + r.String() + " from " + link.Attrs().Name); err != nil {
+			return err
+		}
 		err := netlink.RouteDel(r.on(link))
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("remove route %s from %s: %w", r, link.Attrs().Name, err)

@@ -5,6 +5,7 @@ package uplink
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -28,14 +29,14 @@ var DefaultManagers = Managers{Networkd: "/run/systemd/netif/links", NetworkMana
 // Of returns which program configures an interface with this state; empty if none does.
 func (m Managers) Of(link netlink.Link, s State) (string, error) {
 	index := strconv.Itoa(link.Attrs().Index)
-	networkd, err := settings(filepath.Join(m.Networkd, index))
+	networkd, err := stateFile(filepath.Join(m.Networkd, index))
 	if err != nil {
 		return "", err
 	}
 	if state := networkd["ADMIN_STATE"]; state != "" && state != "unmanaged" {
 		return "systemd-networkd", nil
 	}
-	manager, err := settings(filepath.Join(m.NetworkManager, index))
+	manager, err := stateFile(filepath.Join(m.NetworkManager, index))
 	if err != nil {
 		return "", err
 	}
@@ -46,6 +47,8 @@ func (m Managers) Of(link netlink.Link, s State) (string, error) {
 		switch {
 		case a.Valid != 0 && (a.Prefix.Addr().Is4() || a.Prefix.Bits() != 64): // the kernel makes addresses of 64 bits from router advertisements
 			return "a DHCP client, because the address " + a.Prefix.String() + " has a limited lifetime", nil
+		case a.Valid != 0 && !a.fromMAC(link):
+			return "router advertisements, but its address " + a.Prefix.String() + " is not made from its MAC address, so the kernel would not renew it", nil
 		case a.Flags&unix.IFA_F_NOPREFIXROUTE != 0:
 			return "a network manager, because the kernel has no route of its own for the address " + a.Prefix.String(), nil
 		}
@@ -53,8 +56,15 @@ func (m Managers) Of(link netlink.Link, s State) (string, error) {
 	return "", nil
 }
 
-// settings reads the lines KEY=value of a file; none if it does not exist.
-func settings(path string) (map[string]string, error) {
+// fromMAC reports whether the last 64 bits of an IPv6 address are made from the MAC address (RFC 4291, appendix A). The kernel makes the same address for a
+// bridge with that MAC address, and renews it there.
+func (a Address) fromMAC(link netlink.Link) bool {
+	mac, address := link.Attrs().HardwareAddr, a.Prefix.Addr().As16()
+	return len(mac) == 6 && bytes.Equal(address[8:], []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+}
+
+// stateFile reads the lines KEY=value of a file; none if it does not exist.
+func stateFile(path string) (map[string]string, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // an empty map
@@ -79,6 +89,19 @@ const (
 	vportDelete  = 2
 	vportName    = 3
 )
+
+// datapathLink is the interface of the kernel's datapath.
+const datapathLink = "ovs-system"
+
+// attached reports whether an interface is a port of the kernel's datapath.
+func attached(name string) bool {
+	link, err := Link(name)
+	if err != nil || link == nil || link.Attrs().MasterIndex == 0 {
+		return false
+	}
+	master, err := netlink.LinkByIndex(link.Attrs().MasterIndex)
+	return err == nil && master.Attrs().Name == datapathLink
+}
 
 // detach removes an interface from the kernel's datapath, which otherwise takes all packets that arrive at it. It does what ovs-vswitchd does
 // when a port is removed, and is for the time when that process is dead. It is idempotent.

@@ -5,7 +5,10 @@
 // Every function is idempotent, so that an interrupted move or restoration is continued by calling it again.
 package uplink
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Memory records the addresses and routes that the bridge took over. It is stored on disk, because in the userspace datapath the bridge's
 // interface is a tap of ovs-vswitchd and loses its addresses and routes whenever that process restarts.
@@ -103,3 +106,45 @@ func contains[T keyed[K], K comparable](list []T, e T) bool {
 func without[T keyed[K], K comparable](a, b []T) []T {
 	return slices.DeleteFunc(slices.Clone(a), func(e T) bool { return contains(b, e) })
 }
+
+// without returns the state without entries that were removed from a bridge that had all of them, by a person, by a program, or at their end. Those that
+// are on the interface again stay. A bridge that was set down loses all of its routes, and IPv6 addresses, at once: if no entry of a family is left, all of
+// them are added again.
+func (s State) without(seen Observed) State {
+	s.Addresses = remaining(s.Addresses, seen.UplinkAddresses, seen.BridgeAddresses, func(a Address) bool { return a.Prefix.Addr().Is4() })
+	routes := slices.DeleteFunc(slices.Clone(s.Routes), Route.isKernel) // the bridge has others in their place
+	gone := without(routes, remaining(routes, seen.UplinkRoutes, seen.BridgeRoutes, func(r Route) bool { return r.Family == 4 }))
+	s.Routes = without(s.Routes, gone)
+	return s
+}
+
+func remaining[T keyed[K], K comparable](known, uplink, bridge []T, is4 func(T) bool) []T {
+	left := map[bool]bool{}
+	for _, e := range known {
+		left[is4(e)] = left[is4(e)] || contains(bridge, e)
+	}
+	return slices.DeleteFunc(slices.Clone(known), func(e T) bool { return left[is4(e)] && !contains(bridge, e) && !contains(uplink, e) })
+}
+
+// renewed returns the state with the lifetimes that entries have on the bridge, where router advertisements renew them.
+func (s State) renewed(seen Observed) State {
+	s.Addresses, s.Routes = slices.Clone(s.Addresses), slices.Clone(s.Routes)
+	for i := range s.Addresses {
+		for _, b := range seen.BridgeAddresses {
+			if a := &s.Addresses[i]; a.key() == b.key() && (a.Valid-b.Valid).Abs() > lifetimeSlack {
+				a.Valid, a.Preferred = b.Valid, b.Preferred
+			}
+		}
+	}
+	for i := range s.Routes {
+		for _, b := range seen.BridgeRoutes {
+			if r := &s.Routes[i]; r.key() == b.key() && (r.Expires-b.Expires).Abs() > lifetimeSlack {
+				r.Expires = b.Expires
+			}
+		}
+	}
+	return s
+}
+
+// lifetimeSlack is the difference of lifetimes that is not recorded.
+const lifetimeSlack = time.Minute

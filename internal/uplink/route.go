@@ -224,6 +224,9 @@ func (r Route) gateways() (list []netip.Addr) {
 	return list
 }
 
+// isKernel reports whether the route looks like one that the kernel adds with an address.
+func (r Route) isKernel() bool { return r.Protocol == unix.RTPROT_KERNEL }
+
 // String formats the route like ip-route(8).
 func (r Route) String() string {
 	words := []string{"default"}

@@ -58,7 +58,10 @@ func Prefixes(list []Address) []netip.Prefix {
 
 // Addresses returns the global addresses of an interface, IPv4 first, in the kernel's order. Link-local and temporary addresses belong to
 // the interface and are not moved.
-func Addresses(link netlink.Link) ([]Address, error) {
+func Addresses(link netlink.Link) ([]Address, error) { return addresses(link, false) }
+
+// addresses are Addresses, with link-local IPv6 addresses if local is set.
+func addresses(link netlink.Link, local bool) ([]Address, error) {
 	list, err := Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
@@ -68,7 +71,8 @@ func Addresses(link netlink.Link) ([]Address, error) {
 	for _, a := range list {
 		prefix := prefixOf(a.IPNet)
 		temporary := prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 // for IPv4, the same bit means secondary
-		if prefix.IsValid() && !prefix.Addr().IsLinkLocalUnicast() && !temporary {
+		moves := !prefix.Addr().IsLinkLocalUnicast() || local && prefix.Addr().Is6()
+		if prefix.IsValid() && moves && !temporary {
 			global = append(global, addressOf(a, link.Attrs().Name, now))
 		}
 	}
@@ -94,6 +98,9 @@ func end(seconds int, now time.Duration) time.Duration {
 	}
 	return max(1, now+time.Duration(seconds)*time.Second)
 }
+
+// expired reports whether the lifetime of the address has ended.
+func (a Address) expired(now time.Duration) bool { return a.Valid != 0 && a.Valid <= now }
 
 // rest returns the rest of a lifetime in seconds.
 func rest(end, now time.Duration) int {
@@ -192,6 +199,8 @@ type State struct {
 	Routes     []Route     `json:"routes,omitempty"`
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	MTU        int         `json:"mtu,omitempty"`
+	// Settings are the values of sysctls, by their paths below /proc/sys/net, in which IF is the interface.
+	Settings map[string]string `json:"settings,omitempty"`
 }
 
 // Read returns the state of an interface. An address of a single host next to a wider one of its family stays where it is, and is not
@@ -201,15 +210,21 @@ func Read(link netlink.Link) (State, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Neighbours, err = neighbours(link)
+	if s.Neighbours, err = neighbours(link); err != nil {
+		return s, err
+	}
+	s.Settings, err = readSettings(link.Attrs().Name)
 	return s, err
 }
 
 // configuration returns the state without neighbours.
 func configuration(link netlink.Link) (State, error) {
 	s := State{MTU: link.Attrs().MTU}
-	var err error
-	if s.Addresses, err = Addresses(link); err != nil {
+	mode, err := readSetting(addrGenMode, link.Attrs().Name)
+	if err != nil {
+		return s, err
+	}
+	if s.Addresses, err = addresses(link, mode == noAddresses); err != nil {
 		return s, err
 	}
 	wide := wideFamilies(s.Addresses)

@@ -54,9 +54,12 @@ func OpenVSwitchObjects(c Config) []Object {
 			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
 			interfaceManager("networkd", "/run/systemd/netif/links"),
 			interfaceManager("networkmanager", "/run/NetworkManager/devices"),
+			{name: "sysctls", path: sysctlDirectory, source: hostPath("/proc/sys/net", corev1.HostPathDirectory)},
 		},
 	})
-	c.offerTunnels(&template.Spec.Containers[0])
+	container := &template.Spec.Containers[0]
+	container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_SYSCTLS", Value: sysctlDirectory}) // earlier versions exit on unknown flags
+	c.offerTunnels(container)
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{c.daemonSet(openVSwitchApp, OpenVSwitch, onDelete(), template)}

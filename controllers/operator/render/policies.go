@@ -222,7 +222,7 @@ func (c Config) nodeStatus() policy {
 			forbid("object.metadata.name in variables.extra[?'"+claimNodeName+"'].orValue([])", AgentName+" changes the status of its own node only"),
 			forbid(sameMetadata("finalizers", "ownerReferences")+" && "+unchanged("spec")+" && "+onlyConditionsDiffer(own)+" && "+
 				"(variables.labelsBefore == variables.labelsAfter || "+
-				onlyDiffer("labelsBefore", "labelsAfter", ofProviders(kubeovnv1.ProviderReady, kubeovnv1.ProviderInterface, kubeovnv1.ProviderMTU))+") && "+
+				onlyDiffer("labelsBefore", "labelsAfter", ofProviders(kubeovnv1.ProviderReady, kubeovnv1.ProviderInterface, kubeovnv1.ProviderMTU, kubeovnv1.ProviderMoved))+") && "+
 				"(variables.before == variables.after || "+onlyDiffer("before", "after", ofProviders(kubeovnv1.ProviderError, kubeovnv1.ProviderSilentGateways))+")",
 				fmt.Sprintf("%s changes the conditions %s and %s of a node, and labels and annotations about ProviderNetworks, and nothing else of it", AgentName,
 					corev1.NodeNetworkUnavailable, v1alpha1.NodeConditionKubeProxy)),

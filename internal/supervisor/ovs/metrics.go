@@ -65,6 +65,7 @@ func (n *node) collect(ctx context.Context, f *supervisor.Figures) {
 	if answers[n.vswitch] != "" {
 		n.collectDatapaths(ctx, f, numbers)
 	}
+	n.providers.collectUplinks(f)
 	f.Gauge(failedDesc, float64(n.failed.Load()), n.options.Node)
 }
 

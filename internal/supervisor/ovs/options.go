@@ -50,11 +50,12 @@ type Options struct {
 	LogLevel, ControllerLogLevel *supervisor.LogLevel
 	Log                          logr.Logger
 
-	// step, managers and moveAddresses are for tests. moveAddresses permits a provider network's interface with addresses, which this version
-	// refuses: a restoration by a guard is not yet proven with the kernel datapath.
-	step          uplink.Step
-	managers      uplink.Managers
-	moveAddresses bool
+	// Sysctls is a writable /proc/sys/net; empty for that directory itself.
+	Sysctls string
+
+	// step and managers are for tests.
+	step     uplink.Step
+	managers uplink.Managers
 }
 
 // Programs of Open vSwitch and OVN, each with leading arguments if it needs any to run.

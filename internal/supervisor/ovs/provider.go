@@ -35,7 +35,11 @@ var (
 	verifyMargin = time.Second
 	// unreachableRetry is the pause before a move whose gateways and nodes did not answer is tried again.
 	unreachableRetry = 30 * time.Second
+	// firstPause is from a move that was undone to the next attempt; each further one is pauseFactor times as long, up to lastPause.
+	firstPause, lastPause = time.Minute, 6 * time.Hour
 )
+
+const pauseFactor = 4
 
 // providers keeps the bridges of provider networks as the agent requests them (package providerbridge).
 type providers struct {
@@ -47,18 +51,22 @@ type providers struct {
 	raised map[string]int
 	// refused has the attempts that were refused, so that the targets are not probed at each event.
 	refused map[string]refusal
+	// again is the time until the next reconciliation; 0 for none. moves counts moves for metrics.
+	again time.Duration
+	moves moveCounts
 }
 
 // refusal is the result of an attempt that changed nothing.
 type refusal struct {
 	attempt string
+	turn    bool
 	at      time.Time
 	result  providerbridge.Result
 }
 
 func newProviders(o Options) *providers {
 	directory := uplink.DirectoryIn(o.RunDir)
-	directory.Step = o.step
+	directory.Step, directory.Sysctls = o.step, o.Sysctls
 	managers := o.managers
 	if managers == (uplink.Managers{}) {
 		managers = uplink.DefaultManagers
@@ -121,12 +129,20 @@ func (p *providers) run(ctx context.Context, db *client.Client) {
 
 // guard undoes moves at their deadline.
 func (p *providers) guard(ctx context.Context) {
-	g := &uplink.Guard{Directory: p.directory, Log: p.options.Log, Returned: func(context.Context, uplink.Journal) error { p.changed(); return nil }}
+	g := &uplink.Guard{Directory: p.directory, Log: p.options.Log, Returned: func() { p.moves.restored.Add(1); p.changed() }}
 	supervisor.Retry(ctx, func(err error) { p.options.Log.Error(err, "guarding interfaces again") }, func() error { return g.Run(ctx) })
+}
+
+// wake makes the next reconciliation start after a time at the latest.
+func (p *providers) wake(after time.Duration) {
+	if p.again == 0 || after < p.again {
+		p.again = after
+	}
 }
 
 // reconcile makes the bridges as requested and reports them. It returns after which time to try again; 0 for no retry.
 func (p *providers) reconcile(ctx context.Context, db *client.Client) (again time.Duration, err error) {
+	p.again = 0
 	row, err := root(ctx, db)
 	if err != nil {
 		return 0, err
@@ -170,18 +186,15 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 			users[q.Interface] = provider
 		}
 		result.Interface, result.Attempt = q.Interface, q.Attempt
-		switch result.Reason {
-		case providerbridge.ReasonError:
+		if result.Reason == providerbridge.ReasonError {
 			errs = append(errs, errors.New(result.Message))
-		case providerbridge.ReasonUnreachable:
-			again = unreachableRetry
 		}
 		errs = append(errs, report(ctx, db, provider, result))
 	}
 	for provider, err := range malformed {
 		errs = append(errs, report(ctx, db, provider, failed(providerbridge.ReasonInvalid, "%v", err)))
 	}
-	return again, errors.Join(append(errs, forget(ctx, db, requests, malformed))...)
+	return p.again, errors.Join(append(errs, forget(ctx, db, requests, malformed))...)
 }
 
 // users returns the provider network that has each interface, so that another one that requests it does not get it.

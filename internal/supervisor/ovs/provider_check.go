@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -17,21 +18,10 @@ import (
 	"github.com/kiln-net/kiln/internal/uplink"
 )
 
-// attemptOf identifies a request and the configuration of the interface that it is tried on. Addresses and routes that end come and go.
-func attemptOf(q providerbridge.Request, link netlink.Link, s uplink.State) string {
-	words := []string{q.Attempt, q.Interface, string(q.Managed), fmt.Sprint(link.Attrs().Index)}
-	for _, a := range s.Addresses {
-		if a.Valid == 0 {
-			words = append(words, a.Prefix.String())
-		}
-	}
-	for _, r := range s.Routes {
-		if r.Expires == 0 {
-			words = append(words, r.String())
-		}
-	}
-	slices.Sort(words[4:])
-	return strings.Join(words, " ")
+// attemptOf identifies what is tried: a request, and the interface that it names. Addresses and routes of the interface do not belong to it, because programs
+// change them at any time.
+func attemptOf(q providerbridge.Request, link netlink.Link) string {
+	return strings.Join([]string{q.Attempt, q.Interface, string(q.Managed), strconv.Itoa(link.Attrs().Index)}, " ")
 }
 
 // conflict returns a failure if something else has the bridge's name or the interface.

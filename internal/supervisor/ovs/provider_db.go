@@ -17,11 +17,12 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 const (
 	// providerKey is the key in external_ids of a provider network's bridge and of its uplink's port.
-	providerKey = "kiln-provider"
+	providerKey = uplink.PortKey
 	// mappingsKey has `provider:bridge` pairs for ovn-controller (ovn-controller(8)). ownMappingsKey has the providers of those pairs that
 	// Kiln added, with commas between them; the others belong to an administrator.
 	mappingsKey    = "ovn-bridge-mappings"
@@ -44,14 +45,14 @@ func ownBridges(ctx context.Context, db *client.Client) (map[string]string, erro
 }
 
 // detachPort removes an interface from a bridge; with an empty name, all uplinks of the bridge.
-func detachPort(ctx context.Context, db *client.Client, name, uplink string) error {
+func detachPort(ctx context.Context, db *client.Client, name, link string) error {
 	have, err := readBridge(ctx, db, name)
 	if err != nil || have.row == nil {
 		return err
 	}
 	var ports []string
 	for port, row := range have.ports {
-		if row.ExternalIDs[providerKey] != "" && (port == uplink || uplink == "") {
+		if row.ExternalIDs[providerKey] != "" && (port == link || link == "") {
 			ports = append(ports, row.UUID)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/uplink"
 )
 
@@ -28,8 +29,8 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 	if err != nil {
 		return failure(err)
 	}
-	if j != nil && j.Uplink != q.Interface {
-		if err := p.release(ctx, db, provider, "the provider network has another interface"); err != nil {
+	if cause := unwanted(j, q); cause != "" {
+		if err := p.release(ctx, db, provider, cause); err != nil {
 			return failure(err)
 		}
 		j = nil
@@ -43,8 +44,12 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 	if j != nil && j.Phase == uplink.PhaseMoved {
 		return p.keep(ctx, db, provider, q)
 	}
+	// The port goes before anything else, because ovs-vswitchd attaches the interface again as long as it is there.
+	if err := detachPort(ctx, db, bridge, q.Interface); err != nil {
+		return failure(err)
+	}
 	if j != nil && !j.Done { // a trial of a process that ended, or a restoration that was interrupted
-		if err := p.directory.PutBack(ctx, bridge, "the move was interrupted", j.Interruptions < uplink.MaxInterruptions); err != nil {
+		if err := p.directory.PutBack(ctx, bridge, "the move was interrupted"); err != nil {
 			return failure(err)
 		}
 		if j, err = p.directory.Read(bridge); err != nil {
@@ -59,29 +64,65 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 	if err != nil {
 		return failure(err)
 	}
-	attempt := attemptOf(q, link, state)
-	if j != nil {
-		if err := detachPort(ctx, db, bridge, q.Interface); err != nil {
-			return failure(err)
-		}
-		if !j.Retry && j.Attempt == attempt {
-			return failed(providerbridge.ReasonRolledBack, "%s has its addresses back: %s. "+
-				"The move is tried again when the provider network or the interface changes", q.Interface, j.Cause)
-		}
+	next := uplink.Journal{
+		Bridge: bridge, Uplink: q.Interface, Kernel: p.kernel(), Attempt: attemptOf(q, link), Before: state, Phase: uplink.PhaseMoved,
 	}
-	if old, found := p.refused[provider]; found && old.attempt == attempt && time.Since(old.at) < unreachableRetry {
+	if j != nil && j.Attempt == next.Attempt {
+		next.Failures, next.Undone, next.Cause = j.Failures, j.Undone, j.Cause
+	}
+	if left := pause(&next); left > 0 && len(state.Addresses) > 0 { // without addresses nothing can be lost
+		p.wake(left)
+		return undone(&next)
+	}
+	if old, found := p.refused[provider]; found && old.attempt == next.Attempt && q.Turn == old.turn && time.Since(old.at) < unreachableRetry {
+		p.wake(unreachableRetry - time.Since(old.at))
 		return old.result
-	}
-	next := uplink.Journal{Bridge: bridge, Uplink: q.Interface, Kernel: p.kernel(), Attempt: attempt, Before: state, Phase: uplink.PhaseMoved}
-	if j != nil && j.Attempt == attempt {
-		next.Interruptions = j.Interruptions + 1
 	}
 	result := p.begin(ctx, db, provider, q, link, next)
 	delete(p.refused, provider)
-	if result.Reason == providerbridge.ReasonUnreachable {
-		p.refused[provider] = refusal{attempt: attempt, at: time.Now(), result: result}
+	if result.Reason == providerbridge.ReasonUnreachable || result.Reason == providerbridge.ReasonAwaitingTurn {
+		p.refused[provider] = refusal{attempt: next.Attempt, turn: q.Turn, at: time.Now(), result: result}
+		p.wake(unreachableRetry)
 	}
 	return result
+}
+
+// unwanted returns why an interface that has moved has to return; empty if it has not.
+func unwanted(j *uplink.Journal, q providerbridge.Request) string {
+	switch {
+	case j == nil:
+		return ""
+	case j.Uplink != q.Interface:
+		return "the provider network has another interface"
+	case j.Phase == uplink.PhaseMoved && len(j.Before.Addresses) > 0 && q.NodeInterface != providerbridge.ManagedMove:
+		return "nodeInterface of the provider network is not " + string(providerbridge.ManagedMove)
+	}
+	return ""
+}
+
+// pause returns the time until the next attempt of a move that was undone. It grows with each failure, because each trial that fails can cost the node
+// its network until the deadline.
+func pause(j *uplink.Journal) time.Duration {
+	return min(time.Until(j.Undone.Add(pauseAfter(j.Failures))), pauseAfter(j.Failures))
+}
+
+func pauseAfter(failures int) time.Duration {
+	if failures == 0 {
+		return 0
+	}
+	after := firstPause
+	for range failures - 1 {
+		if after *= pauseFactor; after >= lastPause {
+			return lastPause
+		}
+	}
+	return after
+}
+
+// undone is the result of a move that was undone.
+func undone(j *uplink.Journal) providerbridge.Result {
+	return failed(providerbridge.ReasonRolledBack, "%s has its addresses back: %s. Attempt %d begins at %s, or when the specification changes",
+		j.Uplink, j.Cause, j.Failures+1, j.Undone.Add(pauseAfter(j.Failures)).Format(time.RFC3339))
 }
 
 // begin checks what an interface with addresses needs, and moves it.
@@ -95,79 +136,110 @@ func (p *providers) begin(
 	case manager != "" && q.Managed != providerbridge.ManagedMove:
 		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s, which does not follow its addresses to the bridge", q.Interface, manager)
 	}
+	if len(j.Before.Addresses) > 0 && q.NodeInterface != providerbridge.ManagedMove {
+		return failed(providerbridge.ReasonUnsuitable, "interface %s has the address %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
+			"the addresses, or use an interface without addresses", q.Interface, j.Before.Addresses[0].Prefix)
+	}
+	if err := p.makeBridge(ctx, db, provider, link, j.Before); err != nil {
+		return failure(err)
+	}
 	if len(j.Before.Addresses) > 0 {
-		if !p.options.moveAddresses {
-			return failed(providerbridge.ReasonUnsuitable, "interface %s has the address %s, and this version does not move addresses of nodes: use an interface "+
-				"without addresses", q.Interface, j.Before.Addresses[0].Prefix)
+		if refused := p.prepareTrial(ctx, q, link, &j); refused.State != "" {
+			return refused
 		}
-		candidates := uplink.Candidates(j.Before, q.Peers, p.apiServer())
-		limited, cancel := context.WithTimeout(ctx, answerTime)
-		j.Targets = uplink.Answering(limited, link, candidates)
-		cancel()
-		near := func(t uplink.Target) bool { return t.Port == 0 }
-		if slices.ContainsFunc(candidates, near) && !slices.ContainsFunc(j.Targets, near) {
-			return failed(providerbridge.ReasonUnreachable, "before the move, none of these answers on interface %s: %s",
-				q.Interface, uplink.Names(slices.DeleteFunc(candidates, func(t uplink.Target) bool { return !near(t) })))
-		}
-		j.Phase, j.Deadline = uplink.PhaseTrial, uplink.Deadline(trialTime)
 		moving := providerbridge.Result{State: providerbridge.StateMoving, Interface: q.Interface, Attempt: q.Attempt}
 		if err := report(ctx, db, provider, moving); err != nil {
 			return failure(err)
 		}
+		j.Phase, j.Deadline = uplink.PhaseTrial, uplink.Deadline(trialTime)
 	}
 	if err := p.directory.Begin(ctx, j); err != nil {
 		return failure(err)
 	}
+	delete(p.raised, j.Bridge)
+	p.moves.begun.Add(1)
 	err = p.move(ctx, db, provider, link, j)
+	if err == nil && j.Phase == uplink.PhaseTrial {
+		err = p.directory.Commit(ctx, j.Bridge)
+	}
 	switch {
 	case ctx.Err() != nil: // the next process, or a guard, undoes it
-		return failure(err)
-	case err == nil && j.Phase == uplink.PhaseTrial:
-		if err = p.directory.Commit(ctx, j.Bridge); err == nil {
-			p.options.Log.Info("an interface moved to the bridge of a provider network", "bridge", j.Bridge, "interface", j.Uplink, "answered", uplink.Names(j.Targets))
-		}
+		return failure(ctx.Err())
+	case err != nil:
+		return p.undo(ctx, db, j, err)
 	}
-	if err != nil {
-		p.options.Log.Error(err, "putting an interface back", "bridge", j.Bridge, "interface", j.Uplink)
-		retry := j.Phase != uplink.PhaseTrial // without addresses nothing can be lost
-		if undo := errors.Join(p.directory.PutBack(ctx, j.Bridge, err.Error(), retry), detachPort(ctx, db, j.Bridge, j.Uplink)); undo != nil {
-			return failure(undo)
-		}
-		delete(p.raised, j.Bridge)
-		p.changed() // reports the cause that the journal has
-		if retry {
-			return failure(err)
-		}
-		return failed(providerbridge.ReasonRolledBack, "%s has its addresses back: %v. The move is tried again when the provider network or the interface changes", j.Uplink, err)
-	}
+	p.moves.completed.Add(1)
+	p.options.Log.Info("an interface moved to the bridge of a provider network", "bridge", j.Bridge, "interface", j.Uplink, "answered", uplink.Names(j.Targets))
 	return p.keep(ctx, db, provider, q)
 }
 
-// move makes the bridge, attaches the interface and moves its state, and returns nil once all targets answer by the bridge.
+// undo puts everything back after a move that failed.
+func (p *providers) undo(ctx context.Context, db *client.Client, j uplink.Journal, cause error) providerbridge.Result {
+	p.moves.undone.Add(1)
+	p.options.Log.Error(cause, "putting an interface back", "bridge", j.Bridge, "interface", j.Uplink)
+	if err := errors.Join(p.directory.PutBack(ctx, j.Bridge, cause.Error()), detachPort(ctx, db, j.Bridge, j.Uplink)); err != nil {
+		return failure(err)
+	}
+	delete(p.raised, j.Bridge)
+	if j.Phase != uplink.PhaseTrial { // without addresses nothing was lost
+		return failure(cause)
+	}
+	back, err := p.directory.Read(j.Bridge)
+	if err != nil || back == nil {
+		return failure(errors.Join(cause, err))
+	}
+	p.wake(pause(back))
+	return undone(back)
+}
+
+// makeBridge makes the bridge without the interface, and waits until ovs-vswitchd and the kernel have it.
+func (p *providers) makeBridge(ctx context.Context, db *client.Client, provider string, link netlink.Link, before uplink.State) error {
+	bridge := providerbridge.Bridge(provider)
+	if err := p.directory.Step.Before("write bridge"); err != nil {
+		return err
+	}
+	if err := errors.Join(p.write(ctx, db, provider, link, false), awaitPort(ctx, db, bridge), awaitLink(ctx, bridge)); err != nil {
+		return err
+	}
+	return p.directory.Prepare(bridge, before)
+}
+
+// prepareTrial completes the journal of a move of an interface with addresses, or returns why it must not begin.
+func (p *providers) prepareTrial(ctx context.Context, q providerbridge.Request, link netlink.Link, j *uplink.Journal) providerbridge.Result {
+	candidates := uplink.Candidates(j.Before, q.Peers, p.apiServer())
+	limited, cancel := context.WithTimeout(ctx, answerTime)
+	j.Targets = uplink.Answering(limited, link, candidates)
+	cancel()
+	near := func(t uplink.Target) bool { return t.Port == 0 }
+	switch {
+	case !slices.ContainsFunc(candidates, near):
+		return failed(providerbridge.ReasonUnreachable, "interface %s has no gateway, and no other host of its networks is known: nothing would show whether the move works", q.Interface)
+	case !slices.ContainsFunc(j.Targets, near):
+		return failed(providerbridge.ReasonUnreachable, "before the move, none of these answers on interface %s: %s",
+			q.Interface, uplink.Names(slices.DeleteFunc(candidates, func(t uplink.Target) bool { return !near(t) })))
+	case !q.Turn:
+		return failed(providerbridge.ReasonAwaitingTurn, "interface %s has the address %s, and waits until it may move: interfaces with addresses move node by node. "+
+			"status.turn of a ProviderNetwork names the node that moves", q.Interface, j.Before.Addresses[0].Prefix)
+	}
+	return providerbridge.Result{}
+}
+
+// move attaches the interface to the bridge and moves its state, and returns nil once all targets answer by the bridge.
 func (p *providers) move(ctx context.Context, db *client.Client, provider string, link netlink.Link, j uplink.Journal) error {
 	if j.Phase == uplink.PhaseTrial {
 		limited, cancel := context.WithTimeout(ctx, j.Left()-verifyMargin)
 		defer cancel()
 		ctx = limited
 	}
-	for _, attached := range []bool{false, true} { // the bridge has an interface before it takes packets
-		p.directory.Step.Before(fmt.Sprintf("write bridge, attached: %t", attached))
-		if err := p.write(ctx, db, provider, link, attached); err != nil {
-			return err
-		}
-		name := j.Bridge
-		if attached {
-			name = j.Uplink
-		}
-		p.directory.Step.Before("wait for " + name)
-		if err := awaitPort(ctx, db, name); err != nil {
-			return err
-		}
-		if !attached {
-			if err := uplink.SetUp(j.Bridge); err != nil {
-				return err
-			}
-		}
+	err := p.directory.While(ctx, j.Bridge, "attach "+j.Uplink, func() error { return p.write(ctx, db, provider, link, true) })
+	if err == nil {
+		err = p.directory.Step.Before("wait for " + j.Uplink)
+	}
+	if err == nil {
+		err = awaitPort(ctx, db, j.Uplink)
+	}
+	if err != nil {
+		return err
 	}
 	if _, err := p.directory.Move(ctx, j.Bridge); err != nil {
 		return err
@@ -182,12 +254,29 @@ func (p *providers) move(ctx context.Context, db *client.Client, provider string
 	if err != nil {
 		return fmt.Errorf("look for interface %s: %w", j.Bridge, err)
 	}
-	p.directory.Step.Before("verify")
+	if err := p.directory.Step.Before("verify"); err != nil {
+		return err
+	}
 	answered := uplink.Answering(ctx, bridge, j.Targets)
 	if silent := slices.DeleteFunc(slices.Clone(j.Targets), func(t uplink.Target) bool { return slices.Contains(answered, t) }); len(silent) > 0 {
 		return fmt.Errorf("after the move, %s did not answer for %s", uplink.Names(silent), trialTime)
 	}
 	return nil
+}
+
+// awaitLink returns once the kernel has the interface of a bridge. The database can have its port number from before a reboot.
+func awaitLink(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, attachTime)
+	defer cancel()
+	for {
+		if link, err := uplink.Link(name); link != nil || err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("ovs-vswitchd has not made the interface %s for %s", name, attachTime)
+		}
+		supervisor.Pause(ctx, 20*time.Millisecond)
+	}
 }
 
 // write writes the bridge to the database, with the interface if it is attached.
@@ -217,8 +306,10 @@ func (p *providers) shield(ctx context.Context, bridge string, link netlink.Link
 	if p.kernel() || p.raised[bridge] == link.Attrs().Index {
 		return nil
 	}
-	p.directory.Step.Before("raise the shield of " + bridge)
-	if err := uplink.ShieldOf(bridge).Raise(ctx, link.Attrs().Name); err != nil {
+	err := p.directory.While(ctx, bridge, "raise the shield of "+bridge, func() error {
+		return uplink.ShieldOf(bridge).Raise(ctx, link.Attrs().Name)
+	})
+	if err != nil {
 		return err
 	}
 	p.raised[bridge] = link.Attrs().Index
@@ -235,7 +326,7 @@ func (p *providers) keep(ctx context.Context, db *client.Client, provider string
 	if link == nil {
 		return failed(providerbridge.ReasonNoInterface, "the node no longer has the interface %s", q.Interface)
 	}
-	if err := p.write(ctx, db, provider, link, true); err != nil {
+	if err := p.directory.While(ctx, bridge, "write bridge", func() error { return p.write(ctx, db, provider, link, true) }); err != nil {
 		return failure(err)
 	}
 	if made, err := uplink.Link(bridge); err != nil || made == nil {
@@ -248,86 +339,8 @@ func (p *providers) keep(ctx context.Context, db *client.Client, provider string
 	if err := p.shield(ctx, bridge, link); err != nil {
 		return failure(err)
 	}
-	p.directory.Step.Before("write ovn-bridge-mappings")
-	if err := mapBridge(ctx, db, provider, true); err != nil {
+	if err := errors.Join(p.directory.Step.Before("write ovn-bridge-mappings"), mapBridge(ctx, db, provider, true)); err != nil {
 		return failure(err)
 	}
 	return providerbridge.Result{State: providerbridge.StateReady, MTU: link.Attrs().MTU, Moved: moved}
-}
-
-// release restores the interface of a bridge and deletes the bridge.
-func (p *providers) release(ctx context.Context, db *client.Client, provider, cause string) error {
-	bridge := providerbridge.Bridge(provider)
-	p.directory.Step.Before("report removal")
-	if err := report(ctx, db, provider, providerbridge.Result{State: providerbridge.StateRemoving}); err != nil {
-		return err
-	}
-	j, err := p.directory.Return(ctx, bridge, cause, true)
-	if err != nil {
-		return err
-	}
-	p.directory.Step.Before("unmap " + bridge)
-	if err := mapBridge(ctx, db, provider, false); err != nil {
-		return err
-	}
-	if j != nil {
-		p.directory.Step.Before("detach " + j.Uplink + " in the database")
-		if err := detachPort(ctx, db, bridge, j.Uplink); err != nil {
-			return err
-		}
-	}
-	if err := p.directory.PutBack(ctx, bridge, cause, true); err != nil {
-		return err
-	}
-	delete(p.raised, bridge)
-	delete(p.refused, provider)
-	p.directory.Step.Before("delete bridge " + bridge)
-	if err := errors.Join(stopSharing(ctx, db, provider), deleteBridge(ctx, db, bridge)); err != nil {
-		return err
-	}
-	return p.directory.Remove(bridge)
-}
-
-// beforeSwitchStarts removes interfaces from bridges in the database whose move was not completed, or was before a reboot, before ovs-vswitchd
-// takes their packets again. They move again from the state that they have now.
-func (p *providers) beforeSwitchStarts(ctx context.Context, db *client.Client) error {
-	have, err := ownBridges(ctx, db)
-	if err != nil {
-		return err
-	}
-	for bridge := range have {
-		j, err := p.directory.Read(bridge)
-		if err != nil {
-			return err
-		}
-		if j != nil && j.Phase == uplink.PhaseMoved {
-			continue
-		}
-		if err := detachPort(ctx, db, bridge, ""); err != nil {
-			return err
-		}
-		if j != nil {
-			if err := p.directory.PutBack(ctx, bridge, "the move was interrupted", j.Interruptions < uplink.MaxInterruptions); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// releaseAll restores the interfaces of all bridges of provider networks.
-func (p *providers) releaseAll(ctx context.Context, db *client.Client) error {
-	have, err := ownBridges(ctx, db)
-	if err != nil {
-		return err
-	}
-	journals, err := p.directory.List()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for bridge := range merged(have, named(journals)) {
-		errs = append(errs, p.release(ctx, db, bridge[len(providerbridge.Bridge("")):], "Kiln is removed from the node"))
-	}
-	return errors.Join(errs...)
 }

@@ -93,7 +93,7 @@ func newProvided(t *testing.T) provided {
 	return provided{
 		gateway: gateway, before: must(uplink.Read(eth1)),
 		options: Options{
-			Datapath: v1alpha1.DatapathUserspace, Node: "node-1", moveAddresses: true, RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: config,
+			Datapath: testDatapath(), Node: "node-1", RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: config,
 			Programs: Programs{
 				Tool:   supervisortest.Program(t, "usr/bin/ovsdb-tool"),
 				Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Switch: supervisortest.Program(t, "usr/lib/openvswitch-switch/ovs-vswitchd"),
@@ -135,7 +135,20 @@ func runBridges(ctx context.Context, o Options) error {
 const (
 	processOptions = "KILN_TEST_BRIDGES"
 	processKill    = "KILN_TEST_KILL"
+	// processHalt is the step before which the process waits once, until haltedFile, in Open vSwitch's runtime directory, is removed.
+	processHalt      = "KILN_TEST_HALT"
+	processPause     = "KILN_TEST_PAUSE"
+	processAPIServer = "KILN_TEST_API_SERVER"
+	haltedFile       = "halted"
 )
+
+// testDatapath is the kernel's if KILN_TEST_DATAPATH says so: it needs the module openvswitch (make underlay-kernel).
+func testDatapath() v1alpha1.Datapath {
+	if os.Getenv("KILN_TEST_DATAPATH") == "kernel" {
+		return v1alpha1.DatapathKernel
+	}
+	return v1alpha1.DatapathUserspace
+}
 
 // TestProcessOfBridges is the process of the other tests. It is the first of a PID namespace, so that its end kills its daemons, as the end of a
 // container does.
@@ -145,7 +158,7 @@ func TestProcessOfBridges(t *testing.T) {
 		t.Skip("only started by other tests") // it is the program that process starts
 	}
 	o := Options{
-		Datapath: v1alpha1.DatapathUserspace, Node: "node-1", moveAddresses: true, RunDir: directories[0], OVNRunDir: directories[1], ConfigDir: directories[2],
+		Datapath: testDatapath(), Node: "node-1", RunDir: directories[0], OVNRunDir: directories[1], ConfigDir: directories[2],
 		Log: supervisortest.Log(t), managers: uplink.Managers{Networkd: "/nonexistent", NetworkManager: "/nonexistent"},
 		Programs: Programs{
 			Tool:   supervisortest.Program(t, "usr/bin/ovsdb-tool"),
@@ -153,10 +166,17 @@ func TestProcessOfBridges(t *testing.T) {
 			Schema: supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"),
 		},
 	}
-	trialTime, answerTime = testTrial, time.Second
+	trialTime, answerTime, firstPause = testTrial, time.Second, 100*time.Millisecond
+	if pause, err := time.ParseDuration(os.Getenv(processPause)); err == nil {
+		firstPause = pause
+	}
+	if server, err := netip.ParseAddrPort(os.Getenv(processAPIServer)); err == nil {
+		o.APIServer = server
+	}
 	at, _ := strconv.Atoi(os.Getenv(processKill))
+	halt := os.Getenv(processHalt)
 	var mu sync.Mutex
-	o.step = func(name string) {
+	o.step = func(name string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		at--
@@ -164,6 +184,15 @@ func TestProcessOfBridges(t *testing.T) {
 		if at == 0 {
 			syscall.Exit(137)
 		}
+		if halt == name { // until the test has stopped and continued the process
+			halt = ""
+			halted := filepath.Join(o.RunDir, haltedFile)
+			try(t, os.WriteFile(halted, []byte(name), 0o600))
+			for there := true; there; there, _ = exists(halted) {
+				supervisor.Pause(t.Context(), time.Millisecond)
+			}
+		}
+		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -183,11 +212,19 @@ func (p provided) running(t *testing.T) (ended chan struct{}) {
 }
 
 // process starts the process. It ends before the step with this number; 0 for never. output returns what it printed, after stop.
-func (p provided) process(t *testing.T, kill int) (ended chan struct{}, stop func() string) {
+func (p provided) process(t *testing.T, kill int, environment ...string) (ended chan struct{}, stop func() string) {
+	t.Helper()
+	_, ended, stop = p.start(t, append(environment, processKill+"="+strconv.Itoa(kill))...)
+	return ended, stop
+}
+
+// start is process with further variables. It also returns the process.
+func (p provided) start(t *testing.T, environment ...string) (cmd *exec.Cmd, ended chan struct{}, stop func() string) {
 	t.Helper()
 	// A process of its own, because the test kills it with the daemons that it started.
-	cmd := exec.Command(os.Args[0], "-test.run=^TestProcessOfBridges$", "-test.v")
-	cmd.Env = append(os.Environ(), processOptions+"="+strings.Join([]string{p.options.RunDir, p.options.OVNRunDir, p.options.ConfigDir}, ","), processKill+"="+strconv.Itoa(kill), "TMPDIR="+t.TempDir())
+	cmd = exec.Command(os.Args[0], "-test.run=^TestProcessOfBridges$", "-test.v")
+	cmd.Env = append(os.Environ(), processOptions+"="+strings.Join([]string{p.options.RunDir, p.options.OVNRunDir, p.options.ConfigDir}, ","), "TMPDIR="+t.TempDir())
+	cmd.Env = append(cmd.Env, environment...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	var output strings.Builder
 	cmd.Stdout, cmd.Stderr = &output, &output
@@ -196,7 +233,7 @@ func (p provided) process(t *testing.T, kill int) (ended chan struct{}, stop fun
 	try(t, cmd.Start())
 	ended = make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
-	return ended, sync.OnceValue(func() string {
+	return cmd, ended, sync.OnceValue(func() string {
 		_ = cmd.Process.Kill()
 		<-ended
 		return output.String()
@@ -294,7 +331,9 @@ func (p provided) restored() error {
 
 var sortedRoutes = cmpopts.SortSlices(func(a, b uplink.Route) bool { return fmt.Sprint(a, a.Table) < fmt.Sprint(b, b.Table) })
 
-var wanted = map[string]providerbridge.Request{"net1": {Interface: "eth1", Attempt: "uid/1", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
+var wanted = map[string]providerbridge.Request{"net1": {
+	Interface: "eth1", Attempt: "uid/1", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, NodeInterface: providerbridge.ManagedMove, Turn: true,
+}}
 
 // TestAnInterfaceMovesAndReturns moves the only interface of a node, and back.
 func TestAnInterfaceMovesAndReturns(t *testing.T) {
@@ -357,11 +396,13 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		reason       providerbridge.Reason
 		message      string
 	}{
-		{name: "an interface that does not exist", request: providerbridge.Request{Interface: "eth7"}, reason: providerbridge.ReasonNoInterface, message: "its interfaces are lo, eth1"},
+		{name: "an interface that does not exist", request: providerbridge.Request{Interface: "eth7"}, reason: providerbridge.ReasonNoInterface, message: "eth1"},
 		{name: "the loopback interface", request: providerbridge.Request{Interface: "lo"}, reason: providerbridge.ReasonUnsuitable, message: "not an Ethernet interface"},
+		{name: "addresses, without consent", request: providerbridge.Request{Interface: "eth1", Turn: true}, reason: providerbridge.ReasonUnsuitable, message: "192.0.2.1/24"},
+		{name: "addresses, before its turn", request: providerbridge.Request{Interface: "eth1", NodeInterface: providerbridge.ManagedMove}, reason: providerbridge.ReasonAwaitingTurn, message: "status.turn"},
 		{name: "the name of another bridge", provider: "int", request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-int"},
 		{
-			name: "a gateway that does not answer", request: providerbridge.Request{Interface: "eth1", Attempt: "1"}, reason: providerbridge.ReasonUnreachable, message: "the gateway 192.0.2.2",
+			name: "a gateway that does not answer", request: providerbridge.Request{Interface: "eth1", Attempt: "1", NodeInterface: providerbridge.ManagedMove, Turn: true}, reason: providerbridge.ReasonUnreachable, message: "the gateway 192.0.2.2",
 			before: func() { silence(inside, peer) }, undo: func() { speak(t, inside, peer) },
 		},
 		{
@@ -401,14 +442,27 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 	supervisortest.Eventually(t, "eth1 is as before", p.restored)
 }
 
-// TestAddressesOfANodeAreNotMoved begins a move of an interface with an address, as a node does.
-func TestAddressesOfANodeAreNotMoved(t *testing.T) {
+// TestAddressesOfANodeAreNotMovedWithoutConsent begins a move of an interface with an address, as a node does.
+func TestAddressesOfANodeAreNotMovedWithoutConsent(t *testing.T) {
 	p := providers{managers: uplink.Managers{Networkd: "/nonexistent", NetworkManager: "/nonexistent"}}
 	before := uplink.State{Addresses: []uplink.Address{{Prefix: netip.MustParsePrefix("192.0.2.1/24")}}}
 	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth1", Index: 4711}}
-	r := p.begin(t.Context(), nil, "net1", providerbridge.Request{Interface: "eth1"}, link, uplink.Journal{Uplink: "eth1", Before: before})
+	r := p.begin(t.Context(), nil, "net1", providerbridge.Request{Interface: "eth1", Turn: true}, link, uplink.Journal{Uplink: "eth1", Before: before})
 	if r.State != providerbridge.StateFailed || r.Reason != providerbridge.ReasonUnsuitable || !strings.Contains(r.Message, "192.0.2.1/24") {
 		t.Errorf("result: %+v", r)
+	}
+}
+
+// TestPausesGrow reads the pauses after failures of a move.
+func TestPausesGrow(t *testing.T) {
+	for failures, want := range []time.Duration{0, time.Minute, 4 * time.Minute, 16 * time.Minute, 64 * time.Minute, 256 * time.Minute, 6 * time.Hour, 6 * time.Hour} {
+		if got := pauseAfter(failures); got != want {
+			t.Errorf("after %d failures: %s, want %s", failures, got, want)
+		}
+	}
+	ahead := uplink.Journal{Failures: 1, Undone: time.Now().Add(time.Hour)} // the clock of the node was set back
+	if left := pause(&ahead); left > time.Minute {
+		t.Errorf("the pause is %s after the clock was set back", left)
 	}
 }
 
@@ -469,17 +523,8 @@ func TestAMoveThatCutsTheNodeOffIsUndone(t *testing.T) {
 	speak(t, inside, peer)
 	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
 	supervisortest.Eventually(t, "eth1 is as before", p.restored)
-	supervisortest.Eventually(t, "the result stays, because nothing has changed", func() error {
-		results, _, err := p.results(t, ended)
-		if r := results["net1"]; err == nil && r.Reason != providerbridge.ReasonRolledBack {
-			err = fmt.Errorf("result: %+v", r)
-		}
-		return err
-	})
-	again := wanted["net1"]
-	again.Attempt = "uid/2"
-	p.request(t, ended, map[string]providerbridge.Request{"net1": again})
-	p.until(t, ended, providerbridge.StateReady)
+	p.until(t, ended, providerbridge.StateReady) // it is tried again
+	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
 }
 
 // allKills selects all kill points, or with a number those from there on; make underlay-kills sets it.

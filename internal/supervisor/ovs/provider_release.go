@@ -1,0 +1,98 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/uplink"
+)
+
+// release restores the interface of a bridge and deletes the bridge.
+func (p *providers) release(ctx context.Context, db *client.Client, provider, cause string) error {
+	bridge := providerbridge.Bridge(provider)
+	if err := p.directory.Step.Before("report removal"); err != nil {
+		return err
+	}
+	if err := report(ctx, db, provider, providerbridge.Result{State: providerbridge.StateRemoving}); err != nil {
+		return err
+	}
+	j, err := p.directory.Return(ctx, bridge, cause)
+	if err != nil {
+		return err
+	}
+	if err := p.directory.Step.Before("unmap " + bridge); err != nil {
+		return err
+	}
+	if err := mapBridge(ctx, db, provider, false); err != nil {
+		return err
+	}
+	if j != nil {
+		if err := p.directory.Step.Before("detach " + j.Uplink + " in the database"); err != nil {
+			return err
+		}
+		if err := detachPort(ctx, db, bridge, j.Uplink); err != nil {
+			return err
+		}
+	}
+	if err := p.directory.PutBack(ctx, bridge, cause); err != nil {
+		return err
+	}
+	delete(p.raised, bridge)
+	delete(p.refused, provider)
+	if err := p.directory.Step.Before("delete bridge " + bridge); err != nil {
+		return err
+	}
+	if err := errors.Join(stopSharing(ctx, db, provider), deleteBridge(ctx, db, bridge)); err != nil {
+		return err
+	}
+	return p.directory.Remove(bridge)
+}
+
+// beforeSwitchStarts removes interfaces from bridges in the database whose move was not completed, or was before a reboot, before ovs-vswitchd
+// takes their packets again. They move again from the state that they have now.
+func (p *providers) beforeSwitchStarts(ctx context.Context, db *client.Client) error {
+	have, err := ownBridges(ctx, db)
+	if err != nil {
+		return err
+	}
+	for bridge := range have {
+		j, err := p.directory.Read(bridge)
+		if err != nil {
+			return err
+		}
+		if j != nil && j.Phase == uplink.PhaseMoved {
+			continue
+		}
+		if err := detachPort(ctx, db, bridge, ""); err != nil {
+			return err
+		}
+		if j != nil {
+			if err := p.directory.PutBack(ctx, bridge, "the move was interrupted"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// releaseAll restores the interfaces of all bridges of provider networks.
+func (p *providers) releaseAll(ctx context.Context, db *client.Client) error {
+	have, err := ownBridges(ctx, db)
+	if err != nil {
+		return err
+	}
+	journals, err := p.directory.List()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for bridge := range merged(have, named(journals)) {
+		errs = append(errs, p.release(ctx, db, bridge[len(providerbridge.Bridge("")):], "Kiln is removed from the node"))
+	}
+	return errors.Join(errs...)
+}

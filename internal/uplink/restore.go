@@ -1,0 +1,156 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Return records that a move must be undone, for which PutBack or a guard is responsible then. It returns the journal; nil if there is none.
+func (d Directory) Return(ctx context.Context, bridge, cause string) (j *Journal, err error) {
+	err = d.locked(ctx, func() error {
+		if j, err = d.Read(bridge); err != nil || j == nil {
+			return err
+		}
+		return d.markReturned(j, cause)
+	})
+	return j, err
+}
+
+func (d Directory) markReturned(j *Journal, cause string) error {
+	if j.Phase == PhaseReturned {
+		return nil
+	}
+	if j.Failures++; j.Phase == PhaseMoved && sinceBoot()-j.Since > settled {
+		j.Failures = 0
+	}
+	j.Phase, j.Since, j.Cause, j.Undone = PhaseReturned, sinceBoot(), cause, time.Now().UTC().Truncate(time.Second)
+	return d.write(j)
+}
+
+// PutBack restores the interface of a bridge: addresses, routes, neighbours and MTU. It needs neither Open vSwitch nor its database. It removes the port
+// from the bridge in the database, if that is reached.
+func (d Directory) PutBack(ctx context.Context, bridge, cause string) error {
+	return d.putBackIf(ctx, bridge, func(j *Journal) (string, bool) { return cause, !j.Done })
+}
+
+// putBackIf restores the interface if, while no other process changes it, the condition is true.
+func (d Directory) putBackIf(ctx context.Context, bridge string, is func(*Journal) (cause string, is bool)) error {
+	return d.locked(ctx, func() error {
+		j, err := d.Read(bridge)
+		if err != nil || j == nil {
+			return err
+		}
+		cause, is := is(j)
+		if !is {
+			return nil
+		}
+		if err := d.markReturned(j, cause); err != nil {
+			return err
+		}
+		if j.Done { // attached again
+			return d.free(ctx, j, d.checked(j))
+		}
+		if err := d.restore(ctx, j); err != nil {
+			return err
+		}
+		j.Done = true
+		return d.write(j)
+	})
+}
+
+// restore gives everything back, even if the interface cannot be freed: then it is not complete, and tried again.
+func (d Directory) restore(ctx context.Context, j *Journal) error {
+	step := d.checked(j)
+	freed := d.free(ctx, j, step)
+	link, err := Link(j.Uplink)
+	if err != nil || link == nil { // without the interface there is nothing to give the addresses back to
+		return errors.Join(freed, err)
+	}
+	bridge, err := Link(j.Bridge)
+	if err != nil {
+		return errors.Join(freed, err)
+	}
+	return errors.Join(freed, giveBack(j.Before, link, bridge, step))
+}
+
+// free makes the node's own stack receive the packets that arrive at the interface.
+func (d Directory) free(ctx context.Context, j *Journal, step Step) error {
+	if err := step.Before("remove port " + j.Uplink); err != nil {
+		return err
+	}
+	found, removed := d.removePort(ctx, j)
+	if !j.Kernel {
+		if err := step.Before("drop the shield of " + j.Bridge); err != nil {
+			return err
+		}
+		return ShieldOf(j.Bridge).Drop(ctx)
+	}
+	switch {
+	case removed != nil:
+		d.stopSwitch(ctx)
+	case j.Done && !found:
+		return errNotOurs
+	}
+	if err := step.Before("detach " + j.Uplink); err != nil {
+		return err
+	}
+	return detach(j.Uplink)
+}
+
+// giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses.
+func giveBack(before State, link, bridge netlink.Link, step Step) error {
+	if len(before.Addresses) > 0 {
+		if err := setUp(link, step); err != nil {
+			return err
+		}
+	}
+	has, err := configuration(link)
+	if err != nil {
+		return err
+	}
+	for _, a := range asAdded(without(before.Addresses, has.Addresses)) {
+		if err := addAddress(link, a, step); err != nil {
+			return err
+		}
+	}
+	if err := addNeighbours(link, before.Neighbours, step); err != nil {
+		return err
+	}
+	if err := giveRoutes(before, link, step); err != nil {
+		return err
+	}
+	if bridge != nil {
+		if err := errors.Join(removeRoutes(bridge, before.Routes, step), RemoveAddresses(bridge, before.Addresses, step)); err != nil {
+			return err
+		}
+	}
+	if before.MTU != 0 && link.Attrs().MTU != before.MTU {
+		if err := step.Before("set the MTU of " + link.Attrs().Name); err != nil {
+			return err
+		}
+		if err := netlink.LinkSetMTU(link, before.MTU); err != nil {
+			return fmt.Errorf("set the MTU of %s: %w", link.Attrs().Name, err)
+		}
+	}
+	return giveRoutes(before, link, step) // the kernel removed routes whose source was the bridge's address for a moment
+}
+
+func giveRoutes(before State, link netlink.Link, step Step) error {
+	has, err := configuration(link)
+	if err != nil {
+		return err
+	}
+	for _, r := range without(before.Routes, has.Routes) {
+		if err := addRoute(link, r, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
