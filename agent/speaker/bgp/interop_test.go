@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -92,6 +93,26 @@ func TestBIRDWithBFD(t *testing.T) {
 		})
 		plug(t, farPort, true)
 	}
+}
+
+// TestFRRWithBFDUnderLoad counts false failures while 16 processes are busy. A busy machine may have some, and the sessions must recover.
+func TestFRRWithBFDUnderLoad(t *testing.T) {
+	r := newPeerRouter(t, frrRange("bfd"))
+	s := newServer(t)
+	bfd := func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }
+	must(t, s.Configure(t.Context(), with(across(far4, bfd), across(far6, bfd))))
+	r.steady(s)
+	var busy []*exec.Cmd
+	for range 16 {
+		c := exec.Command("timeout", "45", "sh", "-c", "while :; do :; done") // a process, so that the load is the kernel's to share
+		must(t, c.Start())
+		busy = append(busy, c)
+	}
+	for _, c := range busy {
+		_ = c.Wait() // timeout(1) has ended it
+	}
+	t.Logf("false failures of two sessions in 45 s with 16 busy processes: the sessions ended %s times", r.endsAt(s))
+	r.steady(s)
 }
 
 func TestFRRWithdrawsAtOnce(t *testing.T) {
