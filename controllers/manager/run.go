@@ -92,7 +92,7 @@ type Options struct {
 	// PodAccess and NetworkPolicies are OVNCluster.spec.services.podAccess and .policies.networkPolicies.
 	PodAccess       v1alpha1.PodAccess
 	NetworkPolicies v1alpha1.NetworkPolicies
-	// Observe is called with every state of the OVNCluster. It must not block.
+	// Observe is called with every state of the OVNCluster. It must not block, and may be nil.
 	Observe func(*v1alpha1.OVNCluster)
 }
 
@@ -229,7 +229,9 @@ func (p *process) run(ctx context.Context) error {
 	}
 	members, err := watchMembers(ctx, p.config, func(cluster *v1alpha1.OVNCluster) {
 		p.pools.Set(&cluster.Spec)
-		p.options.Observe(cluster)
+		if p.options.Observe != nil {
+			p.options.Observe(cluster)
+		}
 	})
 	if err != nil {
 		return err
