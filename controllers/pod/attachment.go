@@ -48,7 +48,7 @@ func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 		Shared:       a.shared,
 		PortSecurity: a.secure,
 	}
-	if a.vlan != nil { // the port has no VPC's router
+	if a.subnet.Spec.PhysicalGateway() { // its traffic leaves through no node
 		in.Vpc, in.NorthGateway = "", nil
 	}
 	if a.machine == "" {

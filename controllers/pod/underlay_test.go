@@ -4,6 +4,7 @@
 package pod_test
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,6 +53,24 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 		w.Get(first)
 		return first.Annotations[kubeovnv1.AnnotationVlanID.Key()] == "31"
 	})
+
+	egress := func() (members []string) { // of the nodes' sets
+		for _, set := range w.Database.Rows("Address_Set") {
+			members = append(members, set.Strings("addresses")...)
+		}
+		return members
+	}
+	if got := egress(); slices.Contains(got, "10.30.0.3") {
+		t.Errorf("a pod behind a physical gateway is in the sets of nodes: %v", got)
+	}
+	office := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "office"}}
+	w.Get(office)
+	w.Change(office, func() { office.Spec.LogicalGateway = true })
+	w.InForce(office)
+	eventually.Wait{For: "the running pod must leave through its node"}.Holds(t, func() bool { return slices.Contains(egress(), "10.30.0.3") })
+	w.Change(office, func() { office.Spec.LogicalGateway = false })
+	w.InForce(office)
+	eventually.Wait{For: "the running pod must leave through the physical gateway"}.Holds(t, func() bool { return !slices.Contains(egress(), "10.30.0.3") })
 
 	thief := newPod("office", "localnet")
 	w.Create(thief)
