@@ -119,17 +119,12 @@ func TestARestorationHoldsWhileTheSwitchRuns(t *testing.T) {
 			try(t, err)
 			stopGuard := p.guarded(t)
 			supervisortest.Eventually(t, "eth1 is as before", p.restored)
-			for range 3 { // each change of an interface makes ovs-vswitchd look at its ports
+			supervisortest.Eventually(t, "eth1 is no port, and the gateway reaches the node", func() error { return errors.Join(p.detached(), p.reached()) })
+			for range 5 { // each change of an interface makes ovs-vswitchd look at its ports
 				try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "others"}))
 				try(t, netlink.LinkDel(must(netlink.LinkByName("other"))))
+				try(t, errors.Join(p.reached(), p.detached()))
 			}
-			supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
-			supervisortest.Eventually(t, "eth1 is no port", func() error {
-				if index := must(netlink.LinkByName("eth1")).Attrs().MasterIndex; index != 0 {
-					return fmt.Errorf("it is a port of interface %d", index)
-				}
-				return nil
-			})
 			stopGuard()
 			if !database {
 				try(t, os.Rename(p.options.socket()+".away", p.options.socket()))
@@ -141,6 +136,15 @@ func TestARestorationHoldsWhileTheSwitchRuns(t *testing.T) {
 			supervisortest.Eventually(t, "eth1 is as before again", p.restored)
 		})
 	}
+}
+
+// detached returns an error if eth1 is a port in the kernel.
+func (provided) detached() error {
+	link, err := netlink.LinkByName("eth1")
+	if err == nil && link.Attrs().MasterIndex != 0 {
+		err = fmt.Errorf("eth1 is a port of interface %d", link.Attrs().MasterIndex)
+	}
+	return err
 }
 
 // TestAMoveBeginsAgainAfterAPowerCut ends everything in a move and after it, removes what a reboot removes, and starts again with the database that is left: it
