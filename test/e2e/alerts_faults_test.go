@@ -30,34 +30,14 @@ import (
 // alertFaults are groups of faults that exist at the same time, because they do not affect one another.
 var alertFaults = [][]alertFault{
 	{
-		{name: "a CA expires in five days", begin: expiringAuthority, fires: []string{"KilnAuthorityExpiring"}},
-		{name: "the certificate of a node expires in six hours", begin: expiringCertificate, fires: []string{"KilnCertificateExpiring"}},
-		{name: "the directory of backups cannot be written", begin: failingBackups, fires: []string{"KilnBackupTooOld", "KilnDegraded"}},
-		{name: "a router does not answer, and another one keeps ending its session", begin: failingRouters, fires: []string{"KilnBGPSessionDown", "KilnBGPSessionFlaps"}},
-		{name: "a switch has 1,845 of the 2,047 ports that it can have with VXLAN", begin: fillSwitch, fires: []string{"KilnSwitchAlmostFull"}},
-		{name: "a node can track few more connections than it does", begin: fillConntrack, fires: []string{"KilnConntrackAlmostFull"}},
-		{name: "a node gets tunnel packets from an address that is no node's", begin: loseUpcalls, fires: []string{"KilnDatapathOverload"}},
-		{name: "a subnet has one address, and a pod has it", begin: fillSubnet, fires: []string{"KubeOvnSubnetIPExhaustion"}},
-		{name: "the port of another system has the name of a pod's port", begin: refuseRows, fires: []string{"KilnRowsRefused"}},
-		{
-			name: "a ProviderNetwork has an interface that no node has", fires: []string{"KilnProviderNetworkNotReady"},
-			begin: func(ctx context.Context) func(context.Context) {
-				return during(ctx, &kubeovnv1.ProviderNetwork{
-					ObjectMeta: metav1.ObjectMeta{Name: "e2e-alerts"}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth9"},
-				})
-			},
-		},
-		{
-			name: "a Subnet overlaps another one", fires: []string{"KilnObjectsNotReady"},
-			begin: func(ctx context.Context) func(context.Context) {
-				return during(ctx, alertsSubnet("overlaps", "10.16.128.0/24"))
-			},
-		},
+		{name: "ovs-vswitchd of a gateway node is stopped", begin: stopGateway, fires: []string{"KilnOpenVSwitchNotScraped", "KilnComponentNotReady", "KilnGatewayMoved"}},
 	},
 	{
-		{name: "the operator does not run, and the Service of kube-ovn-controller is deleted", begin: loseController, fires: []string{"KilnOperatorDown", "KubeOvnControllerAbsent"}},
-		{name: "DNS is stopped", begin: stopDNS, fires: []string{"KubeOvnInternalDNSUnhealthy"}},
-		{name: "ovn-controller of a node is stopped", begin: stopDaemon("ovn-controller"), fires: []string{"KubeOvnOvnControllerDown"}},
+		{name: "the API server is cut off from pods", begin: cutPodsFromAPIServer, fires: []string{"KubeOvnApiserverUnhealthy"}},
+		{name: "ovn-northd keeps stopping for eight seconds", begin: slowNorthd, fires: []string{"KilnNorthdSlow"}},
+	},
+	{
+		{name: "the northbound database keeps stopping for 15 s", begin: slowNorthbound, fires: []string{"KubeOvnOvsdbSlowRequest", "KilnPodNetworkSlow"}},
 	},
 	{
 		{
@@ -80,11 +60,15 @@ var alertFaults = [][]alertFault{
 		},
 	},
 	{
-		{name: "the API server is cut off from pods", begin: cutPodsFromAPIServer, fires: []string{"KubeOvnApiserverUnhealthy"}},
-		{name: "ovn-northd gets little CPU time", begin: slowNorthd, fires: []string{"KilnNorthdSlow"}},
+		{
+			name: "the only member of the northbound database is stalled", begin: stallNorthbound,
+			fires: []string{"KilnDatabaseMemberDown", "KilnDatabaseWithoutLeader", "KilnNotAvailable", "KilnNorthboundNotWritten"},
+		},
 	},
 	{
-		{name: "ovs-vswitchd of a gateway node is stopped", begin: stopGateway, fires: []string{"KilnOpenVSwitchNotScraped", "KilnComponentNotReady", "KilnGatewayMoved"}},
+		{name: "the operator does not run, and the Service of kube-ovn-controller is deleted", begin: loseController, fires: []string{"KilnOperatorDown", "KubeOvnControllerAbsent"}},
+		{name: "DNS is stopped", begin: stopDNS, fires: []string{"KubeOvnInternalDNSUnhealthy"}},
+		{name: "ovn-controller of a node is stopped", begin: stopDaemon("ovn-controller"), fires: []string{"KubeOvnOvnControllerDown"}},
 	},
 	{
 		{
@@ -110,13 +94,29 @@ var alertFaults = [][]alertFault{
 		{name: "the gateway node of a subnet is cut off from the API server", begin: loseGateway, fires: []string{"KilnGatewayMoved"}},
 	},
 	{
+		{name: "a CA expires in five days", begin: expiringAuthority, fires: []string{"KilnAuthorityExpiring"}},
+		{name: "the certificate of a node expires in six hours", begin: expiringCertificate, fires: []string{"KilnCertificateExpiring"}},
+		{name: "the directory of backups cannot be written", begin: failingBackups, fires: []string{"KilnBackupTooOld", "KilnDegraded"}},
+		{name: "a router does not answer, and another one keeps ending its session", begin: failingRouters, fires: []string{"KilnBGPSessionDown", "KilnBGPSessionFlaps"}},
+		{name: "a switch has 1,845 of the 2,047 ports that it can have with VXLAN", begin: fillSwitch, fires: []string{"KilnSwitchAlmostFull"}},
+		{name: "a node can track few more connections than it does", begin: fillConntrack, fires: []string{"KilnConntrackAlmostFull"}},
+		{name: "a node gets tunnel packets from an address that is no node's", begin: loseUpcalls, fires: []string{"KilnDatapathOverload"}},
+		{name: "a subnet has one address, and a pod has it", begin: fillSubnet, fires: []string{"KubeOvnSubnetIPExhaustion"}},
+		{name: "the port of another system has the name of a pod's port", begin: refuseRows, fires: []string{"KilnRowsRefused"}},
 		{
-			name: "the only member of the northbound database is stalled", begin: stallNorthbound,
-			fires: []string{"KilnDatabaseMemberDown", "KilnDatabaseWithoutLeader", "KilnNotAvailable", "KilnNorthboundNotWritten"},
+			name: "a ProviderNetwork has an interface that no node has", fires: []string{"KilnProviderNetworkNotReady"},
+			begin: func(ctx context.Context) func(context.Context) {
+				return during(ctx, &kubeovnv1.ProviderNetwork{
+					ObjectMeta: metav1.ObjectMeta{Name: "e2e-alerts"}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth9"},
+				})
+			},
 		},
-	},
-	{
-		{name: "the northbound database keeps stopping for 15 s", begin: slowNorthbound, fires: []string{"KubeOvnOvsdbSlowRequest", "KilnPodNetworkSlow"}},
+		{
+			name: "a Subnet overlaps another one", fires: []string{"KilnObjectsNotReady"},
+			begin: func(ctx context.Context) func(context.Context) {
+				return during(ctx, alertsSubnet("overlaps", "10.16.128.0/24"))
+			},
+		},
 	},
 }
 
