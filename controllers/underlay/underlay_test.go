@@ -210,6 +210,11 @@ func TestVlansConflictAndBlockDeletion(t *testing.T) {
 	if w.Get(second); !second.Status.Conflict {
 		t.Error("status.conflict is false")
 	}
+	w.Get(first)
+	w.Change(first, func() { first.Spec.ID = 12 })
+	w.Ready(second)
+	w.Change(first, func() { first.Spec.ID = 10 })
+	w.Says(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Vlan first has id 10")
 	w.Change(second, func() { second.Spec.ID = 11 })
 	w.Ready(second)
 	if w.Get(second); second.Status.Conflict {

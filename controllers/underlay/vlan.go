@@ -30,6 +30,8 @@ const (
 	// indexTag finds Vlans by ProviderNetwork and id, indexProvider by ProviderNetwork.
 	indexTag      = "underlay.tag"
 	indexProvider = "underlay.provider"
+	// vlanWorkers is the number of Vlans that are reconciled in parallel: their subnets then share transactions.
+	vlanWorkers = 16
 	// maxListed is the maximum number of names in a message.
 	maxListed = 5
 )
@@ -67,7 +69,7 @@ func (r *VlanReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager)
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.sameTag), builder.WithPredicates(k8s.Changed(tagKey))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.ofProvider), builder.WithPredicates(k8s.Changed(isValid))).
 		Watches(&kubeovnv1.Subnet{}, subnets, builder.WithPredicates(k8s.Changed(func(s *kubeovnv1.Subnet) string { return s.Spec.Vlan }))).
-		WithOptions(r.Gate.Workers(1)).
+		WithOptions(r.Gate.Workers(vlanWorkers)).
 		Complete(r.Gate.Reconciler(r))
 }
 

@@ -44,7 +44,7 @@ func (b *bench) fill(ctx context.Context) error {
 
 // burst creates n pods as fast as possible, in addition to the existing pods.
 func (b *bench) burst(ctx context.Context, n int) error {
-	scenario := fmt.Sprintf("burst %d on %d", n, len(b.pods))
+	scenario := fmt.Sprintf("burst %d on %d%s", n, len(b.pods), b.loader.where)
 	c := costs{pods: n, on: len(b.pods)}
 	names := b.group("burst", n)
 	if b.options.northd {

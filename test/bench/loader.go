@@ -30,6 +30,9 @@ type loader struct {
 	// parallel is the number of concurrent requests.
 	parallel, nodes int
 	annotated       *arrivals
+	// subnets of the pods, in turn; the default subnet if there are none. where describes them.
+	subnets []string
+	where   string
 
 	mu      sync.Mutex
 	created map[string]time.Time
@@ -170,6 +173,9 @@ func (l *loader) createOne(ctx context.Context, i int, name string) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "bench"}},
 		Spec:       corev1.PodSpec{NodeName: nodeName(i % l.nodes), Containers: []corev1.Container{{Name: "main", Image: "bench"}}},
+	}
+	if len(l.subnets) > 0 {
+		pod.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): l.subnets[i%len(l.subnets)]}
 	}
 	l.creates(name)
 	if _, err := l.world.clients.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {

@@ -34,6 +34,8 @@ type options struct {
 	// subnetSizes are the numbers of existing subnets at which one more is measured, each probes times.
 	subnetSizes []int
 	probes      int
+	// vlans is the number of underlay subnets, and of overlay subnets to compare them with.
+	vlans int
 	// floorPods, serial, restarts, remove, subnets and joining are the sizes of the other scenarios.
 	floorPods, serial, restarts, remove, subnets, joining int
 	parallel, nodes                                       int
@@ -81,6 +83,7 @@ var scenarios = []scenario{
 	{name: "delete", run: (*bench).remove, pods: true},
 	{name: "nodes", run: (*bench).join},
 	{name: "subnets", run: (*bench).grow},
+	{name: "underlay", run: (*bench).underlay},
 	{name: "services", run: (*bench).serve},
 	{name: "policy", run: (*bench).isolate},
 	{name: "enforced", run: (*bench).enforce},
@@ -148,6 +151,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.remove, "delete", 1000, "pods to delete")
 	f.IntVar(&o.nodes, "nodes", 3, "nodes of the pods, without a kubelet")
 	f.IntVar(&o.subnets, "subnets", 100, "subnets that there are when nodes join")
+	f.IntVar(&o.vlans, "vlans", 50, "VLANs with a subnet, and subnets of the overlay, for the pods of the first burst")
 	f.IntVar(&o.probes, "probes", 20, "subnets that are one more")
 	f.IntVar(&o.joining, "joining", 1000, "nodes that join")
 	f.IntVar(&o.services, "services", 5000, "Services that there are when an endpoint of one more changes")
@@ -163,7 +167,7 @@ func parse(args []string) (options, error) {
 	if (o.old == "") != (o.new == "") {
 		return o, errors.New("-old and -new belong together")
 	}
-	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs, o.probes, o.rounds) < 1 || min(o.services, o.endpoints, o.policies, o.selected) < 2 || o.subnets < 0 || o.joining%quarters != 0 {
+	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs, o.probes, o.rounds, o.vlans) < 1 || min(o.services, o.endpoints, o.policies, o.selected) < 2 || o.subnets < 0 || o.joining%quarters != 0 {
 		return o, fmt.Errorf("a number of things to do is less than one, or -joining is no multiple of %d", quarters)
 	}
 	if *northd != "on" && *northd != "paused" {

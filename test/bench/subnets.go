@@ -16,10 +16,11 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// network is a subnet in the default VPC or, with own, in a VPC of its own.
+// network is a subnet in the default VPC or, with own, in a VPC of its own. With a tag it is an underlay subnet with a Vlan of its own.
 type network struct {
 	subnet, cidr string
 	own          bool
+	tag          int
 }
 
 func (n network) vpc() string {
@@ -33,6 +34,12 @@ func (n network) vpc() string {
 func (n network) objects() []client.Object {
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: n.subnet}}
 	subnet.Spec.CIDRBlock = n.cidr
+	if n.tag > 0 {
+		subnet.Spec.Vlan = n.subnet
+		return []client.Object{&kubeovnv1.Vlan{
+			ObjectMeta: metav1.ObjectMeta{Name: n.subnet}, Spec: kubeovnv1.VlanSpec{ID: n.tag, Provider: underlayProvider},
+		}, subnet}
+	}
 	if !n.own {
 		return []client.Object{subnet}
 	}
@@ -228,8 +235,11 @@ func usersOf(networks []network, verb string) requests {
 	for _, n := range networks {
 		for _, o := range n.objects() {
 			kind := "subnets"
-			if _, ok := o.(*kubeovnv1.Vpc); ok {
+			switch o.(type) {
+			case *kubeovnv1.Vpc:
 				kind = "vpcs"
+			case *kubeovnv1.Vlan:
+				kind = "vlans"
 			}
 			users[verb+kind]++
 		}
