@@ -31,6 +31,9 @@ const southboundPort = 6642
 // retryDelay is the pause before the next attempt after a failed reconciliation; an event ends it earlier.
 const retryDelay = 2 * time.Second
 
+// leaveTime bounds the return of addresses at the end.
+const leaveTime = 5 * time.Second
+
 // node is the supervisor's state on one node.
 type node struct {
 	options                       Options
@@ -124,7 +127,9 @@ func Run(ctx context.Context, o Options) error {
 	if n.endBringUp != nil {
 		n.endBringUp()
 	}
-	return err
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	defer cancel()
+	return errors.Join(err, n.tunnelBridge.leave(leaving))
 }
 
 // gates returns functions that close the gate once all of them were called. Each may be called several times.

@@ -63,6 +63,11 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 		supervisortest.Eventually(t, "node and port are connected", func() error { return errors.Join(reached(), connected()) })
 	})
 	try(t, stop())
+	supervisortest.Eventually(t, "the node is reached while nothing runs", func() error { return pingFrom(outside, "192.0.2.1") })
+	left := must(observe(must(netlink.LinkByName("eth1")), nil))
+	if missing := lacking(prefixes("192.0.2.1/24", "2001:db8::1/64"), left.UplinkAddresses); len(missing) > 0 || len(left.UplinkRoutes) != 2 {
+		t.Errorf("eth1 has %v and %v", left.UplinkAddresses, left.UplinkRoutes)
+	}
 	o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
 	stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	supervisortest.Eventually(t, "node and port are connected after a restart", func() error { return errors.Join(reached(), connected()) })

@@ -28,6 +28,8 @@ type tunnelBridge struct {
 	log     logr.Logger
 	// shielded is the index of the interface that has the shield.
 	shielded int
+	// moved is what br-phy has taken over.
+	moved memory
 }
 
 // errNoBridgeYet is returned until ovs-vswitchd has made the interface, whose link event triggers the next reconciliation.
@@ -75,6 +77,7 @@ func (u *tunnelBridge) reconcile(ctx context.Context, db *client.Client) (netip.
 	if err := spec.ensure(ctx, db, have); err != nil {
 		return netip.Addr{}, err
 	}
+	u.moved = memoryOf(plan.Memory)
 	address := plan.Memory.Addresses[0].Prefix.Addr()
 	if bridge == nil {
 		return address, errNoBridgeYet
@@ -125,6 +128,22 @@ func (u *tunnelBridge) giveBack(ctx context.Context, m memory, bridge netlink.Li
 		}
 	}
 	return uplink.Apply(uplink.Moves{AddAddresses: addresses, AddRoutes: m.Routes}, former, former, nil)
+}
+
+// leave gives addresses and routes back after ovs-vswitchd has ended, which leaves br-phy's interface without carrier, if the node's address is one of them.
+// The node would otherwise have no network by which the kubelet gets the next pod. The next ovs-vswitchd makes the interface again.
+func (u *tunnelBridge) leave(ctx context.Context) error {
+	if !slices.ContainsFunc(u.moved.Addresses, func(a netip.Prefix) bool { return a.Addr().String() == u.options.NodeAddress }) {
+		return nil
+	}
+	bridge, err := uplink.Link(bridgeName)
+	if err == nil && bridge != nil {
+		err = netlink.LinkDel(bridge)
+	}
+	if err != nil {
+		return fmt.Errorf("remove the interface of %s: %w", bridgeName, err)
+	}
+	return u.giveBack(ctx, u.moved, nil)
 }
 
 // rename makes the memory that of the uplink if the uplink is the former one under another name. All addresses of the uplink are
