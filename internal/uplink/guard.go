@@ -155,7 +155,8 @@ func (g *Guard) due(j *Journal) (bool, time.Duration) {
 	// In the userspace datapath, the interface of a dead ovs-vswitchd stays, without carrier. In the kernel's, it stays with its carrier, and the kernel forwards only
 	// by the flows that it has.
 	link, err := Link(j.Bridge)
-	if err != nil || link != nil && link.Attrs().OperState != netlink.OperDown && !(j.Kernel && g.Directory.switchEnded(j.Bridge)) {
+	works := link != nil && link.Attrs().OperState != netlink.OperDown && (!j.Kernel || !g.Directory.switchEnded(j.Bridge))
+	if err != nil || works {
 		delete(g.missing, j.Bridge)
 		return false, next
 	}
