@@ -72,6 +72,6 @@ func followsTheOverlay(n *agenttest.Node, c *agenttest.Container, subnet *v1.Sub
 	routes("no routes through its former address", "10.30.0.1")
 	agenttest.Must(n.TB, c.Check())
 	router("")
-	routes("no routes any more", "10.30.0.2")
+	routes("the routes are gone", "10.30.0.2")
 	agenttest.Must(n.TB, c.Check())
 }

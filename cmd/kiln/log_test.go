@@ -52,10 +52,10 @@ func TestTheEnvironmentGivesTheLeastVerbosity(t *testing.T) {
 	l := &processLog{least: 2}
 	log := l.logger(io.Discard)
 	if l.set(1, ""); !log.V(2).Enabled() || log.V(3).Enabled() {
-		t.Error("the verbosity is not that of the environment")
+		t.Error("the environment has another verbosity")
 	}
 	if l.set(3, ""); !log.V(3).Enabled() {
-		t.Error("the verbosity is not that of the OVNCluster")
+		t.Error("the OVNCluster has another verbosity")
 	}
 }
 

@@ -35,7 +35,7 @@ const (
 	ReasonAddressUnavailable = "AddressUnavailable"
 	// ReasonAddressInUse: the address of the Service belongs to another object as well.
 	ReasonAddressInUse = "AddressConflict"
-	// ReasonOutsidePool: the Service keeps an address that its pool does not have any more.
+	// ReasonOutsidePool: the Service keeps an address that its pool no longer has.
 	ReasonOutsidePool = "OutsidePool"
 	// ReasonCustomVpc: nodes do not serve the Service.
 	ReasonCustomVpc = "CustomVpc"
@@ -195,7 +195,7 @@ func (c choice) refusal() problem {
 	class := *c.service.Spec.LoadBalancerClass
 	switch {
 	case c.pool == nil:
-		return problem{ReasonOutsidePool, fmt.Sprintf("spec.services.loadBalancerPools of the OVNCluster has no class %s any more", class)}
+		return problem{ReasonOutsidePool, fmt.Sprintf("spec.services.loadBalancerPools of the OVNCluster no longer has the class %s", class)}
 	case !c.pool.spec.Permits(c.service.Namespace):
 		return problem{ReasonNamespaceNotAllowed, fmt.Sprintf("the pool of class %s is not for namespace %s: ask an administrator to add it to spec.services.loadBalancerPools of the OVNCluster",
 			class, c.service.Namespace)}
@@ -212,7 +212,7 @@ func (r *Reconciler) kept(ctx context.Context, c choice, refusal problem) (probl
 		return problem{refusal.reason, refusal.message + until}, nil
 	}
 	if !c.pool.contains(c.current) {
-		return problem{ReasonOutsidePool, fmt.Sprintf("%s is not in the pool of class %s any more", c.current, c.pool.spec.Class) + until}, nil
+		return problem{ReasonOutsidePool, fmt.Sprintf("%s is no longer in the pool of class %s", c.current, c.pool.spec.Class) + until}, nil
 	}
 	conflict, err := r.conflict(ctx, c.current)
 	if conflict.with == "" || err != nil {

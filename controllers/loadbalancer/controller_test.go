@@ -296,7 +296,7 @@ func TestKeptAddresses(t *testing.T) {
 	w.Create(s)
 	w.has(s, "192.0.2.0", loadbalancer.ReasonAssigned)
 	w.change(func(p *v1alpha1.LoadBalancerPool) { p.Addresses = []string{"192.0.2.128/28"} })
-	w.has(s, "192.0.2.0", loadbalancer.ReasonOutsidePool, "192.0.2.0 is not in the pool of class example.com/public any more")
+	w.has(s, "192.0.2.0", loadbalancer.ReasonOutsidePool, "192.0.2.0 is no longer in the pool of class example.com/public")
 	w.Event(s, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: loadbalancer.ReasonOutsidePool})
 	w.change(func(p *v1alpha1.LoadBalancerPool) { p.Addresses, p.Namespaces = []string{"192.0.2.0/24"}, nil })
 	w.has(s, "192.0.2.0", loadbalancer.ReasonNamespaceNotAllowed, "the pool of class example.com/public is not for namespace default")
@@ -316,7 +316,7 @@ func TestKeptAddresses(t *testing.T) {
 	before := w.spec
 	w.spec = v1alpha1.OVNClusterSpec{}
 	w.pools.Set(&w.spec)
-	w.has(s, "192.0.2.0", loadbalancer.ReasonOutsidePool, "spec.services.loadBalancerPools of the OVNCluster has no class example.com/public any more")
+	w.has(s, "192.0.2.0", loadbalancer.ReasonOutsidePool, "spec.services.loadBalancerPools of the OVNCluster no longer has the class example.com/public")
 	process.Stop()
 	w.spec = before
 	w.start()

@@ -233,7 +233,7 @@ func (b *bgpLab) moves(ctx context.Context) {
 		runReady(ctx, withBGP(bgpPod("moved", suite.Workers[to]), address))
 		took, between := b.frr.become(ctx, prefix, begun, to)
 		for _, hops := range between {
-			Expect(hops).To(BeEmpty(), "next hops before those of the new node")
+			Expect(hops).To(BeEmpty(), "next hops before the new node")
 		}
 		back.times = append(back.times, took)
 	}
