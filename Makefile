@@ -41,7 +41,7 @@ DATAPATH ?= userspace
 KERNEL ?= uml
 
 # The labels of `make test`'s specs.
-E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic && !bgp
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic && !kubelet-nic && !bgp
 
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
@@ -162,12 +162,18 @@ attacks: images ## What a tenant with the role edit may try, in a new lab (needs
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: underlay-single-nic
-underlay-single-nic: images ## A provider network on the only interface of nodes, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
+underlay-single-nic: images ## A provider network on the only interface of nodes, and on that of the kubelet, in two new labs (needs `make prepare`)
+	$(call single-nic,--single-nic,single-nic)
+	$(call single-nic,,kubelet-nic)
+
+# $(call single-nic,flags of lab up,label) runs the specs with a label in a lab.
+define single-nic
 	$(LAB) down
-	$(LAB_UP) --single-nic
+	$(LAB_UP) $(1)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 30m -ginkgo.label-filter=single-nic || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
+	$(E2E) -test.timeout 30m -ginkgo.label-filter=$(2) || { $(LAB) status; exit 1; }
+	$(LAB) down
+endef
 
 .PHONY: underlay
 underlay: images ## Subnets on a physical network, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)

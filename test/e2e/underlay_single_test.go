@@ -16,14 +16,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	watching "k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	lab "github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/hack/lab/topology"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
 // singleNIC is the label of specs for a lab whose nodes have eth0 only: `make underlay-single-nic`.
 const singleNIC = "single-nic"
+
+// kubeletNIC is the label of specs that move eth0, in a lab whose tunnels use another interface: `make underlay-single-nic`.
+const kubeletNIC = "kubelet-nic"
 
 // The interface has the addresses of the kubelet, the default routes and the tunnels, and two VLANs.
 var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Ordered, ContinueOnFailure, func() {
@@ -81,6 +86,109 @@ var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Order
 		}
 	}, SpecTimeout(5*time.Minute))
 })
+
+// eth0 has the addresses of the kubelet and the default routes; tunnels use eth1.
+var _ = Describe("the interface of the kubelet", Label(kubeletNIC, disruptive, mayRestart), Ordered, ContinueOnFailure, func() {
+	first, second := topology.VLANs[1], topology.VLANs[2]
+	provider := &kubeovnv1.ProviderNetwork{}
+	before := map[string]string{}
+	// onNodes makes the ProviderNetwork a new one, on these nodes.
+	onNodes := func(names ...string) {
+		*provider = kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{
+			DefaultInterface: "eth0", NodeInterface: kubeovnv1.NodeInterfaceMove,
+			NodeSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: corev1.LabelHostname, Operator: metav1.LabelSelectorOpIn, Values: names},
+			}},
+		}}
+	}
+	asBefore := func(ctx context.Context) {
+		GinkgoHelper()
+		for node, state := range before {
+			Eventually(uplinkState).WithContext(ctx).WithArguments(node, "eth0").WithTimeout(time.Minute).Should(Equal(state), node)
+		}
+	}
+
+	BeforeAll(func(ctx SpecContext) {
+		for _, n := range suite.Lab.Nodes() {
+			exec(ctx, n.Name, "ip", "neighbour", "replace", "172.30.0.77", "lladdr", "02:00:00:00:00:77", "dev", "eth0", "nud", "permanent")
+			before[n.Name] = uplinkState(ctx, n.Name, "eth0")
+		}
+	}, NodeTimeout(time.Minute))
+
+	It("moves node by node under traffic, and returns; meanwhile VLANs connect pods", func(ctx SpecContext) {
+		onNodes(append(slices.Clone(suite.Workers), controlPlane())...)
+		nodes := watchNodes(ctx)
+		connectVLANs(ctx, provider, first, second)
+		nodes.expectReached(ctx)
+		for _, n := range suite.Lab.Nodes() {
+			Expect(exec(ctx, n.Name, "ip", "-o", "address", "show", "dev", "br-net1")).To(ContainSubstring(n.Addresses()[0].String()))
+		}
+		here, there, other := serve(ctx, first.Name, "here", 0), serve(ctx, first.Name, "there", 1), serve(ctx, second.Name, "other", 0)
+		expectVLANs(ctx, here, there, other)
+		expectServices(ctx, there, here, other)
+		removePods(ctx, first.Name)
+		removePods(ctx, second.Name)
+		nodes = watchNodes(ctx)
+		disconnectVLANs(ctx, provider, first, second)
+		nodes.expectReached(ctx)
+		asBefore(ctx)
+	}, SpecTimeout(10*time.Minute))
+
+	DescribeTable("moves after a kill in the middle", func(ctx SpecContext, daemon string) {
+		node := suite.Workers[0]
+		onNodes(node)
+		killed := killInMove(ctx, node, daemon)
+		Expect(suite.Objects.Create(ctx, provider)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { deleteObjects(ctx, provider) }, NodeTimeout(2*time.Minute))
+		Eventually(killed).WithContext(ctx).WithTimeout(time.Minute).Should(BeTrue())
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(provider), provider)).To(Succeed())
+			g.Expect(provider.Status.Ready).To(BeTrue(), "%+v", provider.Status)
+		}).WithContext(ctx).WithTimeout(3 * time.Minute).Should(Succeed())
+		Expect(exec(ctx, node, "ip", "-o", "address", "show", "dev", "br-net1")).To(ContainSubstring(addressOfNode(ctx, node, netip.IPv4Unspecified()).String()))
+		watchNodes(ctx).expectReached(ctx)
+		deleteObjects(ctx, provider)
+		asBefore(ctx)
+	},
+		Entry("of kiln ovs", "kiln ovs", SpecTimeout(6*time.Minute)),
+		Entry("of the agent", "kiln agent", SpecTimeout(6*time.Minute)),
+	)
+
+	It("returns by itself if Open vSwitch is killed and the gateway becomes silent", func(ctx SpecContext) {
+		node := suite.Workers[0]
+		onNodes(node)
+		speak := func(ctx context.Context) {
+			exec(ctx, lab.Router, "sh", "-c", "nft delete table inet silent; echo 0 >/proc/sys/net/ipv4/conf/management/arp_ignore")
+		}
+		killed := killInMove(ctx, node, "kiln ovs")
+		Expect(suite.Objects.Create(ctx, provider)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { deleteObjects(ctx, provider) }, NodeTimeout(2*time.Minute))
+		Eventually(killed).WithContext(ctx).WithTimeout(time.Minute).Should(BeTrue())
+		exec(ctx, lab.Router, "sh", "-c", `echo 8 >/proc/sys/net/ipv4/conf/management/arp_ignore
+nft add table inet silent; nft add chain inet silent in '{ type filter hook input priority 0; }'; nft add rule inet silent in iifname management icmpv6 type nd-neighbor-solicit drop`)
+		DeferCleanup(func(ctx SpecContext) { speak(ctx) }, NodeTimeout(time.Minute))
+		Eventually(uplinkAddresses).WithContext(ctx).WithArguments(node).WithTimeout(2 * time.Minute).Should(ContainSubstring(addressOfNode(ctx, node, netip.IPv4Unspecified()).String()))
+		for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			exec(ctx, suite.Workers[1], "ping", "-c", "1", "-w", "30", addressOfNode(ctx, node, a).String())
+		}
+	}, SpecTimeout(6*time.Minute))
+})
+
+// killInMove kills a daemon of a node as soon as the bridge of the provider network exists there. The returned function reports whether it has.
+func killInMove(ctx context.Context, node, daemon string) func(context.Context) bool {
+	GinkgoHelper()
+	marker := fmt.Sprintf("/run/killed-%d", time.Now().UnixNano())
+	exec(ctx, node, "sh", "-c", `setsid sh -c 'until [ -e /sys/class/net/br-net1 ]; do sleep 0.01; done; pkill -KILL -f "^/usr/bin/$0( |$)" && touch $1' "$0" "$1" </dev/null >/dev/null 2>&1 &`, daemon, marker)
+	return func(ctx context.Context) bool {
+		_, err := suite.Node.Exec(ctx, node, "ls", marker)
+		return err == nil
+	}
+}
+
+// uplinkAddresses prints the addresses of a node's eth0.
+func uplinkAddresses(ctx context.Context, node string) (string, error) {
+	return suite.Node.Exec(ctx, node, "ip", "-o", "address", "show", "dev", "eth0")
+}
 
 // daemonOf returns the pod of a DaemonSet on a node.
 func daemonOf(ctx context.Context, daemon, node string) (pod *corev1.Pod) {
