@@ -312,10 +312,10 @@ func trimNode(object any) (any, error) {
 	return object, nil
 }
 
-// trimProviderNetwork drops the status, which lists all nodes.
+// trimProviderNetwork drops the status, which lists all nodes, but for the turn, which permits a move.
 func trimProviderNetwork(object any) (any, error) {
 	if network, ok := object.(*v1.ProviderNetwork); ok {
-		network.ManagedFields, network.Status = nil, v1.ProviderNetworkStatus{}
+		network.ManagedFields, network.Status = nil, v1.ProviderNetworkStatus{Turn: network.Status.Turn}
 	}
 	return object, nil
 }
