@@ -23,7 +23,7 @@ type Guard struct {
 	Log       logr.Logger
 	// Returned is called after an interface was restored. Optional.
 	Returned func()
-	// Grace is how long the interface of a bridge that has taken over addresses may be missing or without carrier, and ovs-vswitchd may be dead. It makes the
+	// Grace is how long the interface of a bridge that has taken over addresses or routes may be missing or without carrier, and ovs-vswitchd may be dead. It makes the
 	// interface again when it starts.
 	// 30 s if zero.
 	Grace time.Duration
@@ -145,7 +145,7 @@ func (g *Guard) due(j *Journal) (bool, time.Duration) {
 		return !j.Done || j.Kernel && attached(j.Uplink), math.MaxInt64
 	case j.Phase == PhaseTrial:
 		return j.Left() <= 0, max(j.Left(), 0)
-	case len(j.Before.Addresses) == 0:
+	case j.Before.Carries() == "":
 		return false, math.MaxInt64
 	}
 	next := time.Duration(math.MaxInt64)

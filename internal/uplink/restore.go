@@ -106,7 +106,7 @@ func (d Directory) free(ctx context.Context, j *Journal, step Step) error {
 
 // giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses.
 func giveBack(before State, link, bridge netlink.Link, step Step) error {
-	if len(before.Addresses) > 0 {
+	if before.Carries() != "" {
 		if err := setUp(link, step); err != nil {
 			return err
 		}

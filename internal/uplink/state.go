@@ -203,6 +203,18 @@ type State struct {
 	Settings map[string]string `json:"settings,omitempty"`
 }
 
+// Carries names what a node can need of an interface: an address, or a route if it has none, such as that of a node whose address is on lo. It is empty
+// if there is neither. Link-local addresses, and the routes that the kernel adds with addresses, are not in a State.
+func (s State) Carries() string {
+	switch {
+	case len(s.Addresses) > 0:
+		return "the address " + s.Addresses[0].Prefix.String()
+	case len(s.Routes) > 0:
+		return "the route " + s.Routes[0].String()
+	}
+	return ""
+}
+
 // Read returns the state of an interface. An address of a single host next to a wider one of its family stays where it is, and is not
 // returned: it is a virtual address, such as keepalived's, and the program that added it will remove it from this interface.
 func Read(link netlink.Link) (State, error) {

@@ -70,7 +70,7 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 	if j != nil && j.Attempt == next.Attempt {
 		next.Failures, next.Undone, next.Cause = j.Failures, j.Undone, j.Cause
 	}
-	if left := pause(&next); left > 0 && len(state.Addresses) > 0 { // without addresses nothing can be lost
+	if left := pause(&next); left > 0 && state.Carries() != "" { // otherwise nothing can be lost
 		p.wake(left)
 		return undone(&next)
 	}
@@ -94,7 +94,7 @@ func unwanted(j *uplink.Journal, q providerbridge.Request) string {
 		return ""
 	case j.Uplink != q.Interface:
 		return "the provider network has another interface"
-	case j.Phase == uplink.PhaseMoved && len(j.Before.Addresses) > 0 && q.NodeInterface != providerbridge.ManagedMove:
+	case j.Phase == uplink.PhaseMoved && j.Before.Carries() != "" && q.NodeInterface != providerbridge.ManagedMove:
 		return "nodeInterface of the provider network is not " + string(providerbridge.ManagedMove)
 	}
 	return ""
@@ -136,14 +136,14 @@ func (p *providers) begin(
 	case manager != "" && q.Managed != providerbridge.ManagedMove:
 		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s, which does not follow its addresses to the bridge", q.Interface, manager)
 	}
-	if len(j.Before.Addresses) > 0 && q.NodeInterface != providerbridge.ManagedMove {
-		return failed(providerbridge.ReasonUnsuitable, "interface %s has the address %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
-			"the addresses, or use an interface without addresses", q.Interface, j.Before.Addresses[0].Prefix)
+	if j.Before.Carries() != "" && q.NodeInterface != providerbridge.ManagedMove {
+		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
+			"addresses and routes, or use an interface without them", q.Interface, j.Before.Carries())
 	}
 	if err := p.makeBridge(ctx, db, provider, link, j.Before); err != nil {
 		return failure(err)
 	}
-	if len(j.Before.Addresses) > 0 {
+	if j.Before.Carries() != "" {
 		if refused := p.prepareTrial(ctx, q, link, &j); refused.State != "" {
 			return refused
 		}
@@ -218,8 +218,8 @@ func (p *providers) prepareTrial(ctx context.Context, q providerbridge.Request, 
 		return failed(providerbridge.ReasonUnreachable, "before the move, none of these answers on interface %s: %s",
 			q.Interface, uplink.Names(slices.DeleteFunc(candidates, func(t uplink.Target) bool { return !near(t) })))
 	case !q.Turn:
-		return failed(providerbridge.ReasonAwaitingTurn, "interface %s has the address %s, and waits until it may move: interfaces with addresses move node by node. "+
-			"status.turn of a ProviderNetwork names the node that moves", q.Interface, j.Before.Addresses[0].Prefix)
+		return failed(providerbridge.ReasonAwaitingTurn, "interface %s has %s, and waits until it may move: interfaces with addresses or routes move node by node. "+
+			"status.turn of a ProviderNetwork names the node that moves", q.Interface, j.Before.Carries())
 	}
 	return providerbridge.Result{}
 }

@@ -442,6 +442,52 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 	supervisortest.Eventually(t, "eth1 is as before", p.restored)
 }
 
+// TestAnUnnumberedInterfaceMovesLikeOneWithAddresses requests the interface of a node whose address is on lo, and which has only a default route.
+func TestAnUnnumberedInterfaceMovesLikeOneWithAddresses(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	eth1, lo := must(netlink.LinkByName("eth1")), must(netlink.LinkByName("lo"))
+	inside := must(netlink.NewHandleAt(p.gateway))
+	local := netip.MustParseAddr("fe80::1")
+	try(t, inside.AddrAdd(must(inside.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(local, 64)), Flags: syscall.IFA_F_NODAD}))
+	try(t, netlink.LinkSetDown(eth1)) // removes routes
+	for _, a := range must(netlink.AddrList(eth1, netlink.FAMILY_ALL)) {
+		try(t, netlink.AddrDel(eth1, &a))
+	}
+	try(t, errors.Join(netlink.LinkSetUp(eth1), uplink.AddAddress(lo, netip.MustParsePrefix("192.0.2.1/32"))))
+	via := &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: local.AsSlice()}
+	try(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Via: via}))
+	p.before = must(uplink.Read(eth1))
+	ended := p.running(t)
+	request := providerbridge.Request{Interface: "eth1", Attempt: "uid/1"}
+	refused := func(reason providerbridge.Reason) {
+		t.Helper()
+		p.request(t, ended, map[string]providerbridge.Request{"net1": request})
+		supervisortest.Eventually(t, "the result is "+string(reason), func() error {
+			results, _, err := p.results(t, ended)
+			if r := results["net1"]; err == nil && (r.Reason != reason || !strings.Contains(r.Message, "the route default via fe80::1")) {
+				err = fmt.Errorf("result: %+v", r)
+			}
+			return err
+		})
+	}
+	refused(providerbridge.ReasonUnsuitable)
+	request.NodeInterface = providerbridge.ManagedMove
+	refused(providerbridge.ReasonAwaitingTurn)
+	request.Turn = true
+	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
+	p.until(t, ended, providerbridge.StateReady)
+	j := must(uplink.DirectoryIn(p.options.RunDir).Read("br-net1"))
+	if j.Deadline == 0 || len(j.Targets) != 1 || j.Targets[0].Address != local {
+		t.Errorf("there was no trial: %+v", j)
+	}
+	request.NodeInterface = ""
+	refused(providerbridge.ReasonUnsuitable)
+	supervisortest.Eventually(t, "eth1 is as before", p.restored)
+}
+
 // TestAddressesOfANodeAreNotMovedWithoutConsent begins a move of an interface with an address, as a node does.
 func TestAddressesOfANodeAreNotMovedWithoutConsent(t *testing.T) {
 	p := providers{managers: uplink.Managers{Networkd: "/nonexistent", NetworkManager: "/nonexistent"}}
