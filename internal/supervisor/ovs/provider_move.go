@@ -136,6 +136,10 @@ func (p *providers) begin(
 	case manager != "" && q.Managed != providerbridge.ManagedMove:
 		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s, which does not follow its addresses to the bridge", q.Interface, manager)
 	}
+	if limited := j.Before.Limited(); limited != "" {
+		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s from DHCP or router advertisements: addresses with a limited lifetime cannot move in this version. "+
+			"Use static addresses and routes, with accept_ra 0, or another interface", q.Interface, limited)
+	}
 	if j.Before.Carries() != "" && q.NodeInterface != providerbridge.ManagedMove {
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
 			"addresses and routes, or use an interface without them", q.Interface, j.Before.Carries())

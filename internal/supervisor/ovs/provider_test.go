@@ -418,6 +418,26 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 				try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24"))}))
 			},
 		},
+		{
+			name: "an address from DHCP, with managedInterface: Move", request: providerbridge.Request{
+				Interface: "eth1", Attempt: "4", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
+			},
+			reason: providerbridge.ReasonUnsuitable, message: "the address 192.0.2.50/24 from DHCP or router advertisements: addresses with a limited lifetime cannot move in this version",
+			before: func() {
+				try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24")), ValidLft: 600, PreferedLft: 600}))
+			},
+			undo: func() {
+				try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24"))}))
+			},
+		},
+		{
+			name: "a default route from router advertisements", request: providerbridge.Request{
+				Interface: "eth1", Attempt: "5", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
+			},
+			reason: providerbridge.ReasonUnsuitable, message: "the route default via fe80::1 from DHCP or router advertisements",
+			before: func() { try(t, netlink.RouteAdd(advertised())) },
+			undo:   func() { try(t, netlink.RouteDel(advertised())) },
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.before != nil {
@@ -440,6 +460,10 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		})
 	}
 	supervisortest.Eventually(t, "eth1 is as before", p.restored)
+}
+
+func advertised() *netlink.Route {
+	return &netlink.Route{LinkIndex: must(netlink.LinkByName("eth1")).Attrs().Index, Gw: net.ParseIP("fe80::1"), Protocol: syscall.RTPROT_RA, Priority: 2048}
 }
 
 // TestAnUnnumberedInterfaceMovesLikeOneWithAddresses requests the interface of a node whose address is on lo, and which has only a default route.
