@@ -5,6 +5,7 @@ package routes
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,16 @@ func aged(seconds int) func(*corev1.Pod) {
 func classed(s *corev1.Service) {
 	s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new("example.com/public")
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.20"}, {IP: "203.0.113.21", IPMode: new(corev1.LoadBalancerIPModeProxy)}}
+	s.Status.Conditions = []metav1.Condition{{Type: kubeovnv1.ConditionAddressAssigned, Status: metav1.ConditionTrue}}
+}
+
+// foreign is a Service with addresses of another controller.
+func foreign(s *corev1.Service) { s.Status.Conditions = nil }
+
+func listing(address string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
 }
 
 func unannotated(s *corev1.Service) { s.Annotations = nil }
@@ -47,7 +58,19 @@ func TestAddressesOfPools(t *testing.T) {
 		"a class, but another type":        {[]any{always, webService("", unannotated, classed, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }), slice(endpoint(here, true))}, "", ""},
 		"an annotation without permission": {[]any{always, webService("true", classed), slice(endpoint(elsewhere, true))}, balanced, ""},
 		"an annotation with permission":    {[]any{permitted, webService("true", classed), slice(endpoint(elsewhere, true))}, all, ""},
-		"an address of a Subnet":           {[]any{always, extra("203.0.113.0/24"), webService("", unannotated, classed), slice(endpoint(here, true))}, "", "Service shop/web: 203.0.113.20 is in Subnet extra"},
+		"an address of a Subnet":           {[]any{always, extra("203.0.113.0/24"), webService("", unannotated, classed), slice(endpoint(here, true))}, balanced, ""},
+		"an address that a node lists":     {[]any{always, other(listing("203.0.113.20")), webService("", unannotated, classed), slice(endpoint(here, true))}, balanced, ""},
+		"annotated, and a node lists both": {[]any{permitted, other(listing("203.0.113.20"), listing("10.96.0.7")), webService("true", classed), slice(endpoint(here, true))}, all, ""},
+		"an address of another controller": {[]any{always, webService("", unannotated, classed, foreign), slice(endpoint(here, true))}, "", ""},
+		"annotated, of another controller": {[]any{permitted, webService("true", classed, foreign), slice(endpoint(here, true))}, all, ""},
+		"a node has that one": {
+			[]any{permitted, other(listing("203.0.113.20")), webService("true", classed, foreign), slice(endpoint(here, true))}, "10.96.0.7/32",
+			"Service shop/web: 203.0.113.20 is an address of a node",
+		},
+		"an address of a peer": {
+			[]any{Settings{Classes: always.Classes, Peers: []netip.Addr{netip.MustParseAddr("203.0.113.20")}}, webService("", unannotated, classed), slice(endpoint(here, true))}, "",
+			"Service shop/web: 203.0.113.20 is an address of a peer of the speaker",
+		},
 		"a Service of a custom VPC": {
 			[]any{always, webService("", unannotated, classed, func(s *corev1.Service) { s.Annotations = map[string]string{kubeovnv1.AnnotationVpc.Key(): "red"} }), slice(endpoint(here, true))}, "",
 			"Service shop/web: it is in VPC red: only nodes' own VPC ovn-cluster can be reached from outside through nodes",

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,10 +29,10 @@ type service struct {
 	err     error
 	vpc     string
 	created time.Time
-	// class is the loadBalancerClass, and balanced are the addresses of the load balancer, which are also external ones.
+	// class is the loadBalancerClass, and balanced are the addresses that a pool assigned.
 	class    string
 	balanced []netip.Addr
-	// internal are the ClusterIPs, external the other addresses. Those with a local policy are served by nodes with endpoints only.
+	// internal are the ClusterIPs, external the addresses that no pool assigned. Those with a local policy are served by nodes with endpoints only.
 	internal, external           []netip.Addr
 	internalLocal, externalLocal bool
 }
@@ -52,11 +53,16 @@ func (t *Table) SetService(s *corev1.Service) {
 		t.DeleteService(key)
 		return
 	}
-	t.services[key] = &service{
-		value: value, set: set, err: err, vpc: svc.Vpc(s), created: s.CreationTimestamp.Time, class: class, balanced: svc.LoadBalancerAddresses(s), internal: svc.ClusterIPs(s), external: svc.RequestedAddresses(s),
+	next := &service{
+		value: value, set: set, err: err, vpc: svc.Vpc(s), created: s.CreationTimestamp.Time, class: class, internal: svc.ClusterIPs(s), external: svc.RequestedAddresses(s),
 		internalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		externalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 	}
+	if class != "" && meta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionAddressAssigned) != nil { // of the pools' controller, not another one
+		next.balanced = svc.LoadBalancerAddresses(s)
+		next.external = slices.DeleteFunc(next.external, func(a netip.Addr) bool { return slices.Contains(next.balanced, a) })
+	}
+	t.services[key] = next
 	t.offerService(key)
 }
 
@@ -160,7 +166,7 @@ func (t *Table) offerService(key types.NamespacedName) {
 	permitted, pooled := s.set && t.permits(key.Namespace), slices.Contains(t.settings.Classes, s.class)
 	requested := 0
 	if permitted && s.err == nil && s.vpc == kubeovnv1.DefaultVpc {
-		requested = len(hosts(s.internal)) + len(hosts(s.external))
+		requested = len(hosts(s.internal)) + len(hosts(s.external)) + len(hosts(s.balanced))
 	}
 	within := t.limit(owner, s.created, requested)
 	local := s.value == kubeovnv1.AnnounceLocal
@@ -174,23 +180,24 @@ func (t *Table) offerService(key types.NamespacedName) {
 	case s.vpc != kubeovnv1.DefaultVpc:
 		next = refuse(otherVpc(s.vpc))
 	case permitted && within:
-		t.addAddresses(&next, key, s.internal, s.internalLocal || local, false)
-		t.addAddresses(&next, key, s.external, s.externalLocal || local, true)
+		t.addAddresses(&next, key, s.internal, s.internalLocal || local, fromAPIServer)
+		t.addAddresses(&next, key, s.external, s.externalLocal || local, fromUser)
+		t.addAddresses(&next, key, s.balanced, s.externalLocal || local, fromPool)
 	default:
 		if !within {
 			next = t.beyond(key.Namespace)
 		}
 		if pooled { // the pool announces them, not the annotation
-			t.addAddresses(&next, key, s.balanced, s.externalLocal || local, true)
+			t.addAddresses(&next, key, s.balanced, s.externalLocal || local, fromPool)
 		}
 	}
 	t.offer(owner, next)
 }
 
 // addAddresses adds addresses of a Service to an offer. Its endpoints of the other family do not serve an address.
-func (t *Table) addAddresses(next *offer, service types.NamespacedName, addresses []netip.Addr, local, external bool) {
+func (t *Table) addAddresses(next *offer, service types.NamespacedName, addresses []netip.Addr, local bool, from origin) {
 	for _, prefix := range hosts(addresses) {
-		if reason := t.taken(prefix.Addr(), external); reason != "" {
+		if reason := t.taken(prefix.Addr(), from); reason != "" {
 			next.refused = cmp.Or(next.refused, reason)
 			continue
 		}
@@ -214,18 +221,32 @@ func (t *Table) readinessOf(service types.NamespacedName, family ipfamily.Family
 	return ready
 }
 
-// taken returns the reason why a Service does not announce an address; empty if it does. Users of its namespace choose the external addresses.
-func (t *Table) taken(a netip.Addr, external bool) string {
-	holders := []holder{aNode, aPeer}
-	if external {
+// origin is who has chosen an address of a Service.
+type origin int
+
+// Origins.
+const (
+	fromAPIServer origin = iota // a ClusterIP
+	fromPool                    // assigned by a pool
+	fromUser                    // users of the namespace, or another controller
+)
+
+// taken returns the reason why a Service does not announce an address; empty if it does. A stolen node can list addresses of others in the status of its
+// Node, and a Subnet can be created after an address was assigned: both withdraw only addresses that users choose.
+func (t *Table) taken(a netip.Addr, from origin) string {
+	holders := []holder{aPeer}
+	if from != fromAPIServer {
 		holders = append(holders, apiServer)
+	}
+	if from == fromUser {
+		holders = append(holders, aNode)
 	}
 	for _, h := range holders {
 		if t.reserved[reservation{h, a}] > 0 {
 			return fmt.Sprintf("%s is an address of %s", a, h)
 		}
 	}
-	if external {
+	if from == fromUser {
 		for name, s := range t.subnets {
 			if contains(s.cidrs, a) {
 				return fmt.Sprintf("%s is in Subnet %s", a, name)
