@@ -57,9 +57,11 @@ func webSubnet(value string, change ...func(*kubeovnv1.Subnet)) *kubeovnv1.Subne
 	return s
 }
 
-func extra(cidr string) *kubeovnv1.Subnet {
-	return webSubnet("", func(s *kubeovnv1.Subnet) { s.Name, s.Spec.CIDRBlock = "extra", cidr })
+func extra(cidr string, change ...func(*kubeovnv1.Subnet)) *kubeovnv1.Subnet {
+	return webSubnet("", append([]func(*kubeovnv1.Subnet){func(s *kubeovnv1.Subnet) { s.Name, s.Spec.CIDRBlock = "extra", cidr }}, change...)...)
 }
+
+func rejected(s *kubeovnv1.Subnet) { s.Status.Conditions[0].Status = metav1.ConditionFalse }
 
 func newPod(name, on string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: on}}

@@ -16,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // pod is the state of a pod that may be announced.
@@ -195,6 +196,8 @@ type subnet struct {
 	// cidrs and gateways are empty while the spec has none that are valid.
 	cidrs    []netip.Prefix
 	gateways []netip.Addr
+	// claimed are the CIDRs in the default VPC that the controller found valid: external addresses of Services are not in them.
+	claimed []netip.Prefix
 }
 
 // SetSubnet updates a Subnet.
@@ -209,6 +212,9 @@ func (t *Table) SetSubnet(s *kubeovnv1.Subnet) {
 	if gateways, err := ipfamily.ParseAddrs(s.Spec.Gateway); err == nil {
 		next.gateways = gateways
 	}
+	if spec := k8s.ValidSpec(s); spec != nil && cmp.Or(spec.Vpc, kubeovnv1.DefaultVpc) == kubeovnv1.DefaultVpc {
+		next.claimed, _ = ipfamily.ParseCIDRs(spec.CIDRBlock) // it is valid
+	}
 	before := t.subnets[s.Name]
 	t.subnets[s.Name] = next
 	t.offerSubnet(s.Name)
@@ -216,7 +222,7 @@ func (t *Table) SetSubnet(s *kubeovnv1.Subnet) {
 		!slices.Equal(before.cidrs, next.cidrs) || !slices.Equal(before.gateways, next.gateways) {
 		t.offerMembers(s.Name)
 	}
-	if before == nil || !slices.Equal(before.cidrs, next.cidrs) {
+	if before == nil || !slices.Equal(before.claimed, next.claimed) {
 		t.offerServices()
 	}
 }

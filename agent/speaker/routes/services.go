@@ -248,7 +248,7 @@ func (t *Table) taken(a netip.Addr, from origin) string {
 	}
 	if from == fromUser {
 		for name, s := range t.subnets {
-			if contains(s.cidrs, a) {
+			if contains(s.claimed, a) {
 				return fmt.Sprintf("%s is in Subnet %s", a, name)
 			}
 		}

@@ -143,6 +143,17 @@ func TestWhatANodeAnnounces(t *testing.T) {
 			[]any{node(), permitted, webService("true", externalIP("10.1.0.9")), slice(endpoint(here, true)), webSubnet("")}, cluster + " " + external,
 			"Service shop/web: 10.1.0.9 is in Subnet web",
 		},
+		"an address of a Subnet of a custom VPC": {
+			[]any{node(), permitted, webService("true"), slice(endpoint(here, true)), extra("203.0.113.0/24", func(s *kubeovnv1.Subnet) { s.Spec.Vpc = "red" })}, cluster + " " + external, "",
+		},
+		"an address of an invalid Subnet": {
+			[]any{node(), permitted, webService("true"), slice(endpoint(here, true)), extra("203.0.113.0/24", rejected)}, cluster + " " + external, "",
+		},
+		"an address of a Subnet whose change is invalid": {
+			[]any{node(), permitted, webService("true"), slice(endpoint(here, true)), extra("10.0.0.0/8", rejected, func(s *kubeovnv1.Subnet) {
+				s.Status.ValidatedSpec = &kubeovnv1.SubnetSpec{CIDRBlock: "203.0.113.0/24"}
+			})}, cluster, "Service shop/web: 203.0.113.9 is in Subnet extra",
+		},
 
 		"all nodes are cordoned":                {[]any{node(cordoned), other(cordoned), webSubnet("true")}, cidrs, ""},
 		"cordoned, the other is not ready":      {[]any{node(cordoned), other(notReady), webSubnet("true")}, cidrs, ""},
