@@ -76,7 +76,13 @@ func TestAddressesOfPools(t *testing.T) {
 			"Service shop/web: it is in VPC red: only nodes' own VPC ovn-cluster can be reached from outside through nodes",
 		},
 		"beyond the limit, but of a pool": {
-			[]any{Settings{Classes: permitted.Classes, Namespaces: permitted.Namespaces, MaxPrefixes: 1}, webService("true", classed), slice(endpoint(here, true))}, balanced, "Service shop/web: " + beyond(1),
+			[]any{Settings{Classes: permitted.Classes, Namespaces: permitted.Namespaces, MaxPrefixes: 1}, webService("true", classed, dualStack), slice(endpoint(here, true))}, balanced, "Service shop/web: " + beyond(1),
+		},
+		"addresses of the pool do not count": {
+			[]any{Settings{Classes: permitted.Classes, Namespaces: permitted.Namespaces, MaxPrefixes: 1}, webService("true", classed), slice(endpoint(here, true))}, all, "",
+		},
+		"those of a pool that announces nothing do": {
+			[]any{Settings{Namespaces: permitted.Namespaces, MaxPrefixes: 1}, webService("true", classed), slice(endpoint(here, true))}, "", "Service shop/web: " + beyond(1),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -166,7 +166,10 @@ func (t *Table) offerService(key types.NamespacedName) {
 	permitted, pooled := s.set && t.permits(key.Namespace), slices.Contains(t.settings.Classes, s.class)
 	requested := 0
 	if permitted && s.err == nil && s.vpc == kubeovnv1.DefaultVpc {
-		requested = len(hosts(s.internal)) + len(hosts(s.external)) + len(hosts(s.balanced))
+		requested = len(hosts(s.internal)) + len(hosts(s.external))
+		if !pooled { // otherwise the pool announces them, not the annotation
+			requested += len(hosts(s.balanced))
+		}
 	}
 	within := t.limit(owner, s.created, requested)
 	local := s.value == kubeovnv1.AnnounceLocal
@@ -187,7 +190,7 @@ func (t *Table) offerService(key types.NamespacedName) {
 		if !within {
 			next = t.beyond(key.Namespace)
 		}
-		if pooled { // the pool announces them, not the annotation
+		if pooled {
 			t.addAddresses(&next, key, s.balanced, s.externalLocal || local, fromPool)
 		}
 	}
