@@ -39,7 +39,7 @@ const guardRetry = time.Second
 
 // Run guards moves until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
-	g.missing = map[string]time.Time{}
+	g.missing, g.Directory.Log = map[string]time.Time{}, g.Log
 	if g.Grace == 0 {
 		g.Grace = 30 * time.Second
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -76,6 +77,9 @@ var errBegunAgain = errors.New("the interface moves again")
 // errNotOurs means that another program has made the interface a port of its own bridge.
 var errNotOurs = errors.New("the interface is a port of another bridge")
 
+// errNotWritten means that the file system of the journals is full or damaged.
+var errNotWritten = errors.New("write the journal")
+
 // lockTimeout is the longest wait for another process that changes the same interfaces. A process that holds the lock for longer hangs. If it continues, it
 // finds in the journal that it may not. Tests shorten it.
 var lockTimeout = 5 * time.Second
@@ -88,6 +92,8 @@ type Directory struct {
 	// Sysctls is a writable /proc/sys/net; empty for that directory itself.
 	Sysctls string
 	Step    Step
+	// Log has the routes that a restoration could not add. Optional.
+	Log logr.Logger
 }
 
 // DirectoryIn returns the directory of journals in Open vSwitch's runtime directory, which `kiln ovs` and the agent share.
@@ -143,11 +149,12 @@ func (d Directory) write(j *Journal) error {
 		return err
 	}
 	fresh := d.file(j.Bridge) + ".new"
-	if err := errors.Join(os.MkdirAll(d.Path, 0o700), os.WriteFile(fresh, text, 0o600)); err != nil {
-		return fmt.Errorf("write the journal of bridge %s: %w", j.Bridge, err)
+	err = errors.Join(os.MkdirAll(d.Path, 0o700), os.WriteFile(fresh, text, 0o600))
+	if err == nil {
+		err = os.Rename(fresh, d.file(j.Bridge))
 	}
-	if err := os.Rename(fresh, d.file(j.Bridge)); err != nil {
-		return fmt.Errorf("write the journal of bridge %s: %w", j.Bridge, err)
+	if err != nil {
+		return fmt.Errorf("%w of bridge %s: %w", errNotWritten, j.Bridge, err)
 	}
 	return nil
 }

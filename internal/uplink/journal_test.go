@@ -144,6 +144,61 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 	}
 }
 
+// TestARefusedRouteDoesNotStopARestoration restores a default route over two interfaces, of which the other one is down now.
+func TestARefusedRouteDoesNotStopARestoration(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	link, other := configured(t), made(t, "eth2")
+	try(t, netlink.AddrAdd(other, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("203.0.113.1/24"))}))
+	try(t, netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.7.0.0/16")), MultiPath: []*netlink.NexthopInfo{
+		{LinkIndex: link.Attrs().Index, Gw: net.ParseIP("192.0.2.254")}, {LinkIndex: other.Attrs().Index, Gw: net.ParseIP("203.0.113.254")},
+	}}))
+	bridge := made(t, "br-net1")
+	before := must(Read(link))
+	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks"), Log: testr.New(t)}
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	_, err := d.Move(t.Context(), "br-net1")
+	try(t, errors.Join(err, netlink.LinkSetDown(other)))
+	try(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if j := must(d.Read("br-net1")); !j.Done || !strings.Contains(j.Cause, "10.7.0.0/16") {
+		t.Errorf("journal: %+v", j)
+	}
+	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+		t.Errorf("the bridge keeps %+v", left)
+	}
+	for i, r := range before.Routes {
+		before.Routes[i] = r.ownHops()
+	}
+	if diff := same(before, must(Read(link))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAFullFileSystemDoesNotStopARestoration restores an interface while the journal cannot be written.
+func TestAFullFileSystemDoesNotStopARestoration(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	d, link, bridge, before := moved(t)
+	full := filepath.Join(d.Path, "br-net1.json.new")
+	try(t, os.Symlink("/dev/full", full)) // a write to it fails with ENOSPC
+	if err := d.PutBack(t.Context(), "br-net1", "test"); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("it ends with %v", err)
+	}
+	if diff := same(before, must(Read(link))); diff != "" {
+		t.Error(diff)
+	}
+	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+		t.Errorf("the bridge keeps %+v", left)
+	}
+	try(t, os.Remove(full))
+	try(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if j := must(d.Read("br-net1")); !j.Done {
+		t.Errorf("journal: %+v", j)
+	}
+}
+
 func TestACompletedMoveStaysWhileItsBridgeExists(t *testing.T) {
 	if !nodetest.Again(t) {
 		return

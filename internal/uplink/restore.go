@@ -51,7 +51,8 @@ func (d Directory) putBackIf(ctx context.Context, bridge string, is func(*Journa
 		if !is {
 			return nil
 		}
-		if err := d.markReturned(j, cause); err != nil {
+		// Without space for the journal, the interface is restored all the same, and again until the journal is written.
+		if err := d.markReturned(j, cause); err != nil && !errors.Is(err, errNotWritten) {
 			return err
 		}
 		if j.Done { // attached again
@@ -77,7 +78,12 @@ func (d Directory) restore(ctx context.Context, j *Journal) error {
 	if err != nil {
 		return errors.Join(freed, err)
 	}
-	return errors.Join(freed, giveBack(j.Before, link, bridge, step))
+	refused, err := giveBack(j.Before, link, bridge, step)
+	if refused != nil {
+		d.Log.Error(refused, "routes could not be restored", "interface", j.Uplink)
+		j.Cause += ". The kernel refused routes: " + refused.Error()
+	}
+	return errors.Join(freed, err)
 }
 
 // free makes the node's own stack receive the packets that arrive at the interface.
@@ -104,53 +110,63 @@ func (d Directory) free(ctx context.Context, j *Journal, step Step) error {
 	return detach(j.Uplink)
 }
 
-// giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses.
-func giveBack(before State, link, bridge netlink.Link, step Step) error {
+// giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses. Routes that the kernel refuses, for
+// example because the interface of another hop is down, do not stop it.
+func giveBack(before State, link, bridge netlink.Link, step Step) (refused, err error) {
 	if before.Carries() != "" {
 		if err := setUp(link, step); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	has, err := configuration(link)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range asAdded(without(before.Addresses, has.Addresses)) {
 		if err := addAddress(link, a, step); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := addNeighbours(link, before.Neighbours, step); err != nil {
-		return err
+		return nil, err
 	}
-	if err := giveRoutes(before, link, step); err != nil {
-		return err
+	if _, err := giveRoutes(before, link, step); err != nil {
+		return nil, err
 	}
 	if bridge != nil {
 		if err := errors.Join(removeRoutes(bridge, before.Routes, step), RemoveAddresses(bridge, before.Addresses, step)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if before.MTU != 0 && link.Attrs().MTU != before.MTU {
 		if err := step.Before("set the MTU of " + link.Attrs().Name); err != nil {
-			return err
+			return nil, err
 		}
 		if err := netlink.LinkSetMTU(link, before.MTU); err != nil {
-			return fmt.Errorf("set the MTU of %s: %w", link.Attrs().Name, err)
+			return nil, fmt.Errorf("set the MTU of %s: %w", link.Attrs().Name, err)
 		}
 	}
 	return giveRoutes(before, link, step) // the kernel removed routes whose source was the bridge's address for a moment
 }
 
-func giveRoutes(before State, link netlink.Link, step Step) error {
+// giveRoutes adds routes to the interface. Of a multipath route that the kernel refuses, it adds the hops of the interface.
+func giveRoutes(before State, link netlink.Link, step Step) (refused, err error) {
 	has, err := configuration(link)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, r := range without(before.Routes, has.Routes) {
-		if err := addRoute(link, r, step); err != nil {
-			return err
+		if err := step.Before("add route " + r.String() + " to " + link.Attrs().Name); err != nil {
+			return nil, err
+		}
+		err := r.replace(link)
+		if err == nil {
+			continue
+		}
+		refused = errors.Join(refused, fmt.Errorf("add route %s to %s: %w", r, link.Attrs().Name, err))
+		if own := r.ownHops(); own.Hops != r.Hops {
+			_ = own.replace(link)
 		}
 	}
-	return nil
+	return refused, nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -209,6 +210,20 @@ func (r Route) next(gateway netip.Addr) (gw []byte, via netlink.Destination) {
 		return nil, &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: gateway.AsSlice()}
 	}
 	return gateway.AsSlice(), nil
+}
+
+// ownHops returns the route without hops of other interfaces.
+func (r Route) ownHops() Route {
+	list := r.Hops.parse()
+	own := slices.DeleteFunc(slices.Clone(list), func(h hop) bool { return h.Index != 0 })
+	switch {
+	case len(own) == 0 || len(own) == len(list):
+	case len(own) == 1: // the kernel lists it like this
+		r.Gateway, r.Flags, r.Hops = own[0].Gateway, own[0].Flags, ""
+	default:
+		r.Hops = formatHops(own)
+	}
+	return r
 }
 
 // gateways returns the next hops of the route that are neighbours on the interface.

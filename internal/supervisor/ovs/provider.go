@@ -66,7 +66,7 @@ type refusal struct {
 
 func newProviders(o Options) *providers {
 	directory := uplink.DirectoryIn(o.RunDir)
-	directory.Step, directory.Sysctls = o.step, o.Sysctls
+	directory.Step, directory.Sysctls, directory.Log = o.step, o.Sysctls, o.Log
 	managers := o.managers
 	if managers == (uplink.Managers{}) {
 		managers = uplink.DefaultManagers

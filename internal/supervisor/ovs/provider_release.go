@@ -60,24 +60,19 @@ func (p *providers) beforeSwitchStarts(ctx context.Context, db *client.Client) e
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for bridge := range have {
 		j, err := p.directory.Read(bridge)
-		if err != nil {
-			return err
-		}
-		if j != nil && j.Phase == uplink.PhaseMoved {
+		if err != nil || j != nil && j.Phase == uplink.PhaseMoved {
+			errs = append(errs, err)
 			continue
 		}
-		if err := detachPort(ctx, db, bridge, ""); err != nil {
-			return err
-		}
+		errs = append(errs, detachPort(ctx, db, bridge, ""))
 		if j != nil {
-			if err := p.directory.PutBack(ctx, bridge, "the move was interrupted"); err != nil {
-				return err
-			}
+			errs = append(errs, p.directory.PutBack(ctx, bridge, "the move was interrupted"))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // releaseAll restores the interfaces of all bridges of provider networks.
