@@ -4,6 +4,7 @@
 package ovsdb
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,6 +47,12 @@ func TestControllersReconnectOnlyOnRequest(t *testing.T) {
 		})
 	}
 	until("connected")
+	supervisortest.Eventually(t, "ovn-controller has read the database, and with it the index", func() error {
+		if chassis := m.transact(t, map[string]any{"op": "select", "table": "Chassis", "where": []any{}, "columns": []string{"name"}}); len(chassis[0].Rows) == 0 {
+			return errors.New("it has written no chassis")
+		}
+		return nil
+	})
 
 	status, _ := tr.recover(m, tr.recovery(m, v1alpha1.RecoverRebuild, "", 1000), m)
 	supervisortest.Eventually(t, "ovn-controller finds that the new one is behind", func() error {
