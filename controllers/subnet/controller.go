@@ -107,6 +107,8 @@ type result struct {
 	err error
 	// querier sends the multicast group membership queries; nil if there is none.
 	querier *translate.Querier
+	// connected: router is committed.
+	connected bool
 	// router is the VPC's router port in an underlay subnet; nil if there is none.
 	router *translate.GatewayPort
 }
@@ -133,6 +135,9 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 		return result{problem: problem, err: err}
 	}
 	router, noRouter := r.gatewayPort(ctx, in, checked)
+	if router == nil && k8s.Unless(noRouter, northbound.ErrWaiting) != nil {
+		return result{err: noRouter} // the rows stay, with a port that works
+	}
 	if localnet != nil {
 		localnet.Router = router
 	}
@@ -151,7 +156,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	case errors.Is(err, northbound.ErrWaiting):
 		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, lookup.VpcOf(in.subnet))
 	}
-	return result{err: errors.Join(err, noRouter, noQuerier), querier: checked.querier, router: router}
+	return result{err: errors.Join(err, noRouter, noQuerier), querier: checked.querier, connected: err == nil, router: router}
 }
 
 // tell updates the addresses of a subnet in the allocator. It returns a problem if, since the check, a port got an address that the change

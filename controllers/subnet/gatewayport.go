@@ -5,6 +5,7 @@ package subnet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -27,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -34,7 +36,7 @@ import (
 const maxChassis = 3
 
 // gatewayPort returns the port of the VPC's router in an underlay subnet; nil if it has none. The error is ErrWaiting while no node can host the
-// port, or no address is free for it.
+// port, or no address is free for it. A port that works stays with an error, unless it lost its addresses.
 func (r *Reconciler) gatewayPort(ctx context.Context, in inputs, c checked) (*translate.GatewayPort, error) {
 	spec := &in.subnet.Spec
 	if spec.Vlan == "" || !spec.U2OInterconnection {
@@ -46,23 +48,23 @@ func (r *Reconciler) gatewayPort(ctx context.Context, in inputs, c checked) (*tr
 		return nil, nil //nolint:nilnil // such a subnet has no gateway port
 	}
 	port := &translate.GatewayPort{Addresses: c.network.Gateways, NodesOf: kubeovnv1.DefaultVpc}
-	var err error
+	var noAddress, noNode error
 	if spec.U2OInterconnection {
 		port.Interconnects, port.OverlayOnly = true, spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting
-		if port.Addresses, err = r.interconnection(ctx, in, c); err != nil {
-			return nil, err
+		if port.Addresses, noAddress = r.interconnection(ctx, in, c); len(port.Addresses) == 0 {
+			return nil, noAddress
 		}
 		port.Into = in.without(c)
 	}
-	port.Chassis, err = r.gatewayNodes(ctx, in)
-	if err != nil {
-		return nil, err
+	port.Chassis, noNode = r.gatewayNodes(ctx, in)
+	if len(port.Chassis) == 0 {
+		return nil, noNode
 	}
-	return port, nil
+	return port, errors.Join(noAddress, noNode)
 }
 
 // gatewayNodes returns the nodes that can host the gateway port of a subnet, in order of precedence. The order differs between subnets, and a
-// node that comes or goes does not change it for the others.
+// node that comes or goes does not change it for the others. While no node is ready, the present nodes stay, and the error is ErrWaiting.
 func (r *Reconciler) gatewayNodes(ctx context.Context, in inputs) ([]string, error) {
 	name := in.vlan.Spec.Provider
 	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
@@ -70,7 +72,7 @@ func (r *Reconciler) gatewayNodes(ctx context.Context, in inputs) ([]string, err
 		return nil, fmt.Errorf("get ProviderNetwork %s: %w", name, err)
 	}
 	if provider == nil || len(provider.Status.ReadyNodes) == 0 {
-		return nil, fmt.Errorf("%w: no node of ProviderNetwork %s is ready, so none can host the router's port: its status has the causes",
+		return r.chassisOf(in.subnet.Name), fmt.Errorf("%w: no node of ProviderNetwork %s is ready, so none can host the router's port: its status has the causes",
 			northbound.ErrWaiting, name)
 	}
 	rank := func(node string) []byte {
@@ -82,8 +84,19 @@ func (r *Reconciler) gatewayNodes(ctx context.Context, in inputs) ([]string, err
 	return nodes[:min(len(nodes), maxChassis)], nil
 }
 
+// chassisOf returns the applied chassis of a subnet's gateway port, in order of precedence.
+func (r *Reconciler) chassisOf(subnet string) []string {
+	rows := northbound.Of[nb.GatewayChassis](r.Northbound, translate.SubnetOwner(subnet))
+	slices.SortFunc(rows, func(a, b *nb.GatewayChassis) int { return cmp.Compare(b.Priority, a.Priority) })
+	var nodes []string
+	for _, row := range rows {
+		nodes = append(nodes, row.ChassisName)
+	}
+	return nodes
+}
+
 // interconnection returns the addresses of the router in an interconnected subnet, one per CIDR. It allocates them on first use, and retains
-// them while the spec permits them.
+// them while the spec permits them. It returns them also if their IP object could not be written.
 func (r *Reconciler) interconnection(ctx context.Context, in inputs, c checked) ([]netip.Addr, error) {
 	s, log, holder := in.subnet, logr.FromContextOrDiscard(ctx), translate.InterconnectionHolder(in.subnet.Name)
 	lease, held := r.Allocator.Lookup(holder)

@@ -61,6 +61,12 @@ func TestALogicalGatewayIsARouterPortOnReadyNodes(t *testing.T) {
 	n.provider("n4")
 	n.hosts("n4")
 	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-lab", "ovn-cluster-ovn-default")
+	n.provider() // the port stays
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no node of ProviderNetwork net1 is ready")
+	n.routerPorts("[10.30.0.254/24 fd00:30::fe/64]")
+	n.hosts("n4")
+	n.provider("n4")
+	n.Ready(s)
 
 	// Nodes have routes to the subnet through OVN, like those to an overlay subnet.
 	n.node("n1", "10.30.0.9")
@@ -121,6 +127,17 @@ func TestAnInterconnectedSubnetHasARouterPortWithAnAddressOfItsOwn(t *testing.T)
 	n.Change(s, func() { s.Spec.U2OInterconnectionIP = lease.Addresses[0].String() })
 	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "u2oInterconnectionIP is in use")
 	n.routerPorts("[10.30.0.2/24 fd00:30::1/64]")
+	n.Get(record)
+	n.Change(record, func() { record.Finalizers = []string{"example.org/slow"} })
+	n.Get(s)
+	n.Change(s, func() { s.Spec.U2OInterconnectionIP = "10.30.0.77,fd00:30::77" })
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, "IP u2o-interconnection.ovn-cluster.lab has a former address")
+	n.routerPorts("[10.30.0.77/24 fd00:30::77/64]")
+	if n.Get(s); s.Status.U2OInterconnectionIP != "10.30.0.77,fd00:30::77" {
+		t.Errorf("the status says %s", s.Status.U2OInterconnectionIP)
+	}
+	n.Get(record)
+	n.Change(record, func() { record.Finalizers = nil })
 	n.change(s, func() { s.Spec.U2OInterconnectionIP = "10.30.0.77" })
 	n.Eventually(func() string {
 		if n.Get(s); !strings.HasPrefix(s.Status.U2OInterconnectionIP, "10.30.0.77,fd00:30::") {

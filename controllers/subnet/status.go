@@ -34,6 +34,8 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	if result.specApplied() {
 		setOptionRows(subnet)
 		setQuerier(&subnet.Status, result.querier)
+	}
+	if result.connected {
 		setInterconnection(subnet, result.router)
 	}
 	r.setNamespacesBound(in)

@@ -212,10 +212,16 @@ func setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Nod
 	var causes []kubeovnv1.ProviderNetworkCondition
 	for i := range nodes {
 		node := &nodes[i]
-		if selected, err := pn.Spec.Selects(node.Name, node.Labels); err != nil || !selected || problem != nil {
+		cause := causeOf(pn, node)
+		if problem != nil { // agents keep their bridges
+			if cause == nil && slices.Contains(pn.Status.ReadyNodes, node.Name) {
+				status.ReadyNodes = append(status.ReadyNodes, node.Name)
+			}
 			continue
 		}
-		cause := causeOf(pn, node)
+		if selected, err := pn.Spec.Selects(node.Name, node.Labels); err != nil || !selected {
+			continue
+		}
 		if cause == nil {
 			status.ReadyNodes = append(status.ReadyNodes, node.Name)
 			continue

@@ -115,6 +115,17 @@ func TestTheStatusOfAProviderNetworkFollowsNodes(t *testing.T) {
 		}
 		return ""
 	})
+	// Agents keep their bridges while the spec is not valid.
+	w.Change(pn, func() { pn.Spec.DefaultInterface = "eth1:0" })
+	w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
+		invalid := slices.ContainsFunc(s.OwnConditions(), func(c metav1.Condition) bool {
+			return c.Type == kubeovnv1.ConditionValidated && c.Status == metav1.ConditionFalse && c.ObservedGeneration == pn.Generation
+		})
+		if !invalid || s.Ready || !slices.Equal(s.ReadyNodes, []string{"a", "b"}) {
+			return fmt.Sprintf("with an interface name that is not valid, the ready nodes are %q", s.ReadyNodes)
+		}
+		return ""
+	})
 }
 
 // event waits for an event about net1.
