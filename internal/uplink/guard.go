@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"time"
@@ -23,7 +24,7 @@ type Guard struct {
 	Log       logr.Logger
 	// Returned is called after an interface was restored. Optional.
 	Returned func()
-	// Grace is how long the interface of a bridge that has taken over addresses or routes may be missing or without carrier, and ovs-vswitchd may be dead. It makes the
+	// Grace is how long the interface of a bridge that has taken over addresses or routes may be missing, without carrier or without its addresses, and ovs-vswitchd may be dead. It makes the
 	// interface again when it starts.
 	// 30 s if zero.
 	Grace time.Duration
@@ -116,7 +117,7 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 	err := g.Directory.putBackIf(ctx, j.Bridge, func(now *Journal) (string, bool) {
 		restored, _ = g.due(now)
 		if now.Phase == PhaseMoved {
-			return "the interface of bridge " + now.Bridge + " was missing or had no carrier, or ovs-vswitchd did not run, for " + g.Grace.String(), restored
+			return "the interface of bridge " + now.Bridge + " was missing or had no carrier or addresses, or ovs-vswitchd did not run, for " + g.Grace.String(), restored
 		}
 		// The process that began it judges before the deadline, so it is dead or hangs.
 		return "kiln ovs did not complete the move until its deadline", restored
@@ -138,6 +139,27 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 	return guardRetry // to see whether it holds
 }
 
+// complete reports whether the bridge has addresses of each family that it has taken over, or a route if there are none. Single ones are removed by programs
+// and people; a bridge without any was made again, and no process moves them to it.
+func (j *Journal) complete(bridge netlink.Link) (bool, error) {
+	if len(j.Before.Addresses) == 0 {
+		has, err := configuration(bridge)
+		return len(has.Routes) > 0, err
+	}
+	has, err := addresses(bridge, true)
+	if err != nil {
+		return false, err
+	}
+	wanted, found, now := map[bool]bool{}, map[bool]bool{}, sinceBoot()
+	for _, a := range j.Before.Addresses {
+		if !a.expired(now) {
+			wanted[a.Prefix.Addr().Is4()] = true
+			found[a.Prefix.Addr().Is4()] = found[a.Prefix.Addr().Is4()] || contains(has, a)
+		}
+	}
+	return maps.Equal(wanted, found), nil
+}
+
 // due reports whether the interface must be restored now; if not, after which time to check again.
 func (g *Guard) due(j *Journal) (bool, time.Duration) {
 	switch {
@@ -156,6 +178,9 @@ func (g *Guard) due(j *Journal) (bool, time.Duration) {
 	// by the flows that it has.
 	link, err := Link(j.Bridge)
 	works := link != nil && link.Attrs().OperState != netlink.OperDown && (!j.Kernel || !g.Directory.switchEnded(j.Bridge))
+	if works && err == nil {
+		works, err = j.complete(link)
+	}
 	if err != nil || works {
 		delete(g.missing, j.Bridge)
 		return false, next

@@ -199,6 +199,50 @@ func TestAFullFileSystemDoesNotStopARestoration(t *testing.T) {
 	}
 }
 
+// TestAnOldJournalLeavesTheInterfaceOfAnotherNetwork repeats the restoration of a move to br-net0 after net1 has taken the interface.
+func TestAnOldJournalLeavesTheInterfaceOfAnotherNetwork(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	d, _, bridge, _ := moved(t)
+	had := must(configuration(bridge))
+	try(t, d.write(&Journal{Bridge: "br-net0", Uplink: "eth1", Kernel: true, Phase: PhaseReturned, Done: true}))
+	d.Step = func(name string) error {
+		t.Errorf("step: %s", name)
+		return nil
+	}
+	if err := d.putBackIf(t.Context(), "br-net0", func(*Journal) (string, bool) { return "test", true }); !errors.Is(err, errNotOurs) {
+		t.Errorf("it ends with %v", err)
+	}
+	if diff := same(had, must(configuration(bridge))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestABridgeThatWasMadeAgainIsNoLongerComplete replaces a bridge by one with carrier that nothing completes.
+func TestABridgeThatWasMadeAgainIsNoLongerComplete(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	d, link, bridge, before := moved(t)
+	g := &Guard{Directory: d, Log: testr.New(t), Grace: time.Millisecond, missing: map[string]time.Time{}}
+	for range 3 {
+		g.pass(t.Context())
+	}
+	if j := must(d.Read("br-net1")); j.Phase != PhaseMoved {
+		t.Fatalf("journal of a complete bridge: %+v", j)
+	}
+	try(t, netlink.LinkDel(bridge))
+	made(t, "br-net1")
+	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
+		g.pass(t.Context())
+		if diff := same(before, must(Read(link))); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
 func TestACompletedMoveStaysWhileItsBridgeExists(t *testing.T) {
 	if !nodetest.Again(t) {
 		return

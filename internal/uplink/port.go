@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 )
@@ -46,7 +47,7 @@ func (d Directory) removePort(ctx context.Context, j *Journal) (found bool, err 
 		return found, fmt.Errorf("remove the port of %s: %w", j.Uplink, err)
 	}
 	for _, port := range ports {
-		if port.IDs[PortKey] == "" {
+		if provider := port.IDs[PortKey]; provider == "" || providerbridge.Bridge(provider) != j.Bridge {
 			continue
 		}
 		found = true

@@ -40,6 +40,16 @@ func (d Directory) PutBack(ctx context.Context, bridge, cause string) error {
 	return d.putBackIf(ctx, bridge, func(j *Journal) (string, bool) { return cause, !j.Done })
 }
 
+// Leave is PutBack for an end that is no failure of the move, so that no pause follows.
+func (d Directory) Leave(ctx context.Context, bridge, cause string) error {
+	return d.putBackIf(ctx, bridge, func(j *Journal) (string, bool) {
+		if j.Phase == PhaseMoved {
+			j.Failures = -1
+		}
+		return cause, !j.Done
+	})
+}
+
 // putBackIf restores the interface if, while no other process changes it, the condition is true.
 func (d Directory) putBackIf(ctx context.Context, bridge string, is func(*Journal) (cause string, is bool)) error {
 	return d.locked(ctx, func() error {
@@ -88,6 +98,12 @@ func (d Directory) restore(ctx context.Context, j *Journal) error {
 
 // free makes the node's own stack receive the packets that arrive at the interface.
 func (d Directory) free(ctx context.Context, j *Journal, step Step) error {
+	switch taken, err := d.taken(j); {
+	case err != nil:
+		return err
+	case taken:
+		return errNotOurs
+	}
 	if err := step.Before("remove port " + j.Uplink); err != nil {
 		return err
 	}
@@ -108,6 +124,24 @@ func (d Directory) free(ctx context.Context, j *Journal, step Step) error {
 		return err
 	}
 	return detach(j.Uplink)
+}
+
+// taken reports whether another provider network has taken the interface since it was restored.
+func (d Directory) taken(j *Journal) (bool, error) {
+	if !j.Done {
+		return false, nil
+	}
+	bridges, err := d.List()
+	if err != nil {
+		return false, err
+	}
+	for _, bridge := range bridges {
+		other, err := d.Read(bridge)
+		if err == nil && other != nil && other.Bridge != j.Bridge && other.Uplink == j.Uplink && !other.Done {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses. Routes that the kernel refuses, for
