@@ -40,13 +40,13 @@ func (d Directory) PutBack(ctx context.Context, bridge, cause string) error {
 	return d.putBackIf(ctx, bridge, func(j *Journal) (string, bool) { return cause, !j.Done })
 }
 
-// Leave is PutBack for an end that is no failure of the move, so that no pause follows.
+// Leave is PutBack of what a node can need, for an end that is no failure of the move, so that no pause follows.
 func (d Directory) Leave(ctx context.Context, bridge, cause string) error {
 	return d.putBackIf(ctx, bridge, func(j *Journal) (string, bool) {
 		if j.Phase == PhaseMoved {
 			j.Failures = -1
 		}
-		return cause, !j.Done
+		return cause, !j.Done && j.Before.Carries() != ""
 	})
 }
 

@@ -129,7 +129,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
-	return errors.Join(err, n.tunnelBridge.leave(leaving))
+	return errors.Join(err, n.providers.leave(leaving), n.tunnelBridge.leave(leaving))
 }
 
 // gates returns functions that close the gate once all of them were called. Each may be called several times.

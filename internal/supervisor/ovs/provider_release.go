@@ -53,6 +53,20 @@ func (p *providers) release(ctx context.Context, db *client.Client, provider, ca
 	return p.directory.Remove(bridge)
 }
 
+// leave restores the interfaces in the userspace datapath after ovs-vswitchd has ended, which leaves bridges without carrier. When Kiln is removed or its
+// pod is replaced, no guard may be left. They move again after the next start.
+func (p *providers) leave(ctx context.Context) error {
+	if p.kernel() {
+		return nil
+	}
+	bridges, err := p.directory.List()
+	errs := []error{err}
+	for _, bridge := range bridges {
+		errs = append(errs, p.directory.Leave(ctx, bridge, "kiln ovs ended"))
+	}
+	return errors.Join(errs...)
+}
+
 // beforeSwitchStarts removes interfaces from bridges in the database whose move was not completed, or was before a reboot, before ovs-vswitchd
 // takes their packets again. They move again from the state that they have now.
 func (p *providers) beforeSwitchStarts(ctx context.Context, db *client.Client) error {

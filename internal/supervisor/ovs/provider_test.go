@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -127,8 +128,9 @@ func runBridges(ctx context.Context, o Options) error {
 		close(connected)
 		p.run(ctx, db)
 	})
-	defer all.Wait()
-	return supervisor.RunInOrder(ctx, database, forwarder)
+	err := supervisor.RunInOrder(ctx, database, forwarder)
+	all.Wait()
+	return errors.Join(err, p.leave(context.WithoutCancel(ctx)))
 }
 
 // Variables of a process of TestProcessOfBridges.
@@ -194,7 +196,7 @@ func TestProcessOfBridges(t *testing.T) {
 		}
 		return nil
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	try(t, runBridges(ctx, o))
 }
@@ -377,6 +379,39 @@ func TestAnInterfaceMovesAndReturns(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAnInterfaceReturnsWhenTheProcessEnds ends `kiln ovs` in the userspace datapath as a kubelet does, without a guard of an agent, and starts it again.
+func TestAnInterfaceReturnsWhenTheProcessEnds(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	if p.options.Datapath == v1alpha1.DatapathKernel {
+		t.Skip("the kernel's datapath forwards without ovs-vswitchd")
+	}
+	cmd, ended, stop := p.start(t)
+	p.request(t, ended, wanted)
+	p.until(t, ended, providerbridge.StateReady)
+	try(t, cmd.Process.Signal(syscall.SIGTERM))
+	<-ended
+	if err := p.restored(); err != nil {
+		t.Error(err, stop())
+	}
+	supervisortest.Eventually(t, "the gateway reaches the node while nothing runs", p.reached)
+	if j := must(uplink.DirectoryIn(p.options.RunDir).Read("br-net1")); !j.Done || j.Failures != 0 {
+		t.Errorf("journal: %+v", j)
+	}
+	ended = p.running(t)
+	supervisortest.Eventually(t, "eth1 moves again", func() error {
+		j, err := uplink.DirectoryIn(p.options.RunDir).Read("br-net1")
+		if err == nil && (j == nil || j.Phase != uplink.PhaseMoved) {
+			err = fmt.Errorf("journal: %+v", j)
+		}
+		return err
+	})
+	p.until(t, ended, providerbridge.StateReady)
+	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
 }
 
 // TestRefusalsNameTheirCause requests moves that must not begin.
