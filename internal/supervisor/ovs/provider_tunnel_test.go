@@ -136,3 +136,34 @@ func discover(in netns.NsHandle, address string, mac net.HardwareAddr) error {
 		return errors.Join(fmt.Errorf("%s is not found: %v", address, neighbours), err)
 	})
 }
+
+// TestTheNodeKeepsItsAddressWhileItReturns reads the order in which the tunnel interface gets the node's address, and br-phy loses it.
+func TestTheNodeKeepsItsAddressWhileItReturns(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	wire(t)
+	eth1 := must(netlink.LinkByName("eth1"))
+	address := prefixes("192.0.2.1/24")
+	try(t, uplink.RemoveAddresses(eth1, uplink.Plain(address), nil))
+	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}, PeerName: "other"}))
+	bridge := must(netlink.LinkByName(bridgeName))
+	try(t, errors.Join(netlink.LinkSetUp(bridge), uplink.AddAddress(bridge, address[0])))
+	done, events := make(chan struct{}), make(chan netlink.AddrUpdate, 100)
+	defer close(done)
+	try(t, netlink.AddrSubscribe(events, done))
+	u := tunnelBridge{options: Options{NodeAddress: "192.0.2.1"}, moved: memory{Uplink: "eth1", Addresses: address}}
+	try(t, u.leave(t.Context()))
+	for e := range events {
+		if e.LinkAddress.IP.To4() == nil {
+			continue // link-local ones
+		}
+		if !e.NewAddr || e.LinkIndex != eth1.Attrs().Index {
+			t.Errorf("the first change: %+v", e)
+		}
+		break
+	}
+	if left := must(uplink.Addresses(eth1)); len(lacking(address, left)) > 0 {
+		t.Errorf("eth1 has %v", left)
+	}
+}

@@ -136,17 +136,15 @@ func (u *tunnelBridge) leave(ctx context.Context) error {
 	if !slices.ContainsFunc(u.moved.Addresses, func(a netip.Prefix) bool { return a.Addr().String() == u.options.NodeAddress }) {
 		return nil
 	}
-	if err := u.giveBack(ctx, u.moved, nil); err != nil {
-		return err
-	}
+	added := u.giveBack(ctx, memory{Uplink: u.moved.Uplink, Addresses: u.moved.Addresses}, nil)
 	bridge, err := uplink.Link(bridgeName)
-	if err != nil || bridge == nil {
-		return err
+	if err == nil && bridge != nil { // also if an address was refused: the others are not used while it is there
+		err = netlink.LinkDel(bridge)
 	}
-	if err := netlink.LinkDel(bridge); err != nil {
-		return fmt.Errorf("remove the interface of %s: %w", bridgeName, err)
+	if err != nil {
+		return errors.Join(added, fmt.Errorf("remove the interface of %s: %w", bridgeName, err))
 	}
-	return u.giveBack(ctx, u.moved, nil) // the kernel removed routes whose source was the address of both
+	return u.giveBack(ctx, u.moved, nil)
 }
 
 // rename makes the memory that of the uplink if the uplink is the former one under another name. All addresses of the uplink are
