@@ -33,28 +33,31 @@ type admissions struct {
 
 	mu    sync.Mutex
 	cidrs map[string][]netip.Prefix
+	// routed are the subnets with a router port.
+	routed map[string]bool
 }
 
-func (a *admissions) set(name string, cidrs []netip.Prefix) {
+func (a *admissions) set(name string, cidrs []netip.Prefix, routed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.cidrs == nil {
-		a.cidrs = map[string][]netip.Prefix{}
+		a.cidrs, a.routed = map[string][]netip.Prefix{}, map[string]bool{}
 	}
-	a.cidrs[name] = cidrs
+	a.cidrs[name], a.routed[name] = cidrs, routed
 }
 
 func (a *admissions) end(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.cidrs, name)
+	delete(a.routed, name)
 }
 
-func (a *admissions) has(name string, cidrs []netip.Prefix) bool {
+func (a *admissions) has(name string, cidrs []netip.Prefix, routed bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	admitted := a.cidrs[name]
-	return len(admitted) == len(cidrs) && !slices.ContainsFunc(admitted, func(c netip.Prefix) bool { return !slices.Contains(cidrs, c) })
+	return (a.routed[name] || !routed) && len(admitted) == len(cidrs) && !slices.ContainsFunc(admitted, func(c netip.Prefix) bool { return !slices.Contains(cidrs, c) })
 }
 
 // admit validates a subnet while no other subnet is validated. A valid subnet counts as applied from then on. The caller must call
@@ -67,7 +70,7 @@ func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validatio
 	}
 	found, problem := r.check(*in)
 	if problem == nil && len(found.network.CIDRs) > 0 {
-		r.admissions.set(in.subnet.Name, found.network.CIDRs)
+		r.admissions.set(in.subnet.Name, found.network.CIDRs, in.subnet.Spec.OnRouter())
 	}
 	return found, problem, nil
 }
@@ -111,8 +114,8 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 	var peers []validation.Peer
 	for _, peer := range in.peers {
-		conflicts := peer.Spec.Vlan == in.subnet.Spec.Vlan || peer.Spec.OnRouter() && in.subnet.Spec.OnRouter()
-		if conflicts && r.yields(in.subnet, peer) {
+		onVlan, routed := peer.Spec.Vlan == in.subnet.Spec.Vlan, peer.Spec.OnRouter() && in.subnet.Spec.OnRouter()
+		if (onVlan || routed) && r.yields(in.subnet, peer, !onVlan) {
 			theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
 			peers = append(peers, validation.Peer{Name: peer.Name, CIDRs: theirs})
 		}
@@ -123,7 +126,7 @@ func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 // linkConflict returns a problem if a link between the subnet's VPC and another VPC contains addresses of the subnet. The subnet takes
 // precedence over a link that is not applied yet.
 func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.Problem {
-	if in.vpc == nil || len(in.vpc.Spec.VpcPeerings) == 0 || r.hasItsCIDRs(in.subnet) {
+	if in.vpc == nil || len(in.vpc.Spec.VpcPeerings) == 0 || r.hasItsCIDRs(in.subnet, in.subnet.Spec.OnRouter()) {
 		return nil
 	}
 	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
@@ -137,9 +140,9 @@ func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.P
 }
 
 // yields reports whether peer takes precedence over s when both overlap. A subnet whose CIDRs are applied takes precedence, so that a
-// change never breaks a working subnet; otherwise the older subnet does.
-func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
-	ours, theirs := r.hasItsCIDRs(s), r.hasItsCIDRs(peer)
+// change never breaks a working subnet; otherwise the older subnet does. routed: they conflict on the router.
+func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet, routed bool) bool {
+	ours, theirs := r.hasItsCIDRs(s, routed), r.hasItsCIDRs(peer, routed)
 	if ours != theirs {
 		return theirs
 	}
@@ -149,21 +152,22 @@ func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
 	return s.Name > peer.Name
 }
 
-// hasItsCIDRs reports whether the router port or the localnet port of a subnet has the CIDRs of its spec, or is about to get them.
-func (r *Reconciler) hasItsCIDRs(s *kubeovnv1.Subnet) bool {
+// hasItsCIDRs reports whether the router port or, unless routed, the localnet port of an underlay subnet has the CIDRs of its spec, or is about to
+// get them.
+func (r *Reconciler) hasItsCIDRs(s *kubeovnv1.Subnet, routed bool) bool {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
 	switch {
 	case err != nil || len(cidrs) == 0:
 		return false
-	case s.Spec.Vlan != "":
+	case s.Spec.Vlan != "" && !routed:
 		if localnet := r.localnetPort(s.Name); localnet != nil && translate.LocalnetHas(localnet, cidrs) {
 			return true
 		}
 	case port != nil && hasNetworks(port, cidrs):
 		return true
 	}
-	return r.admissions.has(s.Name, cidrs)
+	return r.admissions.has(s.Name, cidrs, routed)
 }
 
 // hasNetworks reports whether a router port has exactly these networks.

@@ -163,3 +163,31 @@ func TestAnInterconnectedSubnetHasARouterPortWithAnAddressOfItsOwn(t *testing.T)
 	n.Gone(s)
 	n.Gone(record)
 }
+
+func TestARunningSubnetPrecedesAnUnderlaySubnetThatGetsARouterPort(t *testing.T) {
+	n := start(t)
+	n.vlan("v", 30)
+	n.provider("n1")
+	lab := underlay("lab", "10.30.0.0/24", "10.30.0.254", "v")
+	n.Create(lab)
+	n.Ready(lab)
+	shop := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.30.0.0/24"}) // has the same age, or is younger
+	overlaps := func(change func(*kubeovnv1.SubnetSpec)) {
+		t.Helper()
+		n.Get(lab)
+		n.Change(lab, func() { change(&lab.Spec) })
+		n.Says(lab, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "overlaps with 10.30.0.0/24 of subnet shop")
+		n.Rests("subnet")
+		n.Ready(shop)
+	}
+	overlaps(func(s *kubeovnv1.SubnetSpec) { s.LogicalGateway = true })
+	overlaps(func(s *kubeovnv1.SubnetSpec) { s.LogicalGateway, s.U2OInterconnection = false, true })
+	n.Get(shop)
+	n.Change(shop, func() { shop.Spec.MTU = 1300 })
+	n.Ready(shop)
+	n.routerPorts()
+	n.localnets("localnet.lab net1 30")
+	n.Delete(shop)
+	n.Ready(lab)
+	n.routerPorts("10.30.0.1/24")
+}
