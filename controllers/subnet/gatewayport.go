@@ -16,11 +16,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -63,8 +65,8 @@ func (r *Reconciler) gatewayPort(ctx context.Context, in inputs, c checked) (*tr
 	return port, errors.Join(noAddress, noNode)
 }
 
-// gatewayNodes returns the nodes that can host the gateway port of a subnet, in order of precedence. The order differs between subnets, and a
-// node that comes or goes does not change it for the others. While no node is ready, the present nodes stay, and the error is ErrWaiting.
+// gatewayNodes returns the nodes that can host the gateway port of a subnet, in order of precedence: nodes that are down come last. Otherwise the order
+// differs between subnets, and a node that comes or goes does not change it for the others. While no node is ready, the present nodes stay, and the error is ErrWaiting.
 func (r *Reconciler) gatewayNodes(ctx context.Context, in inputs) ([]string, error) {
 	name := in.vlan.Spec.Provider
 	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
@@ -75,14 +77,29 @@ func (r *Reconciler) gatewayNodes(ctx context.Context, in inputs) ([]string, err
 		return r.chassisOf(in.subnet.Name), fmt.Errorf("%w: no node of ProviderNetwork %s is ready, so none can host the router's port: its status has the causes",
 			northbound.ErrWaiting, name)
 	}
+	states := make(map[string]gateway.State, len(provider.Status.ReadyNodes))
+	for _, name := range provider.Status.ReadyNodes {
+		node, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return nil, fmt.Errorf("get node %s: %w", name, err)
+		}
+		if states[name] = gateway.Down; node != nil {
+			states[name] = stateOf(node)
+		}
+	}
 	rank := func(node string) []byte {
 		sum := sha256.Sum256([]byte(in.subnet.Name + "\x00" + node))
 		return sum[:]
 	}
 	nodes := slices.Clone(provider.Status.ReadyNodes)
-	slices.SortFunc(nodes, func(a, b string) int { return bytes.Compare(rank(a), rank(b)) })
+	slices.SortFunc(nodes, func(a, b string) int {
+		return cmp.Or(cmp.Compare(states[a], states[b]), bytes.Compare(rank(a), rank(b)))
+	})
 	return nodes[:min(len(nodes), maxChassis)], nil
 }
+
+// stateOf returns the state of a node as host of gateway ports. Within seconds, BFD between the chassis replaces a node that fails.
+func stateOf(node *corev1.Node) gateway.State { return gateway.StateOf(node, gateway.NoLease) }
 
 // chassisOf returns the applied chassis of a subnet's gateway port, in order of precedence.
 func (r *Reconciler) chassisOf(subnet string) []string {
@@ -194,6 +211,21 @@ func (r *Reconciler) onProvider(ctx context.Context, o client.Object) []reconcil
 	var requests []reconcile.Request
 	for _, vlan := range o.(*kubeovnv1.ProviderNetwork).Status.Vlans {
 		requests = append(requests, r.onVlan(ctx, &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: vlan}})...)
+	}
+	return requests
+}
+
+// onHost enqueues the subnets of the ProviderNetworks for which a node is ready.
+func (r *Reconciler) onHost(ctx context.Context, node client.Object) []reconcile.Request {
+	var networks kubeovnv1.ProviderNetworkList
+	if err := r.Client.List(ctx, &networks, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	for i := range networks.Items {
+		if slices.Contains(networks.Items[i].Status.ReadyNodes, node.GetName()) {
+			requests = append(requests, r.onProvider(ctx, &networks.Items[i])...)
+		}
 	}
 	return requests
 }

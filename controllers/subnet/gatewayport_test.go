@@ -5,9 +5,11 @@ package subnet_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -78,6 +80,44 @@ func TestALogicalGatewayIsARouterPortOnReadyNodes(t *testing.T) {
 	n.routerPorts()
 	n.hosts()
 	n.localnets("localnet.lab net1 30")
+}
+
+func TestAGatewayPortLeavesNodesThatAreDown(t *testing.T) {
+	n := start(t)
+	n.vlan("v", 30)
+	up := func(node *corev1.Node, status corev1.ConditionStatus) {
+		t.Helper()
+		base := node.DeepCopy()
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+		n.Must(n.Client.Status().Patch(n.Context(), node, client.MergeFrom(base)))
+	}
+	nodes, names := map[string]*corev1.Node{}, []string{"h1", "h2", "h3", "h4"}
+	for _, name := range names {
+		nodes[name] = n.node(name)
+		up(nodes[name], corev1.ConditionTrue)
+	}
+	n.provider(names...)
+	s := underlay("lab", "10.30.0.0/24", "10.30.0.254", "v")
+	s.Spec.LogicalGateway = true
+	n.Create(s)
+	n.Ready(s)
+	before := n.column("Gateway_Chassis", "chassis_name")
+	for _, name := range before { // they leave their labels
+		up(nodes[name], corev1.ConditionUnknown)
+	}
+	spare := slices.DeleteFunc(names, func(name string) bool { return slices.Contains(before, name) })[0]
+	n.Eventually(func() string {
+		for _, row := range n.Database.Rows("Gateway_Chassis") {
+			if row["chassis_name"] == spare && fmt.Sprint(row["priority"]) == "3" {
+				return ""
+			}
+		}
+		return "node " + spare + " is up and does not host the port"
+	})
+	for _, name := range before {
+		up(nodes[name], corev1.ConditionTrue)
+	}
+	n.hosts(before...)
 }
 
 func TestASubnetOnTheRouterDoesNotOverlapWithAnother(t *testing.T) {
