@@ -59,13 +59,16 @@ func NewServer(log *slog.Logger, failed func(peer netip.Addr)) *Server {
 	return &Server{log: log, failed: failed, sessions: map[netip.Addr]*session{}}
 }
 
-// Set makes the sessions equal to wanted. Sessions with the same Config continue. The server listens while there are sessions.
+// Set makes the sessions equal to wanted. Sessions with the same Source continue. The server listens while there are sessions.
 func (s *Server) Set(ctx context.Context, wanted map[netip.Addr]Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for peer, old := range s.sessions {
-		if c, found := wanted[peer]; !found || c != old.config {
+		if c, found := wanted[peer]; found && c.Source == old.source {
+			old.update(c)
+		} else {
 			close(old.stop)
+			<-old.done // the router knows before the process ends
 			delete(s.sessions, peer)
 		}
 	}

@@ -34,17 +34,21 @@ const (
 type session struct {
 	log    *slog.Logger
 	peer   netip.Addr
-	config Config
+	source netip.Addr
 	local  uint32 // discriminator
 	failed func()
 
 	received chan packet.BFDHeader
-	stop     chan struct{}
-	conn     *net.UDPConn // nil while the peer cannot be reached
+	// changed has an entry after a change of the Config. done is closed when the session has ended.
+	changed, stop, done chan struct{}
+	conn                *net.UDPConn // nil while the peer cannot be reached
 
 	mu     sync.Mutex // of the fields below
-	state  packet.StateType
-	status Status
+	config Config
+	// transmit and receive are the intervals until the peer has acknowledged those of config (RFC 5880, section 6.8.3).
+	transmit, receive time.Duration
+	state             packet.StateType
+	status            Status
 	// remote is the peer's discriminator, remoteMinRx the shortest interval at which it receives packets.
 	remote      uint32
 	remoteMinRx time.Duration
@@ -56,14 +60,53 @@ type session struct {
 
 func newSession(log *slog.Logger, peer netip.Addr, c Config, failed func()) *session {
 	s := &session{
-		log: log, peer: peer, config: c, local: 1 + rand.Uint32N(1<<32-1), failed: failed, //nolint:gosec // no secret: packets with a TTL of 255 come from the link
-		received: make(chan packet.BFDHeader, queue), stop: make(chan struct{}), state: packet.StateDown, remoteMinRx: time.Microsecond,
+		log: log, peer: peer, source: c.Source, config: c, transmit: c.MinTransmit, receive: c.MinReceive, local: 1 + rand.Uint32N(1<<32-1), failed: failed, //nolint:gosec // no secret: packets with a TTL of 255 come from the link
+		received: make(chan packet.BFDHeader, queue), changed: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), state: packet.StateDown, remoteMinRx: time.Microsecond,
 	}
 	s.status.State, s.status.Remote = packet.StateDown, packet.StateDown
 	return s
 }
 
+// update applies a Config with the same Source. The session stays up: the peer acknowledges the new intervals.
+func (s *session) update(c Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c == s.config {
+		return
+	}
+	s.config, s.poll = c, s.state == packet.StateUp
+	s.transmit, s.receive = min(s.transmit, c.MinTransmit), max(s.receive, c.MinReceive)
+	s.settle()
+	select {
+	case s.changed <- struct{}{}:
+	default: // the session sends a packet soon
+	}
+}
+
+// settle applies the intervals of the Config if the peer knows them.
+func (s *session) settle() {
+	if !s.poll {
+		s.transmit, s.receive = s.config.MinTransmit, s.config.MinReceive
+	}
+}
+
+// end tells the peer that the session is switched off, which is no failure of the path (RFC 5880, section 6.8.16). Packets can be lost: it sends as many as
+// the peer waits for.
+func (s *session) end() {
+	s.mu.Lock()
+	s.set(packet.StateAdminDown)
+	packets := s.config.Multiplier
+	s.mu.Unlock()
+	for range packets {
+		s.send(false)
+	}
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+}
+
 func (s *session) run() {
+	defer close(s.done)
 	send, detect := time.NewTimer(0), time.NewTimer(slow)
 	defer send.Stop()
 	defer detect.Stop()
@@ -71,10 +114,10 @@ func (s *session) run() {
 	for {
 		select {
 		case <-s.stop:
-			if s.conn != nil {
-				_ = s.conn.Close()
-			}
+			s.end()
 			return
+		case <-s.changed:
+			send.Reset(0)
 		case h := <-s.received:
 			before := s.current()
 			if !s.process(h) {
@@ -112,8 +155,9 @@ func (s *session) process(h packet.BFDHeader) bool {
 	}
 	s.status.Received++
 	s.remote, s.remoteMinRx, s.status.Remote = h.MyDiscriminator, time.Duration(h.RequiredMinRxInterval)*time.Microsecond, h.State
-	s.detection = time.Duration(h.DetectTimeMultiplier) * max(s.config.MinReceive, time.Duration(h.DesiredMinTxInterval)*time.Microsecond)
 	s.poll = s.poll && !h.Final
+	s.settle()
+	s.detection = time.Duration(h.DetectTimeMultiplier) * max(s.receive, time.Duration(h.DesiredMinTxInterval)*time.Microsecond)
 	switch {
 	case h.State == packet.StateAdminDown: // no failure (RFC 5882, section 3.2)
 		s.set(packet.StateDown)
@@ -147,6 +191,7 @@ func (s *session) fail() {
 func (s *session) set(state packet.StateType) {
 	s.poll = state == packet.StateUp && (s.poll || s.state != state)
 	s.state, s.status.State = state, state
+	s.settle()
 }
 
 // desired is the interval of packets that the session advertises.
@@ -161,11 +206,14 @@ func (s *session) desired() time.Duration {
 func (s *session) interval() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	most := 1.0
+	most, transmit := 1.0, s.desired()
+	if s.state == packet.StateUp {
+		transmit = s.transmit
+	}
 	if s.config.Multiplier == 1 {
 		most = 0.9
 	}
-	return time.Duration(float64(max(s.desired(), s.remoteMinRx)) * (0.75 + (most-0.75)*rand.Float64())) //nolint:gosec // jitter
+	return time.Duration(float64(max(transmit, s.remoteMinRx)) * (0.75 + (most-0.75)*rand.Float64())) //nolint:gosec // jitter
 }
 
 // send sends a packet. final acknowledges a packet of the peer.
@@ -196,7 +244,7 @@ func (s *session) write(h packet.BFDHeader) error {
 		return fmt.Errorf("encode a packet: %w", err)
 	}
 	if s.conn == nil {
-		if s.conn, err = dial(s.config.Source, s.peer); err != nil {
+		if s.conn, err = dial(s.source, s.peer); err != nil {
 			return err
 		}
 	}

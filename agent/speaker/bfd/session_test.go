@@ -86,6 +86,75 @@ func TestIntervalsFollowTheRouter(t *testing.T) {
 	}
 }
 
+// A change of the Config keeps a session that is up. The old intervals apply until the router has acknowledged the new ones.
+func TestAChangedConfigKeepsTheSession(t *testing.T) {
+	peer := netip.MustParseAddr("192.0.2.2")
+	server := NewServer(slog.New(slog.DiscardHandler), func(netip.Addr) { t.Error("the session failed") })
+	s := newSession(server.log, peer, Config{MinTransmit: 100 * time.Millisecond, MinReceive: 100 * time.Millisecond, Multiplier: 3}, func() { t.Error("the session failed") })
+	s.local, server.sessions[peer] = local, s
+	server.sockets = []net.PacketConn{nil} // so that the server does not listen
+	header := packet.BFDHeader{State: packet.StateInit, MyDiscriminator: remote, YourDiscriminator: local, DetectTimeMultiplier: 3, DesiredMinTxInterval: 1000}
+	s.process(header)
+	header.State, header.Final = packet.StateUp, true
+	s.process(header)
+	for _, c := range []Config{{MinTransmit: time.Second, MinReceive: 50 * time.Millisecond, Multiplier: 5}, {MinTransmit: 50 * time.Millisecond, MinReceive: time.Second, Multiplier: 3}} {
+		if err := server.Set(t.Context(), map[netip.Addr]Config{peer: c}); err != nil {
+			t.Fatal(err)
+		}
+		if server.sessions[peer] != s || s.state != packet.StateUp || !s.poll || s.desired() != c.MinTransmit {
+			t.Fatalf("the session is %s, poll %t, and desires %s", s.state, s.poll, s.desired())
+		}
+		if d := s.interval(); d > 100*time.Millisecond {
+			t.Errorf("the interval is %s before the router knows the new one", d)
+		}
+		header.Final = false
+		s.process(header)
+		if s.detection < 300*time.Millisecond {
+			t.Errorf("the detection time is %s before the router knows the new one", s.detection)
+		}
+		header.Final = true
+		s.process(header)
+		if s.poll || s.transmit != c.MinTransmit || s.detection != 3*c.MinReceive {
+			t.Errorf("poll %t, interval %s, detection time %s after the acknowledgment", s.poll, s.transmit, s.detection)
+		}
+	}
+}
+
+// A router must not take a session that is switched off for a failure of the path.
+func TestASessionThatEndsSaysSo(t *testing.T) {
+	router, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = router.Close() })
+	conn, err := net.DialUDP("udp", nil, router.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := netip.MustParseAddr("192.0.2.2")
+	server := NewServer(slog.New(slog.DiscardHandler), func(netip.Addr) {})
+	s := newSession(server.log, peer, Config{MinTransmit: time.Minute, MinReceive: time.Minute, Multiplier: 3}, func() {})
+	s.conn, server.sessions[peer] = conn, s
+	go s.run()
+	if err := server.Set(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	// Set has sent all packets; the first ones can be of the session as it was.
+	last, buffer := packet.StateDown, make([]byte, 128)
+	_ = router.SetReadDeadline(time.Now().Add(10 * time.Second)) // the test fails then
+	for last != packet.StateAdminDown {
+		n, err := router.Read(buffer)
+		if err != nil {
+			t.Fatalf("the last packet had the state %s: %v", last, err)
+		}
+		var h packet.BFDHeader
+		if err := h.UnmarshalBinary(buffer[:n]); err != nil {
+			t.Fatal(err)
+		}
+		last = h.State
+	}
+}
+
 // TestPacketsOfOtherNetworksAreDiscarded passes packets that a router has forwarded, and others.
 func TestPacketsOfOtherNetworksAreDiscarded(t *testing.T) {
 	peer := netip.MustParseAddr("192.0.2.2")

@@ -4,6 +4,7 @@
 package bgp
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -13,9 +14,44 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
 )
+
+// TestFRRWithChangesOfBFD changes the intervals: the sessions continue.
+func TestFRRWithChangesOfBFD(t *testing.T) {
+	r := newPeerRouter(t, frrRange("bfd"))
+	s := newServer(t)
+	interval := 300 * time.Millisecond
+	on := func(p *v1alpha1.SpeakerPeer) {
+		p.BFD = &v1alpha1.SpeakerBFD{MinTransmit: &metav1.Duration{Duration: interval}, MinReceive: &metav1.Duration{Duration: interval}}
+	}
+	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
+	r.steady(s)
+	begins := r.endsAt(s)
+	for _, interval = range []time.Duration{800 * time.Millisecond, 200 * time.Millisecond} {
+		must(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
+		eventually.Wait{Base: 20 * time.Second}.Empty(t, func() string {
+			var bfd []struct {
+				Status         string
+				RemoteTransmit int `json:"remote-transmit-interval"`
+			}
+			must(t, json.Unmarshal([]byte(r.vtysh("show bfd peers json")), &bfd))
+			for _, b := range bfd {
+				if b.Status != "up" || b.RemoteTransmit != int(interval.Milliseconds()) {
+					return fmt.Sprintf("the router has %+v, want intervals of %s", bfd, interval)
+				}
+			}
+			return ""
+		})
+		if ends := r.endsAt(s); ends != begins {
+			t.Errorf("with intervals of %s sessions ended: %s, before %s", interval, ends, begins)
+		}
+	}
+}
 
 func TestFRRWithBFD(t *testing.T) {
 	for name, test := range map[string]struct {
