@@ -131,7 +131,7 @@ func requestOf(s *corev1.Service) (requested [2]netip.Addr, invalid problem) {
 // was assigned a moment ago.
 func (r *Reconciler) current(s *corev1.Service, p *pool, f ipfamily.Family) netip.Addr {
 	key := client.ObjectKeyFromObject(s)
-	for _, a := range assigned(s) {
+	for _, a := range p.assigned(s) {
 		if holder := r.holders.of(a); ipfamily.Of(a) == f && (holder == key || holder.Name == "") {
 			return a
 		}

@@ -13,6 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
 // conflict is an object to which an address belongs. The zero value is none.
@@ -59,8 +60,8 @@ func (r *Reconciler) conflict(ctx context.Context, a netip.Addr) (conflict, erro
 	if err != nil {
 		return conflict{}, err
 	}
-	if with := hosts[a]; with != "" {
-		return conflict{with, a}, nil
+	if hosts[a] == lookup.HostAPIServer {
+		return conflict{lookup.HostAPIServer, a}, nil
 	}
 	var nodes corev1.NodeList
 	if err := r.Client.List(ctx, &nodes, client.MatchingFields{indexNode: a.String()}, client.UnsafeDisableDeepCopy); err != nil {

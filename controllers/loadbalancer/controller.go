@@ -53,7 +53,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	})
 	for _, s := range services {
 		if r.concerns(s) {
-			r.holders.set(client.ObjectKeyFromObject(s), slices.DeleteFunc(assigned(s), func(a netip.Addr) bool { return r.holders.of(a).Name != "" }))
+			r.holders.set(client.ObjectKeyFromObject(s), slices.DeleteFunc(r.Pools.of(*s.Spec.LoadBalancerClass).assigned(s), func(a netip.Addr) bool { return r.holders.of(a).Name != "" }))
 		}
 	}
 	return nil
@@ -85,13 +85,16 @@ func marked(s *corev1.Service) bool {
 	return apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionAddressAssigned) != nil
 }
 
-// assigned returns the addresses in the status of a Service.
-func assigned(s *corev1.Service) []netip.Addr {
+// assigned returns the addresses in the status of a Service. Of those of an earlier controller of the class, it returns the ones that the pool, which may
+// be nil, could have assigned.
+func (p *pool) assigned(s *corev1.Service) []netip.Addr {
 	var texts []string
 	for i := range s.Status.LoadBalancer.Ingress {
 		texts = append(texts, s.Status.LoadBalancer.Ingress[i].IP)
 	}
-	return ipfamily.ValidAddrs(texts...)
+	return slices.DeleteFunc(ipfamily.ValidAddrs(texts...), func(a netip.Addr) bool {
+		return !marked(s) && (p == nil || !p.contains(a) || !p.spec.Permits(s.Namespace))
+	})
 }
 
 // Reconcile assigns the addresses of one Service, or records that its addresses are free.

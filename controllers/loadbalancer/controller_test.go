@@ -288,6 +288,40 @@ func TestAddressesOfOtherObjects(t *testing.T) {
 	w.has(asks, "192.0.2.7", loadbalancer.ReasonAssigned)
 }
 
+// A stolen node lists all addresses of a pool, and the first four of each family are not assigned.
+func TestANodeCannotExhaustAPool(t *testing.T) {
+	w := newWorld(t, "192.0.2.0/29", "2001:db8::/125")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stolen"}}
+	w.Create(node)
+	for i := range 8 {
+		for _, format := range []string{"192.0.2.%d", "2001:db8::%d"} {
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: fmt.Sprintf(format, i)})
+		}
+	}
+	w.Must(w.Client.Status().Update(w.Context(), node))
+	w.start()
+	s := balancer("web", dualStack)
+	w.Create(s)
+	w.has(s, "192.0.2.4,2001:db8::4", loadbalancer.ReasonAssigned)
+}
+
+// A Service of an earlier controller of the class has an address outside the pool. Another one has an address of the pool, which stays.
+func TestAddressesOfAnotherController(t *testing.T) {
+	w := newWorld(t, "192.0.2.0/29")
+	outside, inside, elsewhere := balancer("outside"), balancer("inside"), balancer("elsewhere")
+	elsewhere.Namespace = "other"
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
+	for s, a := range map[*corev1.Service]string{outside: "198.51.100.1", inside: "192.0.2.5", elsewhere: "192.0.2.6"} {
+		w.Create(s)
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: a}}
+		w.Must(w.Client.Status().Update(w.Context(), s))
+	}
+	w.start()
+	w.has(inside, "192.0.2.5", loadbalancer.ReasonAssigned)
+	w.has(outside, "192.0.2.0", loadbalancer.ReasonAssigned)
+	w.has(elsewhere, "", loadbalancer.ReasonNamespaceNotAllowed)
+}
+
 // A Service keeps its address when the pool or other objects change, and reports it.
 func TestKeptAddresses(t *testing.T) {
 	w := newWorld(t, "192.0.2.0/28")

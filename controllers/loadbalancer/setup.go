@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -30,7 +31,7 @@ import (
 const (
 	indexClass = "loadbalancer.class" // Services with a class, or with the condition of this controller
 	hasClass   = "true"
-	indexNode  = "loadbalancer.node" // nodes by the addresses in their status
+	indexNode  = "loadbalancer.node" // nodes by their addresses
 )
 
 // SetupWithManager registers the reconciler. Its sources are the Service, the pools, and the objects with which addresses can conflict: other
@@ -49,7 +50,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	err = mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexNode, func(o client.Object) []string {
 		var texts []string
-		for _, a := range k8s.StatusIPs(o.(*corev1.Node)) {
+		for _, a := range nodeIPs(o.(*corev1.Node)) {
 			texts = append(texts, a.String())
 		}
 		return texts
@@ -77,7 +78,20 @@ func viewService(s *corev1.Service) string { return ipfamily.Join(svc.RequestedA
 
 func viewSubnet(s *kubeovnv1.Subnet) [2]string { return [2]string{s.Spec.CIDRBlock, s.Spec.Vpc} }
 
-func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.StatusIPs(n)) }
+// maxNodeIPs is how many addresses of a family in a node's status are not assigned.
+const maxNodeIPs = 4
+
+// nodeIPs returns the addresses of a node that are not assigned. A stolen node can list addresses of a pool in its status: the first few of each family
+// count, so that it cannot exhaust the pool.
+func nodeIPs(n *corev1.Node) []netip.Addr {
+	var counts [2]int
+	return slices.DeleteFunc(k8s.StatusIPs(n), func(a netip.Addr) bool {
+		counts[ipfamily.Of(a)]++
+		return counts[ipfamily.Of(a)] > maxNodeIPs
+	})
+}
+
+func viewNode(n *corev1.Node) string { return ipfamily.Join(nodeIPs(n)) }
 
 // all enqueues all Services with a class.
 func all(context.Context, client.Object) []reconcile.Request {
@@ -94,7 +108,7 @@ func (r *Reconciler) besideService(_ context.Context, o client.Object) []reconci
 }
 
 func (r *Reconciler) atNode(_ context.Context, o client.Object) []reconcile.Request {
-	return r.at(k8s.StatusIPs(o.(*corev1.Node)))
+	return r.at(nodeIPs(o.(*corev1.Node)))
 }
 
 func (r *Reconciler) atAPIServer(_ context.Context, o client.Object) []reconcile.Request {
