@@ -85,8 +85,8 @@ func marked(s *corev1.Service) bool {
 	return apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionAddressAssigned) != nil
 }
 
-// assigned returns the addresses in the status of a Service. Of those of an earlier controller of the class, it returns the ones that the pool, which may
-// be nil, could have assigned.
+// assigned returns the addresses in the status of a Service. If an earlier controller of the class wrote them, it returns only addresses that
+// the pool, which may be nil, could have assigned.
 func (p *pool) assigned(s *corev1.Service) []netip.Addr {
 	var texts []string
 	for i := range s.Status.LoadBalancer.Ingress {

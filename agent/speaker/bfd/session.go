@@ -45,7 +45,7 @@ type session struct {
 
 	mu     sync.Mutex // of the fields below
 	config Config
-	// transmit and receive are the intervals until the peer has acknowledged those of config (RFC 5880, section 6.8.3).
+	// transmit and receive are the intervals in use: config's, when the peer has acknowledged them (RFC 5880, section 6.8.3).
 	transmit, receive time.Duration
 	state             packet.StateType
 	status            Status
@@ -90,7 +90,7 @@ func (s *session) settle() {
 	}
 }
 
-// end tells the peer that the session is switched off, which is no failure of the path (RFC 5880, section 6.8.16). Packets can be lost: it sends as many as
+// end reports to the peer that the session is switched off, which is no failure of the path (RFC 5880, section 6.8.16). Packets can be lost: it sends as many as
 // the peer waits for.
 func (s *session) end() {
 	s.mu.Lock()

@@ -32,7 +32,7 @@ type service struct {
 	// class is the loadBalancerClass, and balanced are the addresses that a pool assigned.
 	class    string
 	balanced []netip.Addr
-	// internal are the ClusterIPs, external the addresses that no pool assigned. Those with a local policy are served by nodes with endpoints only.
+	// internal are the ClusterIPs, external the addresses that no pool assigned. Addresses with a local policy are served by nodes with endpoints only.
 	internal, external           []netip.Addr
 	internalLocal, externalLocal bool
 }
