@@ -119,12 +119,16 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 	if !slices.Equal(Prefixes(left.Addresses), []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")}) || len(left.Routes) > 0 {
 		t.Errorf("the interface keeps %+v, not only the virtual address", left)
 	}
+	try(t, netlink.SetPromiscOn(link)) // as an ovs-vswitchd that was killed leaves it
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- (&Guard{Directory: d, Log: testr.New(t)}).Run(ctx) }()
 	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
 		if diff := same(before, must(Read(link))); diff != "" {
 			return errors.New(diff)
+		}
+		if promiscuous(must(Link("eth1"))) {
+			return errors.New("the interface is promiscuous")
 		}
 		if j, err := d.Read("br-net1"); err != nil || !j.Done || j.Failures != 1 {
 			return errors.Join(errors.New("the journal is not complete"), err)

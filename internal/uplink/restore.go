@@ -180,6 +180,14 @@ func giveBack(before State, link, bridge netlink.Link, step Step) (refused, err 
 			return nil, fmt.Errorf("set the MTU of %s: %w", link.Attrs().Name, err)
 		}
 	}
+	if promiscuous(link) && !before.Promiscuous {
+		if err := step.Before("end the promiscuous mode of " + link.Attrs().Name); err != nil {
+			return nil, err
+		}
+		if err := netlink.SetPromiscOff(link); err != nil {
+			return nil, fmt.Errorf("end the promiscuous mode of %s: %w", link.Attrs().Name, err)
+		}
+	}
 	return giveRoutes(before, link, step) // the kernel removed routes whose source was the bridge's address for a moment
 }
 

@@ -199,6 +199,8 @@ type State struct {
 	Routes     []Route     `json:"routes,omitempty"`
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	MTU        int         `json:"mtu,omitempty"`
+	// Promiscuous is the flag that programs set (IFF_PROMISC). ovs-vswitchd sets it in the userspace datapath, and leaves it when it is killed.
+	Promiscuous bool `json:"promiscuous,omitempty"`
 	// Settings are the values of sysctls, by their paths below /proc/sys/net, in which IF is the interface.
 	Settings map[string]string `json:"settings,omitempty"`
 }
@@ -245,9 +247,11 @@ func Read(link netlink.Link) (State, error) {
 	return s, err
 }
 
+func promiscuous(link netlink.Link) bool { return link.Attrs().RawFlags&unix.IFF_PROMISC != 0 }
+
 // configuration returns the state without neighbours.
 func configuration(link netlink.Link) (State, error) {
-	s := State{MTU: link.Attrs().MTU}
+	s := State{MTU: link.Attrs().MTU, Promiscuous: promiscuous(link)}
 	mode, err := readSetting(addrGenMode, link.Attrs().Name)
 	if err != nil {
 		return s, err
