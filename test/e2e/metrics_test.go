@@ -54,6 +54,9 @@ var metricsTargets = []metricsTarget{
 
 var _ = Describe("metrics", func() {
 	It("are exported by each component", func(ctx SpecContext) {
+		// An agent that has just started exports the latency of its requests to Open vSwitch after the first one.
+		_, stop := startPods(ctx, metav1.NamespaceDefault)
+		DeferCleanup(func() { Expect(stop().failures).To(BeEmpty()) })
 		for _, target := range metricsTargets {
 			By(target.app)
 			Eventually(func(g Gomega) {
