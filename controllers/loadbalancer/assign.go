@@ -43,7 +43,7 @@ const (
 	ReasonPoolInvalid = "PoolInvalid"
 )
 
-// result is the addresses of a Service and what is wrong with them.
+// result has the addresses of a Service and their problem.
 type result struct {
 	addresses []netip.Addr
 	problems  []problem
@@ -205,7 +205,7 @@ func (c choice) refusal() problem {
 	return problem{}
 }
 
-// kept returns what is wrong with an address that a Service keeps.
+// kept returns the problem of an address that a Service keeps.
 func (r *Reconciler) kept(ctx context.Context, c choice, refusal problem) (problem, error) {
 	const until = ": the Service keeps the address until it is deleted or changes its type"
 	if refusal.reason != "" {

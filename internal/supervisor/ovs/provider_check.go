@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/uplink"
 )
 
-// attemptOf identifies what is tried: a request, and the interface that it names. Addresses and routes of the interface do not belong to it, because programs
+// attemptOf identifies an attempt: a request, and the interface that it names. Addresses and routes of the interface do not belong to it, because programs
 // change them at any time.
 func attemptOf(q providerbridge.Request, link netlink.Link) string {
 	return strings.Join([]string{q.Attempt, q.Interface, string(q.Managed), strconv.Itoa(link.Attrs().Index)}, " ")
