@@ -68,6 +68,18 @@ func (f families) value(t *testing.T, family string, labels ...string) float64 {
 	return found[0]
 }
 
+// registered runs `kiln ovs` with databases until the test ends, and waits for its chassis. Its OVNCluster is the newest of the channel.
+func registered(t *testing.T, c central) (o Options, newest chan *v1alpha1.OVNCluster) {
+	t.Helper()
+	o, newest = nodeOptions(t, c), make(chan *v1alpha1.OVNCluster, 1)
+	newest <- c.cluster
+	o.Clusters = newest
+	background(t, func(ctx context.Context) error { return Run(ctx, o) })
+	healthy(t, o.HealthAddress)
+	supervisortest.Eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
+	return o, newest
+}
+
 // TestMetrics reads the metrics of running databases, ovn-northd and a node.
 func TestMetrics(t *testing.T) {
 	if !nodetest.Again(t) {
@@ -75,13 +87,7 @@ func TestMetrics(t *testing.T) {
 	}
 	wire(t)
 	c := startCentral(t)
-	o := nodeOptions(t, c)
-	newest := make(chan *v1alpha1.OVNCluster, 1)
-	newest <- c.cluster
-	o.Clusters = newest
-	background(t, func(ctx context.Context) error { return Run(ctx, o) })
-	healthy(t, o.HealthAddress)
-	supervisortest.Eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
+	o, newest := registered(t, c)
 	northbound := filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock")
 	command(t, "usr/bin/ovn-nbctl", "--db=unix:"+northbound, "--wait=sb", "ls-add", "red", "--", "lsp-add", "red", "p1", "--", "lsp-add", "red", "p2")
 	for _, pod := range []string{"pod-a", "pod-b"} {

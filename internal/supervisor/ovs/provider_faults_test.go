@@ -153,7 +153,7 @@ func TestAMoveBeginsAgainAfterAPowerCut(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	if testDatapath() == v1alpha1.DatapathKernel {
+	if testDatapath() == v1alpha1.DatapathKernel { // a test cannot restart the kernel
 		t.Skip("the kernel's datapath stays until a real reboot")
 	}
 	p := newProvided(t)

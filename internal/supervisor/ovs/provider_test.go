@@ -387,7 +387,7 @@ func TestAnInterfaceReturnsWhenTheProcessEnds(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	if p.options.Datapath == v1alpha1.DatapathKernel {
+	if p.options.Datapath == v1alpha1.DatapathKernel { // the fault of this test does not exist there
 		t.Skip("the kernel's datapath forwards without ovs-vswitchd")
 	}
 	cmd, ended, stop := p.start(t)

@@ -32,13 +32,7 @@ func TestSeriesDoNotGrowWithPods(t *testing.T) {
 	}
 	wire(t)
 	c := startCentral(t)
-	o := nodeOptions(t, c)
-	newest := make(chan *v1alpha1.OVNCluster, 1)
-	newest <- c.cluster
-	o.Clusters = newest
-	background(t, func(ctx context.Context) error { return Run(ctx, o) })
-	healthy(t, o.HealthAddress)
-	supervisortest.Eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
+	o, newest := registered(t, c)
 	ports, interfaces := scrapetest.Size(100, 10_000), scrapetest.Size(20, 250)
 	addPorts(t, c, ports)
 	addInterfaces(t, o, interfaces)
