@@ -67,7 +67,7 @@ func (r *Reconciler) chooseDirectory(ctx context.Context, p *pass) error {
 // finishMove removes the previous directory from the record when every member has restarted in the new one.
 func (r *Reconciler) finishMove(_ context.Context, p *pass) error {
 	recorded, want := &p.cluster.Status.DataDirectories, p.config.Spec.Central.DataDirectory
-	moved := !p.upgrade.Back && p.upgrade.Stage != v1alpha1.StageNodes && p.upgrade.Stage != v1alpha1.StageDatabases
+	moved := !p.upgrade.Back && p.observed.Done(v1alpha1.StageDatabases)
 	if next := nextDirectories(*recorded, want, moved); !slices.Equal(next, *recorded) {
 		*recorded = next
 		return &halt{reason: reasonMoving, message: "the files of the databases are in " + want}

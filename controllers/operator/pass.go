@@ -45,9 +45,10 @@ type pass struct {
 	live map[string]client.Object
 	// archive lists the backups on the claim, if there is one.
 	archive archive
-	// upgrade allows replacements of pods. It is valid once planned is set.
-	upgrade rollout.Plan
-	planned bool
+	// observed are the pods, and upgrade allows replacements of them. Both are valid once planned is set.
+	observed rollout.Upgrade
+	upgrade  rollout.Plan
+	planned  bool
 	// unfit nodes get no database member. nodeTroubles need a person.
 	unfit        []string
 	nodeTroubles []nodeTrouble

@@ -32,7 +32,7 @@ func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 	if err != nil {
 		return err
 	}
-	p.upgrade, p.planned = u.Plan(), true
+	p.observed, p.upgrade, p.planned = u, u.Plan(), true
 	p.keepMoved(r.Image)
 	return nil
 }

@@ -48,7 +48,7 @@ func (r *Reconciler) offerTunnels(ctx context.Context, p *pass) error {
 
 // nextTunnels returns the encapsulations that nodes are to offer next, while they offer one or two. A change has two steps, so that any two
 // nodes have one in common: all nodes offer both, then all nodes offer the wanted one. nodesDone is set when every node that answers
-// offers the given ones. Nodes have offered the first of two all the time, so that a change can be undone at once.
+// offers the given ones and serves. Nodes have offered the first of two all the time, so that a change can be undone at once.
 func nextTunnels(offered []v1alpha1.TunnelType, want v1alpha1.TunnelType, nodesDone bool) []v1alpha1.TunnelType {
 	switch {
 	case !slices.Contains(offered, want):
@@ -62,7 +62,7 @@ func nextTunnels(offered []v1alpha1.TunnelType, want v1alpha1.TunnelType, nodesD
 // changeTunnels records the next step of a change of tunnelType, and ends the pass so that the record is written before the step.
 func (r *Reconciler) changeTunnels(ctx context.Context, p *pass) error {
 	offered, want := p.cluster.Status.TunnelTypes, p.cluster.Spec.Network.TunnelType
-	nodesDone := p.upgrade.Stage != v1alpha1.StageNodes && !p.upgrade.Back
+	nodesDone := !p.upgrade.Back && p.observed.Done(v1alpha1.StageNodes)
 	next := nextTunnels(offered, want, nodesDone)
 	if slices.Equal(next, offered) {
 		return nil

@@ -126,6 +126,14 @@ func (u Upgrade) Plan() Plan {
 	return Plan{} // all remaining pods are on nodes that do not answer
 }
 
+// Done reports whether the pods of a stage have the current template and serve. A pod that is missing is not outdated, but not done either.
+func (u Upgrade) Done(stage v1alpha1.UpgradeStage) bool {
+	if stage == v1alpha1.StageNodes {
+		return u.nodesDone(false)
+	}
+	return !slices.ContainsFunc(u.Sets[stage], func(s Set) bool { return !s.done(false) })
+}
+
 // outdated reports whether any pod or Deployment does not have the current template.
 func (u Upgrade) outdated() bool {
 	for _, sets := range u.Sets {

@@ -297,3 +297,22 @@ func TestTheNextMemberOfADatabase(t *testing.T) {
 		t.Errorf("of a single member the index is %d", got)
 	}
 }
+
+// TestAMissingPodIsNotDone: the next step of a change of tunnels or of the data directory must not begin between the deletion of the last
+// outdated pod and the start of its replacement.
+func TestAMissingPodIsNotDone(t *testing.T) {
+	done := func(u Upgrade) [2]bool { return [2]bool{u.Done(v1alpha1.StageNodes), u.Done(v1alpha1.StageDatabases)} }
+	u := everything(newPod)
+	if got := done(u); got != [2]bool{true, true} {
+		t.Errorf("with all pods: got %v", got)
+	}
+	u.Nodes[2].CNI = Pod{}
+	if got := done(u); got != [2]bool{false, true} || u.Plan().Stage != "" {
+		t.Errorf("without the last agent: got %v in stage %q", got, u.Plan().Stage)
+	}
+	u = everything(newPod)
+	u.set(render.SouthboundName, func(s *Set) { s.Pods = s.Pods[:2] })
+	if got := done(u); got != [2]bool{true, false} {
+		t.Errorf("without the last member: got %v", got)
+	}
+}
