@@ -8,6 +8,7 @@ package k8s
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -93,12 +94,26 @@ func FieldsSupported(ignored []string) metav1.Condition {
 	}
 }
 
-// Unless returns err, or nil if err is answered: an error that is handled otherwise and needs no retry.
+// Unless returns err, or nil if err is answered: an error that is handled otherwise and needs no retry. Joined errors are answered if each of
+// them is.
 func Unless(err, answered error) error {
-	if errors.Is(err, answered) {
+	if isAnswered(err, answered) {
 		return nil
 	}
 	return err
+}
+
+func isAnswered(err, answered error) bool {
+	var joined interface {
+		error
+		Unwrap() []error
+	}
+	if !errors.As(err, &joined) {
+		return errors.Is(err, answered)
+	}
+	parts := joined.Unwrap()
+	// fmt.Errorf("%w: %w", answered, cause) names the cause of the answered error.
+	return slices.Contains(parts, answered) || !slices.ContainsFunc(parts, func(part error) bool { return !isAnswered(part, answered) })
 }
 
 // SameMessage reports whether a condition has the same status, reason and message in both lists, so that another event would add

@@ -52,3 +52,24 @@ func TestConditionsAreOfAGeneration(t *testing.T) {
 		t.Error("a new generation alone is news")
 	}
 }
+
+func TestUnless(t *testing.T) {
+	waiting, broken := errors.New("waiting"), errors.New("broken")
+	for _, tt := range []struct {
+		name     string
+		err      error
+		answered bool
+	}{
+		{"none", nil, true},
+		{"answered", fmt.Errorf("apply: %w", waiting), true},
+		{"another", fmt.Errorf("apply: %w", broken), false},
+		{"answered, with its cause", fmt.Errorf("apply: %w", fmt.Errorf("%w: %w", waiting, broken)), true},
+		{"two answered ones", errors.Join(waiting, fmt.Errorf("apply: %w", waiting)), true},
+		{"one of two", errors.Join(fmt.Errorf("a: %w", waiting), broken), false},
+		{"one of two, wrapped", fmt.Errorf("apply: %w", errors.Join(broken, fmt.Errorf("a: %w", waiting))), false},
+	} {
+		if got := k8s.Unless(tt.err, waiting); got != nil && !errors.Is(got, tt.err) || (got == nil) != tt.answered {
+			t.Errorf("%s: got %v, want answered: %v", tt.name, got, tt.answered)
+		}
+	}
+}
