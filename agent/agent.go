@@ -139,6 +139,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	probed := &probes.Controller{
 		Client: mgr.GetClient(), Bridge: bridge, Services: cidrs, Recorder: mgr.GetEventRecorder(probes.Recorder), APIServer: hostOf(mgr.GetConfig()),
 	}
+	checkSwitch := func(ctx context.Context) error { return ovs.CheckSwitch(ctx, filepath.Dir(o.OVSSocket)) }
 	node := &host.Reconciler{
 		Client:          mgr.GetClient(),
 		Node:            o.Node,
@@ -149,6 +150,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		TunnelTypes:     o.TunnelTypes,
 		TunnelInterface: o.TunnelInterface,
 		MTUChanged:      mtuChanged,
+		Switch:          checkSwitch,
 		NetworksChanged: probed.Wake,
 		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Priority: o.CNIConfPriority, Socket: o.CNISocket},
 	}
@@ -187,7 +189,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		if err := node.Ready(ctx); err != nil {
 			return err
 		}
-		return ovs.CheckSwitch(ctx, filepath.Dir(o.OVSSocket))
+		return checkSwitch(ctx)
 	}}
 	if err := errors.Join(node.SetupWithManager(mgr), probed.SetupWithManager(mgr), providers.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 
 	"github.com/kiln-net/kiln/agent/ovs"
@@ -60,9 +62,25 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 				}
 			})
 			go r.listen(ctx, func() { q.Add(request) })
+			go r.watchSwitch(ctx, func() { q.Add(request) })
 			return nil
 		})).
 		Complete(r)
+}
+
+// watchSwitch asks ovs-vswitchd at intervals, because there is no event when it stops, and calls changed when its answer changes.
+func (r *Reconciler) watchSwitch(ctx context.Context, changed func()) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		bounded, cancel := context.WithTimeout(ctx, gateway.RenewEvery)
+		defer cancel()
+		var silent *Waiting
+		if err := r.Switch(bounded); err != nil {
+			silent = new(Waiting("ovs-vswitchd to answer: " + err.Error()))
+		}
+		if before := r.silent.Swap(silent); ctx.Err() == nil && (before == nil) != (silent == nil) {
+			changed()
+		}
+	}, gateway.RenewEvery)
 }
 
 // carriesChanged passes VPCs whose traffic this node starts or stops carrying.

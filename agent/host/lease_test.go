@@ -63,7 +63,11 @@ func TestGatewayRenewsItsLease(t *testing.T) {
 
 	must(t, n.VSwitchd.Signal(syscall.SIGSTOP)) // its rows in the database stay
 	expires(n)
+	if n.Health("/readyz") == 200 {
+		t.Error("the agent is ready while ovs-vswitchd does not answer")
+	}
 	must(t, n.VSwitchd.Signal(syscall.SIGCONT))
+	n.WaitReady()
 	renews()
 	n.VSwitchd.Kill() // its PID file and socket stay
 	expires(n)

@@ -59,6 +59,8 @@ type Reconciler struct {
 	TunnelInterface string
 	// MTUChanged receives an element after the MTU of pods has changed. It has a buffer of one.
 	MTUChanged chan<- struct{}
+	// Switch returns an error if ovs-vswitchd does not answer. Its rows in the database stay unchanged when it stops.
+	Switch func(context.Context) error
 	// NetworksChanged, if set, is called when a network may have been connected to the node, or disconnected (IsConnected). It does not
 	// block.
 	NetworksChanged func()
@@ -68,10 +70,11 @@ type Reconciler struct {
 	tunnel  atomic.Pointer[tunnel] // nil while unknown
 	podMTU  atomic.Int64           // the last one reported to MTUChanged; 0 at first
 	status  status
-	gateway atomic.Pointer[bool] // the node may carry traffic that leaves a subnet or a VPC; nil while unknown
-	links   links                // the interfaces on which the node's part as a gateway depends
-	served  Masquerade           // the last state written to nftables
-	at      time.Time            // the time of that write
+	silent  atomic.Pointer[Waiting] // why ovs-vswitchd does not answer; nil while it answers
+	gateway atomic.Pointer[bool]    // the node may carry traffic that leaves a subnet or a VPC; nil while unknown
+	links   links                   // the interfaces on which the node's part as a gateway depends
+	served  Masquerade              // the last state written to nftables
+	at      time.Time               // the time of that write
 
 	conntrackFailure string // the last error of raiseConntrack
 }
@@ -83,6 +86,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, fmt.Errorf("read node %s: %w", r.Node, err)
 	}
 	problem, partial := r.connect(ctx, node)
+	if silent := r.silent.Load(); problem == nil && silent != nil {
+		problem = *silent
+	}
 	changed, down := r.status.set(problem, time.Now())
 	if changed {
 		log.FromContext(ctx).Info("the node's network has changed", "state", describe(problem))
