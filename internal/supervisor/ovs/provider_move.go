@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -144,6 +145,9 @@ func (p *providers) begin(
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
 			"addresses and routes, or use an interface without them", q.Interface, j.Before.Carries())
 	}
+	if refused := namedByRules(ctx, q, j); refused.State != "" {
+		return refused
+	}
 	if err := p.makeBridge(ctx, db, provider, link, j.Before); err != nil {
 		return failure(err)
 	}
@@ -175,6 +179,22 @@ func (p *providers) begin(
 	p.moves.completed.Add(1)
 	p.options.Log.Info("an interface moved to the bridge of a provider network", "bridge", j.Bridge, "interface", j.Uplink, "answered", uplink.Names(j.Targets))
 	return p.keep(ctx, db, provider, q)
+}
+
+// namedByRules refuses an interface with addresses that routing rules or a firewall name: they would not apply to the bridge.
+func namedByRules(ctx context.Context, q providerbridge.Request, j uplink.Journal) providerbridge.Result {
+	if j.Before.Carries() == "" {
+		return providerbridge.Result{}
+	}
+	places, err := uplink.Naming(ctx, q.Interface, j.Bridge)
+	switch {
+	case err != nil:
+		return failure(err)
+	case len(places) > 0:
+		return failed(providerbridge.ReasonUnsuitable, "rules name interface %s and not %s, which takes over its addresses: %s. Add the same rules for %s first, "+
+			"so that they still apply after the move", q.Interface, j.Bridge, strings.Join(places, ", "), j.Bridge)
+	}
+	return providerbridge.Result{}
 }
 
 // undo puts everything back after a move that failed.

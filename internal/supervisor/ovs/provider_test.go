@@ -473,6 +473,19 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			before: func() { try(t, netlink.RouteAdd(advertised())) },
 			undo:   func() { try(t, netlink.RouteDel(advertised())) },
 		},
+		{
+			name: "a firewall that names it", request: movable("6"), reason: providerbridge.ReasonUnsuitable, message: "table inet firewall of nftables. Add the same rules for br-net1",
+			before: func() {
+				nodetest.NFT(t, "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; }; "+
+					"add rule inet firewall input iifname { eth1, eth2 } tcp dport 25 drop")
+			},
+			undo: func() { nodetest.NFT(t, "delete table inet firewall") },
+		},
+		{
+			name: "a routing rule that names it", request: movable("7"), reason: providerbridge.ReasonUnsuitable, message: "ip rule. Add the same rules for br-net1",
+			before: func() { try(t, netlink.RuleAdd(ruleFor("eth1"))) },
+			undo:   func() { try(t, netlink.RuleDel(ruleFor("eth1"))) },
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.before != nil {
@@ -495,6 +508,17 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		})
 	}
 	supervisortest.Eventually(t, "eth1 is as before", p.restored)
+}
+
+// movable is the request for a move in a new attempt.
+func movable(attempt string) providerbridge.Request {
+	return providerbridge.Request{Interface: "eth1", Attempt: attempt, NodeInterface: providerbridge.ManagedMove, Turn: true}
+}
+
+func ruleFor(name string) *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.IifName, rule.Table, rule.Priority, rule.Family = name, 100, 900, netlink.FAMILY_V6
+	return rule
 }
 
 func advertised() *netlink.Route {
