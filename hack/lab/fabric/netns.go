@@ -63,6 +63,9 @@ func ensureNetns(name string) error {
 	if err := removeNetns(name); err != nil { // removes the plain file that remains after a reboot where /run is on a disk
 		return err
 	}
+	if err := shareNetnses(); err != nil {
+		return err
+	}
 	return onThread(func() error {
 		ns, err := netns.NewNamed(netnsPrefix + name)
 		if err != nil {
@@ -76,6 +79,25 @@ func ensureNetns(name string) error {
 		}
 		return nil
 	})
+}
+
+// shareNetnses makes the directory of namespaces a shared mount, as ip-netns(8) and other programs do. When they do it after a namespace exists, it has two
+// mounts, and cannot be removed.
+func shareNetnses() error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil { //nolint:gosec // as ip-netns(8) makes it
+		return fmt.Errorf("make the directory of network namespaces: %w", err)
+	}
+	share := func() error { return unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "") }
+	err := share()
+	if errors.Is(err, unix.EINVAL) { // it is no mount yet
+		if err = unix.Mount(netnsDir, netnsDir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = share()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("share the directory of network namespaces: %w", err)
+	}
+	return nil
 }
 
 func removeNetns(name string) error {
