@@ -5,10 +5,14 @@ package underlay
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -84,6 +88,9 @@ func (n *Neighbours) Check(ctx context.Context, network v1.PodNetwork) error {
 	if err != nil {
 		return err
 	}
+	if err := n.checkVLAN(ctx, ready.Interface, network); err != nil {
+		return err
+	}
 	look := Look{Interface: ready.Interface, Tag: network.VLAN}
 	if network.Machine == "" {
 		look.MAC, look.Addresses = network.MAC, network.Addresses
@@ -105,6 +112,43 @@ func (n *Neighbours) Check(ctx context.Context, network v1.PodNetwork) error {
 			"the MAC addresses of pods, or set disableGatewayCheck", ipfamily.Join(silent), network.LogicalSwitch, ready.Interface, network.VLAN)
 	}
 	return nil
+}
+
+// checkVLAN returns an error if the node has an interface of the pod's VLAN on the interface of the bridge. In the kernel's datapath, it gets the packets of
+// this VLAN, and the bridge does not.
+func (n *Neighbours) checkVLAN(ctx context.Context, link string, network v1.PodNetwork) error {
+	if network.VLAN == 0 {
+		return nil
+	}
+	if userspace, err := n.Bridge.Userspace(ctx); err != nil || userspace {
+		return err
+	}
+	list, err := os.ReadFile(vlanConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the node has no VLAN interfaces
+	}
+	if err != nil {
+		return fmt.Errorf("list VLAN interfaces: %w", err)
+	}
+	if taker := vlanInterface(string(list), link, network.VLAN); taker != "" {
+		return fmt.Errorf("VLANTaken: interface %s of the node takes the packets of VLAN %d: delete it, or change the interface of ProviderNetwork %s for this node, or the id of the Vlan",
+			taker, network.VLAN, network.ProviderNetwork)
+	}
+	return nil
+}
+
+// vlanConfig lists the VLAN interfaces of the node.
+const vlanConfig = "/proc/net/vlan/config"
+
+// vlanInterface returns the name of the VLAN interface with an id on an interface, of a list in the format of vlanConfig; empty if there is none.
+func vlanInterface(list, on string, id int) string {
+	for line := range strings.Lines(list) {
+		fields := strings.Fields(strings.ReplaceAll(line, "|", " "))
+		if len(fields) == 3 && fields[1] == strconv.Itoa(id) && fields[2] == on {
+			return fields[0]
+		}
+	}
+	return ""
 }
 
 // gatewaysOf returns the physical gateways of a pod that must answer, one for each family of its addresses. They are the subnet's: users cannot

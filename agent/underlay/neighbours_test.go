@@ -129,3 +129,17 @@ func TestPodsThatStartTogetherShareProbesOfTheirGateway(t *testing.T) {
 		t.Errorf("%d probes for the gateway", forGateway)
 	}
 }
+
+func TestTheVLANInterfaceOfAnInterface(t *testing.T) {
+	const list = `VLAN Dev name	 | VLAN ID
+Name-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD
+eth1.30        | 30  | eth1
+storage        | 31  | eth1
+eth2.40        | 40  | eth2
+`
+	for id, want := range map[int]string{30: "eth1.30", 31: "storage", 40: "", 3: ""} {
+		if got := vlanInterface(list, "eth1", id); got != want {
+			t.Errorf("VLAN %d: got %q, want %q", id, got, want)
+		}
+	}
+}

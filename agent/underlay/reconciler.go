@@ -139,7 +139,8 @@ func (r *Reconciler) wanted(ctx context.Context, node *corev1.Node, networks []v
 		request := providerbridge.Request{
 			Interface: pn.Spec.InterfaceOf(node.Name), Managed: providerbridge.Managed(pn.Spec.ManagedInterface),
 			NodeInterface: providerbridge.Managed(pn.Spec.NodeInterface), Turn: pn.HasTurn(node.Name),
-			Attempt: string(pn.UID) + "/" + strconv.FormatInt(pn.Generation, 10),
+			CreateVLAN: pn.Spec.AutoCreateVlanSubinterfaces,
+			Attempt:    string(pn.UID) + "/" + strconv.FormatInt(pn.Generation, 10),
 		}
 		if old, found := have[pn.Name]; found && old.Attempt == request.Attempt {
 			request.Peers = old.Peers

@@ -65,13 +65,14 @@ type ProviderNetworkSpec struct {
 	// exchangeLinkName gives the bridge the name of the interface, and the interface the name of the bridge. This version ignores it.
 	// +optional
 	ExchangeLinkName bool `json:"exchangeLinkName,omitempty"`
-	// autoCreateVlanSubinterfaces creates missing VLAN interfaces such as `eth0.10` on nodes. This version ignores it.
+	// autoCreateVlanSubinterfaces makes a node create its interface for this network if it is missing and its name is that of a VLAN interface,
+	// such as `eth0.10`: VLAN 10 on eth0. The node deletes it when the network is removed.
 	// +optional
 	AutoCreateVlanSubinterfaces bool `json:"autoCreateVlanSubinterfaces,omitempty"`
-	// preserveVlanInterfaces keeps the VLAN interfaces that the node has on the interface. This version ignores it.
+	// preserveVlanInterfaces has no effect: the VLAN interfaces that a node has on the interface always stay, with their addresses.
 	// +optional
 	PreserveVlanInterfaces bool `json:"preserveVlanInterfaces,omitempty"`
-	// vlanInterfaces are the names of the VLAN interfaces to keep or to create. This version ignores them.
+	// vlanInterfaces has no effect: all VLAN interfaces on the interface stay.
 	// +optional
 	VlanInterfaces []string `json:"vlanInterfaces,omitempty"`
 }

@@ -54,6 +54,8 @@ type Request struct {
 	Managed   Managed `json:"managed,omitempty"`
 	// NodeInterface says whether an interface with addresses is moved.
 	NodeInterface Managed `json:"nodeInterface,omitempty"`
+	// CreateVLAN creates the interface if it is missing and its name is that of a VLAN interface, such as eth0.10.
+	CreateVLAN bool `json:"createVLAN,omitempty"`
 	// Turn permits the move of an interface with addresses now. Without it, a bridge that has taken over addresses stays.
 	Turn bool `json:"turn,omitempty"`
 	// Attempt identifies the version of the specification (UID and generation). A move that was undone is repeated at once after Attempt, Interface or

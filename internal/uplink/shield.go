@@ -6,7 +6,11 @@ package uplink
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/vishvananda/netlink"
 	"sigs.k8s.io/knftables"
 )
 
@@ -17,10 +21,33 @@ type Shield string
 // ShieldOf returns the table for the uplink of a provider network's bridge.
 func ShieldOf(bridge string) Shield { return Shield("kiln-uplink-" + bridge) }
 
+// Shielded is what a shield is for.
+type Shielded struct {
+	// Index is that of the interface.
+	Index int
+	// VLANs lists the VLANs that the node has interfaces for, in the syntax of nft; empty for none.
+	VLANs string
+}
+
+// ShieldedFor returns what the shield of an interface has to be for.
+func ShieldedFor(link netlink.Link) (Shielded, error) {
+	onTop, err := VLANs(link)
+	if err != nil {
+		return Shielded{}, err
+	}
+	ids := make([]string, 0, len(onTop))
+	for _, v := range onTop {
+		ids = append(ids, strconv.Itoa(v.VlanId))
+	}
+	slices.Sort(ids)
+	return Shielded{Index: link.Attrs().Index, VLANs: strings.Join(ids, ", ")}, nil
+}
+
 // Raise drops packets that arrive at the uplink before they reach the kernel's own stack. In the userspace datapath
 // ovs-vswitchd reads the uplink through a packet socket; without the shield the kernel would also answer the packets to the bridge's
-// addresses, so that each gets two answers. Packet sockets receive packets before the ingress hook.
-func (s Shield) Raise(ctx context.Context, uplink string) error {
+// addresses, so that each gets two answers. Packet sockets receive packets before the ingress hook. Packets of
+// the node's own VLANs pass.
+func (s Shield) Raise(ctx context.Context, uplink string, of Shielded) error {
 	nft, err := knftables.New(knftables.NetDevFamily, string(s))
 	if err != nil {
 		return fmt.Errorf("shield interface %s from the kernel's stack: %w", uplink, err)
@@ -36,6 +63,9 @@ func (s Shield) Raise(ctx context.Context, uplink string) error {
 		Device:   &uplink,
 		Priority: new(knftables.BaseChainPriority("0")),
 	})
+	if of.VLANs != "" {
+		tx.Add(&knftables.Rule{Chain: "ingress", Rule: "vlan id { " + of.VLANs + " } accept"})
+	}
 	tx.Add(&knftables.Rule{Chain: "ingress", Rule: "drop"})
 	if err := nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("shield interface %s from the kernel's stack: %w", uplink, err)

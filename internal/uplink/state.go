@@ -203,6 +203,8 @@ type State struct {
 	Promiscuous bool `json:"promiscuous,omitempty"`
 	// Settings are the values of sysctls, by their paths below /proc/sys/net, in which IF is the interface.
 	Settings map[string]string `json:"settings,omitempty"`
+	// OnTop are VLAN interfaces on the interface that have addresses. They stay where they are, and the node can need them.
+	OnTop []string `json:"onTop,omitempty"`
 }
 
 // Carries names what a node can need of an interface: an address, or a route if it has none, such as that of a node whose address is on lo. It is empty
@@ -215,6 +217,14 @@ func (s State) Carries() string {
 		return "the route " + s.Routes[0].String()
 	}
 	return ""
+}
+
+// Needed names what a node loses if a move fails: what the interface carries, or a VLAN interface on it. It is empty if there is nothing.
+func (s State) Needed() string {
+	if carries := s.Carries(); carries != "" || len(s.OnTop) == 0 {
+		return carries
+	}
+	return "the VLAN interface " + s.OnTop[0]
 }
 
 // Limited names an address or a route that ends unless a DHCP client or router advertisements renew it; empty if there is none. They would renew it on the
@@ -241,6 +251,9 @@ func Read(link netlink.Link) (State, error) {
 		return s, err
 	}
 	if s.Neighbours, err = neighbours(link); err != nil {
+		return s, err
+	}
+	if s.OnTop, err = numbered(link); err != nil {
 		return s, err
 	}
 	s.Settings, err = readSettings(link.Attrs().Name)

@@ -29,6 +29,8 @@ type Target struct {
 	Address netip.Addr `json:"address"`
 	Port    uint16     `json:"port,omitempty"`
 	Gateway bool       `json:"gateway,omitempty"`
+	// Interface is the VLAN interface that it is a neighbour on; empty for the interface itself, or its bridge after the move.
+	Interface string `json:"interface,omitempty"`
 }
 
 // String names the target for users.
@@ -84,6 +86,26 @@ func Candidates(s State, nodes []netip.Addr, apiServer netip.AddrPort) []Target 
 	return list
 }
 
+// OnTop returns the hosts that should answer on the VLAN interfaces of a state.
+func OnTop(s State, nodes []netip.Addr) ([]Target, error) {
+	var list []Target
+	for _, name := range s.OnTop {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("look for interface %s: %w", name, err)
+		}
+		state, err := Read(link)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range Candidates(state, nodes, netip.AddrPort{}) {
+			t.Interface = name
+			list = append(list, t)
+		}
+	}
+	return list, nil
+}
+
 // onLink reports whether an address is another host's in a network of the interface.
 func (s State) onLink(address netip.Addr) bool {
 	on := false
@@ -117,6 +139,13 @@ func Answering(ctx context.Context, link netlink.Link, targets []Target) []Targe
 }
 
 func (t Target) answers(ctx context.Context, link netlink.Link) bool {
+	if t.Interface != "" {
+		own, err := netlink.LinkByName(t.Interface)
+		if err != nil {
+			return false
+		}
+		link = own
+	}
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {

@@ -71,10 +71,5 @@ func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 
 // IgnoredProviderNetworkFields returns the set fields that this version accepts and ignores.
 func IgnoredProviderNetworkFields(spec *kubeovnv1.ProviderNetworkSpec) []string {
-	return used([]field{
-		{"exchangeLinkName", spec.ExchangeLinkName},
-		{"autoCreateVlanSubinterfaces", spec.AutoCreateVlanSubinterfaces},
-		{"preserveVlanInterfaces", spec.PreserveVlanInterfaces},
-		{"vlanInterfaces", len(spec.VlanInterfaces) > 0},
-	})
+	return used([]field{{"exchangeLinkName", spec.ExchangeLinkName}})
 }

@@ -47,8 +47,8 @@ type providers struct {
 	directory uplink.Directory
 	managers  uplink.Managers
 	changes   chan struct{}
-	// raised has the index of the interface that each bridge's shield is for.
-	raised map[string]int
+	// raised is what each bridge's shield is for.
+	raised map[string]uplink.Shielded
 	// refused has the attempts that were refused, so that the targets are not probed at each event.
 	refused map[string]refusal
 	// again is the time until the next reconciliation; 0 for none. moves counts moves for metrics.
@@ -72,7 +72,7 @@ func newProviders(o Options) *providers {
 		managers = uplink.DefaultManagers
 	}
 	return &providers{
-		options: o, directory: directory, managers: managers, changes: make(chan struct{}, 1), raised: map[string]int{}, refused: map[string]refusal{},
+		options: o, directory: directory, managers: managers, changes: make(chan struct{}, 1), raised: map[string]uplink.Shielded{}, refused: map[string]refusal{},
 	}
 }
 

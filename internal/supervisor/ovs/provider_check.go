@@ -59,13 +59,13 @@ func (p *providers) suitable(q providerbridge.Request) (netlink.Link, providerbr
 	case attributes.Flags&net.FlagLoopback != 0 || len(attributes.HardwareAddr) != 6:
 		return nil, failed(providerbridge.ReasonUnsuitable, "interface %s is not an Ethernet interface", q.Interface)
 	case attributes.MasterIndex != 0:
-		return nil, failed(providerbridge.ReasonUnsuitable, "interface %s is a port of another bridge or bond: choose that one", q.Interface)
+		return nil, failed(providerbridge.ReasonUnsuitable, "interface %s is a port of %s: choose that one", q.Interface, nameOf(links, attributes.MasterIndex))
 	case link.Type() == "openvswitch" || link.Type() == "bridge" || link.Type() == "tuntap":
 		return nil, failed(providerbridge.ReasonUnsuitable, "interface %s is a bridge or an interface of a program (%s)", q.Interface, link.Type())
 	}
 	for _, l := range links {
-		if l.Type() == "vlan" && l.Attrs().ParentIndex == attributes.Index {
-			return nil, failed(providerbridge.ReasonUnsuitable, "interface %s has the VLAN interface %s, which would lose its packets", q.Interface, l.Attrs().Name)
+		if l.Attrs().ParentIndex == attributes.Index && slices.Contains(takers, l.Type()) {
+			return nil, failed(providerbridge.ReasonUnsuitable, "interface %s has the interface %s (%s), which needs its packets", q.Interface, l.Attrs().Name, l.Type())
 		}
 	}
 	if attributes.Flags&net.FlagUp == 0 {
@@ -79,6 +79,17 @@ func (p *providers) suitable(q providerbridge.Request) (netlink.Link, providerbr
 	}
 	return link, providerbridge.Result{}
 }
+
+func nameOf(links []netlink.Link, index int) string {
+	at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index })
+	if at < 0 {
+		return "another interface"
+	}
+	return links[at].Attrs().Name
+}
+
+// takers are the types of interfaces that take the packets of the interface below them, as a bridge does.
+var takers = []string{"macvlan", "macvtap", "ipvlan", "ipvtap", "macsec"}
 
 // maxNamed bounds a message about interfaces.
 const maxNamed = 10

@@ -36,6 +36,9 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 		}
 		j = nil
 	}
+	if err := createVLAN(bridge, q); err != nil {
+		return failure(err)
+	}
 	if p.sharesTunnels(q) {
 		return p.share(ctx, db, provider, q)
 	}
@@ -57,6 +60,9 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 			return failure(err)
 		}
 	}
+	if err := deleteCreated(bridge, q.Interface); err != nil { // of a former specification
+		return failure(err)
+	}
 	link, refused := p.suitable(q)
 	if refused.State != "" {
 		return refused
@@ -71,7 +77,7 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 	if j != nil && j.Attempt == next.Attempt {
 		next.Failures, next.Undone, next.Cause = j.Failures, j.Undone, j.Cause
 	}
-	if left := pause(&next); left > 0 && state.Carries() != "" { // otherwise nothing can be lost
+	if left := pause(&next); left > 0 && state.Needed() != "" { // otherwise nothing can be lost
 		p.wake(left)
 		return undone(&next)
 	}
@@ -95,7 +101,7 @@ func unwanted(j *uplink.Journal, q providerbridge.Request) string {
 		return ""
 	case j.Uplink != q.Interface:
 		return "the provider network has another interface"
-	case j.Phase == uplink.PhaseMoved && j.Before.Carries() != "" && q.NodeInterface != providerbridge.ManagedMove:
+	case j.Phase == uplink.PhaseMoved && j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove:
 		return "nodeInterface of the provider network is not " + string(providerbridge.ManagedMove)
 	}
 	return ""
@@ -141,9 +147,9 @@ func (p *providers) begin(
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s from DHCP or router advertisements: addresses with a limited lifetime cannot move in this version. "+
 			"Use static addresses and routes, with accept_ra 0, or another interface", q.Interface, limited)
 	}
-	if j.Before.Carries() != "" && q.NodeInterface != providerbridge.ManagedMove {
+	if j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove {
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
-			"addresses and routes, or use an interface without them", q.Interface, j.Before.Carries())
+			"addresses and routes, or use an interface without them", q.Interface, j.Before.Needed())
 	}
 	if refused := namedByRules(ctx, q, j); refused.State != "" {
 		return refused
@@ -151,7 +157,7 @@ func (p *providers) begin(
 	if err := p.makeBridge(ctx, db, provider, link, j.Before); err != nil {
 		return failure(err)
 	}
-	if j.Before.Carries() != "" {
+	if j.Before.Needed() != "" {
 		if refused := p.prepareTrial(ctx, q, link, &j); refused.State != "" {
 			return refused
 		}
@@ -231,6 +237,11 @@ func (p *providers) makeBridge(ctx context.Context, db *client.Client, provider 
 // prepareTrial completes the journal of a move of an interface with addresses, or returns why it must not begin.
 func (p *providers) prepareTrial(ctx context.Context, q providerbridge.Request, link netlink.Link, j *uplink.Journal) providerbridge.Result {
 	candidates := uplink.Candidates(j.Before, q.Peers, p.apiServer())
+	onTop, err := uplink.OnTop(j.Before, q.Peers)
+	if err != nil {
+		return failure(err)
+	}
+	candidates = append(candidates, onTop...)
 	limited, cancel := context.WithTimeout(ctx, answerTime)
 	j.Targets = uplink.Answering(limited, link, candidates)
 	cancel()
@@ -243,7 +254,7 @@ func (p *providers) prepareTrial(ctx context.Context, q providerbridge.Request, 
 			q.Interface, uplink.Names(slices.DeleteFunc(candidates, func(t uplink.Target) bool { return !near(t) })))
 	case !q.Turn:
 		return failed(providerbridge.ReasonAwaitingTurn, "interface %s has %s, and waits until it may move: interfaces with addresses or routes move node by node. "+
-			"status.turn of a ProviderNetwork names the node that moves", q.Interface, j.Before.Carries())
+			"status.turn of a ProviderNetwork names the node that moves", q.Interface, j.Before.Needed())
 	}
 	return providerbridge.Result{}
 }
@@ -327,16 +338,20 @@ func (p *providers) spec(provider string, link netlink.Link) bridgeSpec {
 
 // shield keeps the node's own stack from answering what the bridge answers, in the userspace datapath.
 func (p *providers) shield(ctx context.Context, bridge string, link netlink.Link) error {
-	if p.kernel() || p.raised[bridge] == link.Attrs().Index {
+	if p.kernel() {
 		return nil
 	}
-	err := p.directory.While(ctx, bridge, "raise the shield of "+bridge, func() error {
-		return uplink.ShieldOf(bridge).Raise(ctx, link.Attrs().Name)
+	of, err := uplink.ShieldedFor(link)
+	if err != nil || p.raised[bridge] == of {
+		return err
+	}
+	err = p.directory.While(ctx, bridge, "raise the shield of "+bridge, func() error {
+		return uplink.ShieldOf(bridge).Raise(ctx, link.Attrs().Name, of)
 	})
 	if err != nil {
 		return err
 	}
-	p.raised[bridge] = link.Attrs().Index
+	p.raised[bridge] = of
 	return nil
 }
 

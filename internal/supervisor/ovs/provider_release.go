@@ -47,7 +47,7 @@ func (p *providers) release(ctx context.Context, db *client.Client, provider, ca
 	if err := p.directory.Step.Before("delete bridge " + bridge); err != nil {
 		return err
 	}
-	if err := errors.Join(stopSharing(ctx, db, provider), deleteBridge(ctx, db, bridge)); err != nil {
+	if err := errors.Join(stopSharing(ctx, db, provider), deleteBridge(ctx, db, bridge), deleteCreated(bridge, "")); err != nil {
 		return err
 	}
 	return p.directory.Remove(bridge)

@@ -26,8 +26,8 @@ const shieldTable uplink.Shield = "kiln-uplink"
 type tunnelBridge struct {
 	options Options
 	log     logr.Logger
-	// shielded is the index of the interface that has the shield.
-	shielded int
+	// shielded is what the shield is for.
+	shielded uplink.Shielded
 	// moved is what br-phy has taken over.
 	moved memory
 }
@@ -97,13 +97,14 @@ func observe(link, bridge netlink.Link) (uplink.Observed, error) {
 }
 
 func (u *tunnelBridge) shield(ctx context.Context, link netlink.Link) error {
-	if u.shielded == link.Attrs().Index {
-		return nil
-	}
-	if err := shieldTable.Raise(ctx, link.Attrs().Name); err != nil {
+	of, err := uplink.ShieldedFor(link)
+	if err != nil || u.shielded == of {
 		return err
 	}
-	u.shielded = link.Attrs().Index
+	if err := shieldTable.Raise(ctx, link.Attrs().Name, of); err != nil {
+		return err
+	}
+	u.shielded = of
 	return nil
 }
 
@@ -120,7 +121,7 @@ func (u *tunnelBridge) giveBack(ctx context.Context, m memory, bridge netlink.Li
 	if err := shieldTable.Drop(ctx); err != nil {
 		return err
 	}
-	u.shielded = 0
+	u.shielded = uplink.Shielded{}
 	addresses := uplink.Plain(m.Addresses)
 	if bridge != nil {
 		if err := uplink.RemoveAddresses(bridge, addresses, nil); err != nil {

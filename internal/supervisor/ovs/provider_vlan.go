@@ -1,0 +1,76 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/uplink"
+)
+
+// maxVLAN is the highest VLAN of IEEE 802.1Q.
+const maxVLAN = 4094
+
+// vlanOf splits the name of a VLAN interface, such as eth0.10.
+func vlanOf(name string) (parent string, id int, is bool) {
+	at := strings.LastIndexByte(name, '.')
+	if at <= 0 {
+		return "", 0, false
+	}
+	id, err := strconv.Atoi(name[at+1:])
+	return name[:at], id, err == nil && id >= 1 && id <= maxVLAN
+}
+
+// createdFor is the alias (ip-link(8)) of the VLAN interfaces that are created for a bridge. Only they are deleted.
+func createdFor(bridge string) string { return "created for " + bridge + " by Kiln" }
+
+// createVLAN creates the interface of a request if it is missing and Request.CreateVLAN is set. It is idempotent.
+func createVLAN(bridge string, q providerbridge.Request) error {
+	parentName, id, is := vlanOf(q.Interface)
+	if !q.CreateVLAN || !is {
+		return nil
+	}
+	link, err := uplink.Link(q.Interface)
+	if err != nil || link != nil {
+		return err
+	}
+	parent, err := uplink.Link(parentName)
+	if err != nil || parent == nil { // the missing interface is reported
+		return err
+	}
+	made := &netlink.Vlan{LinkAttrs: netlink.NewLinkAttrs(), VlanId: id}
+	made.Name, made.ParentIndex = q.Interface, parent.Attrs().Index
+	if err := netlink.LinkAdd(made); err != nil {
+		return fmt.Errorf("create VLAN interface %s: %w", q.Interface, err)
+	}
+	if err := netlink.LinkSetAlias(made, createdFor(bridge)); err != nil {
+		return fmt.Errorf("mark VLAN interface %s: %w", q.Interface, err)
+	}
+	if err := netlink.LinkSetUp(made); err != nil {
+		return fmt.Errorf("set %s up: %w", q.Interface, err)
+	}
+	return nil
+}
+
+// deleteCreated deletes the VLAN interfaces that were created for a bridge, except one.
+func deleteCreated(bridge, except string) error {
+	links, err := uplink.Whole(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, l := range links {
+		if _, is := l.(*netlink.Vlan); !is || l.Attrs().Alias != createdFor(bridge) || l.Attrs().Name == except {
+			continue
+		}
+		if err := netlink.LinkDel(l); err != nil {
+			return fmt.Errorf("delete VLAN interface %s: %w", l.Attrs().Name, err)
+		}
+	}
+	return nil
+}
