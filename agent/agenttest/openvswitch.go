@@ -122,7 +122,7 @@ func (n *Node) Touch(name string) {
 	n.VSCtl("set", "Interface", name, "external_ids:touched=yes")
 }
 
-// VSCtl runs ovs-vsctl(8) with arguments, as another program or an administrator does beside the agent. The test ends if the program fails.
+// VSCtl runs ovs-vsctl(8) with arguments, as another program or an administrator does while the agent runs. The test ends if the program fails.
 func (n *Node) VSCtl(args ...string) {
 	n.Helper()
 	line := append(supervisortest.Program(n.TB, "usr/bin/ovs-vsctl"), "--db=unix:"+n.Options.OVSSocket, "--timeout=60")

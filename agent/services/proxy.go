@@ -62,7 +62,7 @@ type Proxy struct {
 	wake   chan struct{}
 	writer *writer
 	// pending has the fronts that Services had before failed passes, and those that an earlier process left in the table, until a pass has
-	// ended the connections and sessions to the ones that no Service has any more.
+	// ended the connections and sessions to the ones that no longer belong to a Service.
 	pending pending
 	budget  budget.Budget
 	health  health

@@ -185,7 +185,7 @@ func (w *writer) update(ctx context.Context, d difference, fronts pending) error
 	return nil
 }
 
-// release records the fronts that no Service has any more. Tenants can release fronts without a pause, so the number of records is bounded; of
+// release records the fronts that no longer belong to a Service. Tenants can release fronts without a pause, so the number of records is bounded; of
 // fronts beyond the bound, connections stay if the process crashes at this moment.
 func (w *writer) release(tx *knftables.Transaction, fronts pending) {
 	now := time.Now()

@@ -65,7 +65,7 @@ type ProviderNetworkSpec struct {
 	// exchangeLinkName gives the bridge the name of the interface, and the interface the name of the bridge. This version ignores it.
 	// +optional
 	ExchangeLinkName bool `json:"exchangeLinkName,omitempty"`
-	// autoCreateVlanSubinterfaces makes a node create its interface for this network if it is missing and its name is that of a VLAN interface,
+	// autoCreateVlanSubinterfaces makes a node create its interface for this network if it is missing and has the name of a VLAN interface,
 	// such as `eth0.10`: VLAN 10 on eth0. The node deletes it when the network is removed.
 	// +optional
 	AutoCreateVlanSubinterfaces bool `json:"autoCreateVlanSubinterfaces,omitempty"`

@@ -43,7 +43,7 @@ func (r *Reconciler) watch(kinds ...schema.GroupVersionKind) error {
 	return nil
 }
 
-// unwatch stops the watches of optional kinds that are not defined or not used any more.
+// unwatch stops the watches of optional kinds that are no longer defined or used.
 func (r *Reconciler) unwatch(ctx context.Context, kinds ...schema.GroupVersionKind) error {
 	for _, kind := range kinds {
 		if !r.watched[kind] {

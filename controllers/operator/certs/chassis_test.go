@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// TestRefusedRequests changes a valid request. An approval by somebody else does not make a difference.
+// TestRefusedRequests changes a valid request. An approval by another user changes nothing.
 func TestRefusedRequests(t *testing.T) {
 	valid := certificatesv1.CertificateSigningRequestSpec{
 		SignerName: render.ChassisSigner, Username: "system:serviceaccount:kube-system:" + render.OpenVSwitchAccount,
