@@ -111,6 +111,7 @@ var alertFaults = [][]alertFault{
 				})
 			},
 		},
+		{name: "a pool has one address, and two Services request one", begin: exhaustPool, fires: []string{"KilnLoadBalancerPoolExhausted"}},
 		{
 			name: "a Subnet overlaps another one", fires: []string{"KilnObjectsNotReady"},
 			begin: func(ctx context.Context) func(context.Context) {
@@ -118,6 +119,30 @@ var alertFaults = [][]alertFault{
 			},
 		},
 	},
+}
+
+// exhaustPool makes two Services of a class whose pool has one address.
+func exhaustPool(ctx context.Context) func(context.Context) {
+	GinkgoHelper()
+	const class = "example.com/one-address"
+	withdraw := changeOVNCluster(ctx, `{"services":{"loadBalancerPools":[{"class":"`+class+`","addresses":["203.0.113.1"],"namespaces":["`+alertsNamespace+`"]}]}}`,
+		`{"services":{"loadBalancerPools":null}}`)
+	var services []client.Object
+	for _, name := range []string{"served", "waiting"} {
+		services = append(services, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: alertsNamespace, Name: name},
+			Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: new(class), IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+				Ports: []corev1.ServicePort{{Port: 80}},
+			},
+		})
+	}
+	remove := during(ctx, services...)
+	return func(ctx context.Context) {
+		GinkgoHelper()
+		remove(ctx)
+		withdraw(ctx)
+	}
 }
 
 // changeOVNCluster applies a merge patch of the spec, and returns a function that applies another one.
