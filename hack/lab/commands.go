@@ -27,7 +27,7 @@ import (
 )
 
 func (l *lab) prepare() *cobra.Command {
-	race, image := false, false
+	race, image, kernel := false, false, false
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Build programs, root file systems and images into the cache, where they are missing or out of date",
@@ -40,10 +40,17 @@ func (l *lab) prepare() *cobra.Command {
 			if image {
 				return l.installPackages(cmd.Context(), prepare.ForImage)
 			}
-			_, err := l.fill(cmd.Context(), extra...)
-			return err
+			if _, err := l.fill(cmd.Context(), extra...); err != nil || !kernel {
+				return err
+			}
+			o, err := l.preparation()
+			if err != nil {
+				return err
+			}
+			return prepare.Kernel(cmd.Context(), o)
 		},
 	}
+	cmd.Flags().BoolVar(&kernel, "kernel", kernel, "build the kernel of `up --kernel uml` as well, also while a lab is up")
 	cmd.Flags().BoolVar(&race, "race", race, "install the packages that the race detector needs as well")
 	cmd.Flags().BoolVar(&image, "image", image, "install the packages that `make test-image` needs, and do nothing else")
 	return cmd
