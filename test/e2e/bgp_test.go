@@ -39,6 +39,11 @@ var (
 	bgpLocal  = []netip.Addr{netip.MustParseAddr("203.0.113.20"), netip.MustParseAddr("2001:db8:cafe::20")}
 )
 
+// bgpPool is a pool whose addresses are announced without an annotation.
+var bgpPool = v1alpha1.LoadBalancerPool{
+	Class: "example.com/bgp", Addresses: []string{"203.0.113.40", "2001:db8:cafe::40"}, Namespaces: []string{bgpNamespace}, Announcement: v1alpha1.AnnounceAlways,
+}
+
 // bgpLab holds the routers, and one pod of each worker.
 type bgpLab struct {
 	frr  *frr
@@ -127,6 +132,33 @@ var _ = Describe("kube-ovn-speaker", Label("bgp", disruptive, mayRestart), Order
 		setReady(ctx, b.pods[1], true)
 	}, SpecTimeout(5*time.Minute))
 
+	It("announces addresses of a pool while a Service has them", func(ctx SpecContext) {
+		s := bgpServiceOf("pool", corev1.ServiceExternalTrafficPolicyCluster)
+		s.Annotations, s.Spec.Type, s.Spec.LoadBalancerClass = nil, corev1.ServiceTypeLoadBalancer, new(bgpPool.Class)
+		createService(ctx, s)
+		for _, text := range bgpPool.Addresses {
+			a := netip.MustParseAddr(text)
+			b.frr.reaches(ctx, host(a), 0, 1)
+			servedBy(ctx, fromOutside, netip.AddrPortFrom(a, 80), b.pods[0].Name, b.pods[1].Name)
+		}
+		Expect(suite.Cluster.CoreV1().Services(bgpNamespace).Delete(ctx, s.Name, metav1.DeleteOptions{})).To(Succeed())
+		for _, text := range bgpPool.Addresses {
+			b.frr.reaches(ctx, host(netip.MustParseAddr(text)))
+		}
+	}, SpecTimeout(3*time.Minute))
+
+	It("withdraws everything from a node whose ovs-vswitchd does not answer", func(ctx SpecContext) {
+		continued := stopProcess(ctx, suite.Workers[0], "pidof ovs-vswitchd")
+		Eventually(b.frr.hops).WithArguments(bgpCIDRs[0]).WithContext(ctx).WithTimeout(time.Minute).Should(Equal(hopsOf(bgpCIDRs[0], 1)))
+		for _, p := range slices.Concat(bgpCIDRs[1:], []netip.Prefix{host(bgpSpread[0]), host(bgpLocal[1])}) {
+			b.frr.reaches(ctx, p, 1)
+		}
+		continued(ctx)
+		for _, p := range bgpCIDRs {
+			b.frr.reaches(ctx, p, 0, 1)
+		}
+	}, SpecTimeout(4*time.Minute))
+
 	It("has sessions with a remote router, one passive with a password, whose changes end no other session", func(ctx SpecContext) {
 		drops := b.frr.established(ctx)
 		applySpeaker(ctx, slices.Concat(neighbours(), remotes())...)
@@ -192,6 +224,7 @@ func applySpeaker(ctx context.Context, peers ...v1alpha1.SpeakerPeer) {
 	spec := asInstalled()
 	spec.Speaker = &v1alpha1.Speaker{ASN: clusterASN, Namespaces: []string{bgpNamespace}, Peers: peers}
 	spec.Speaker.Resources = spec.Agent.Resources
+	spec.Services.LoadBalancerPools = []v1alpha1.LoadBalancerPool{bgpPool}
 	applyAndSettle(ctx, spec)
 }
 
@@ -288,7 +321,16 @@ func announcePod(ctx context.Context, pod *corev1.Pod, value string) {
 // bgpService creates an announced Service of the pods with external addresses.
 func bgpService(ctx context.Context, name string, external []netip.Addr, policy corev1.ServiceExternalTrafficPolicy) {
 	GinkgoHelper()
-	s := &corev1.Service{
+	s := bgpServiceOf(name, policy)
+	for _, a := range external {
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, a.String())
+	}
+	createService(ctx, s)
+}
+
+// bgpServiceOf returns an announced Service of the pods.
+func bgpServiceOf(name string, policy corev1.ServiceExternalTrafficPolicy) *corev1.Service {
+	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: bgpNamespace, Name: name, Annotations: map[string]string{kubeovnv1.AnnotationBGP.Key(): string(kubeovnv1.AnnounceCluster)}},
 		Spec: corev1.ServiceSpec{
 			IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack), Selector: map[string]string{"app": "web"}, ExternalTrafficPolicy: policy,
@@ -298,10 +340,6 @@ func bgpService(ctx context.Context, name string, external []netip.Addr, policy 
 			},
 		},
 	}
-	for _, a := range external {
-		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, a.String())
-	}
-	createService(ctx, s)
 }
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
