@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -129,6 +130,10 @@ var _ = Describe("VLANs of a physical network", Label("underlay"), Ordered, Cont
 		Expect(lease).To(ContainSubstring("routers " + first.Router()[0].Addr().String()))
 	}, SpecTimeout(2*time.Minute))
 
+	It("connect as many pods of a node as its kubelet runs", Label(physical), func(ctx SpecContext) {
+		expectMany(ctx, first, suite.Workers[0])
+	}, SpecTimeout(15*time.Minute))
+
 	It("leave the interface as it was", func(ctx SpecContext) {
 		out, err := suite.Cluster.Exec(ctx, there, "cat", "/sys/class/net/eth0/mtu")
 		Expect(err).NotTo(HaveOccurred())
@@ -220,6 +225,50 @@ func connectVLANs(ctx context.Context, provider *kubeovnv1.ProviderNetwork, vlan
 	for _, v := range vlans {
 		Eventually(inForce).WithContext(ctx).WithArguments(v.Name).WithTimeout(30 * time.Second).Should(BeTrue())
 	}
+}
+
+// manyPods are close to the limit of the lab's kubelets, 250 with the pods of the system.
+const manyPods = 236
+
+// expectMany runs many pods of a VLAN on a node, and expects that a host of the VLAN reaches each of them.
+func expectMany(ctx context.Context, v topology.VLAN, node string) {
+	GinkgoHelper()
+	const namespace = "many"
+	subnet := &kubeovnv1.Subnet{}
+	Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v.Name}, subnet)).To(Succeed())
+	base := subnet.DeepCopy()
+	subnet.Spec.ExcludeIPs = nil
+	for i := range v.Prefixes {
+		subnet.Spec.ExcludeIPs = append(subnet.Spec.ExcludeIPs, fmt.Sprintf("%s..%s", v.At(1)[i].Addr(), v.Outside()[i].Addr()))
+	}
+	subnet.Spec.Namespaces = append(subnet.Spec.Namespaces, namespace)
+	Expect(suite.Objects.Patch(ctx, subnet, client.MergeFrom(base))).To(Succeed())
+	makeNamespace(ctx, namespace)
+	DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, namespace) }, NodeTimeout(8*time.Minute))
+	Eventually(inForce).WithContext(ctx).WithArguments(v.Name).WithTimeout(30 * time.Second).Should(BeTrue())
+	begun := time.Now()
+	for i := range manyPods {
+		pod := cluster.Server(namespace, fmt.Sprintf("many-%d", i), node)
+		pod.Spec.Containers[0].Args, pod.Spec.Containers[0].ReadinessProbe = []string{"pause"}, nil
+		_, err := suite.Cluster.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+	}
+	addresses := map[string]bool{}
+	for i := range manyPods {
+		pod, err := suite.Cluster.WaitPod(ctx, namespace, fmt.Sprintf("many-%d", i), cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		for _, a := range cluster.PodAddrs(pod) {
+			addresses[a.String()] = true
+		}
+	}
+	Expect(addresses).To(HaveLen(2 * manyPods))
+	ready := time.Since(begun)
+	// A few at a time, as hosts of a network do.
+	script := "for a in $0; do echo $a; done | xargs -P 16 -n 1 sh -c 'ping -n -q -c 3 -i 0.2 -W 2 $0 >/dev/null || echo $0'"
+	begun = time.Now()
+	Expect(exec(ctx, v.HostName(), "sh", "-c", script, strings.Join(slices.Sorted(maps.Keys(addresses)), " "))).To(BeEmpty(), "addresses that do not answer")
+	AddReportEntry("pods of an underlay subnet on one node", fmt.Sprintf("%d pods ready after %s, all addresses answer a host of the VLAN within %s",
+		manyPods, ready.Round(time.Second), time.Since(begun).Round(time.Second)))
 }
 
 // disconnectVLANs deletes what connectVLANs has made.
