@@ -335,7 +335,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single underlay_vpc bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
 

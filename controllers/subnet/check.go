@@ -117,7 +117,11 @@ func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 		onVlan, routed := peer.Spec.Vlan == in.subnet.Spec.Vlan, peer.Spec.OnRouter() && in.subnet.Spec.OnRouter()
 		if (onVlan || routed) && r.yields(in.subnet, peer, !onVlan) {
 			theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
-			peers = append(peers, validation.Peer{Name: peer.Name, CIDRs: theirs})
+			found := validation.Peer{Name: peer.Name, CIDRs: theirs}
+			if onVlan {
+				found.Vlan = peer.Spec.Vlan
+			}
+			peers = append(peers, found)
 		}
 	}
 	return peers

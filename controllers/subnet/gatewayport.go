@@ -49,7 +49,10 @@ func (r *Reconciler) gatewayPort(ctx context.Context, in inputs, c checked) (*tr
 	if spec.Vlan == "" || !spec.OnRouter() {
 		return nil, nil //nolint:nilnil // such a subnet has no gateway port
 	}
-	port := &translate.GatewayPort{Addresses: c.network.Gateways, NodesOf: kubeovnv1.DefaultVpc}
+	port := &translate.GatewayPort{Addresses: c.network.Gateways}
+	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
+		port.NodesOf = kubeovnv1.DefaultVpc
+	}
 	var noAddress, noNode error
 	if spec.U2OInterconnection {
 		port.Interconnects, port.OverlayOnly = true, spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting

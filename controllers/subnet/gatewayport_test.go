@@ -231,3 +231,45 @@ func TestARunningSubnetPrecedesAnUnderlaySubnetThatGetsARouterPort(t *testing.T)
 	n.Ready(lab)
 	n.routerPorts("10.30.0.1/24")
 }
+
+func TestAnUnderlaySubnetOfACustomVpc(t *testing.T) {
+	n := start(t)
+	n.vlan("v", 30)
+	n.provider("n1")
+	n.node("n1", "10.30.0.1")
+	n.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}})
+	s := underlay("lab", "10.30.0.0/24,fd00:30::/64", "10.30.0.254,fd00:30::fe", "v")
+	s.Spec.Vpc = "tenant"
+	n.Create(s)
+	n.Ready(s)
+	n.localnets("localnet.lab net1 30")
+	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default")
+
+	n.change(s, func() { s.Spec.U2OInterconnection = true })
+	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default", "tenant-lab")
+	n.hosts("n1")
+	n.Eventually(func() string {
+		if n.Get(s); s.Status.U2OInterconnectionVPC != "tenant" || !strings.HasPrefix(s.Status.U2OInterconnectionIP, "10.30.0.2,") {
+			return fmt.Sprintf("the status is %+v", s.Status)
+		}
+		return ""
+	})
+	for _, row := range n.Database.Rows("Logical_Router_Policy") { // nodes are in the default VPC
+		if match := fmt.Sprint(row["match"]); strings.Contains(match, "10.30.0.0/24") && strings.Contains(match, "$") {
+			t.Errorf("policy %s", match)
+		}
+	}
+
+	// The pods of both are on one physical network.
+	other := underlay("other", "10.30.0.128/25", "10.30.0.254", "v")
+	n.Create(other)
+	n.Says(other, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "of subnet lab on Vlan v")
+	overlay := n.ready("overlay", kubeovnv1.SubnetSpec{CIDRBlock: "10.30.0.64/26"})
+	n.change(s, func() { s.Spec.U2OInterconnection, s.Spec.LogicalGateway = false, true })
+	n.Ready(s)
+	n.Ready(overlay)
+	n.Get(s)
+	n.Delete(s)
+	n.Gone(s)
+	n.Ready(other)
+}

@@ -106,6 +106,11 @@ func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
 	if in.peers, err = r.Networks.Overlapping(ctx, lookup.VpcOf(in.subnet), cidrs); err != nil {
 		return err
 	}
+	onVlan, err := r.onSameVlan(ctx, in.subnet, cidrs)
+	if err != nil {
+		return err
+	}
+	in.peers = append(in.peers, onVlan...)
 	in.peers = slices.DeleteFunc(in.peers, func(peer *kubeovnv1.Subnet) bool { return peer.Name == in.subnet.Name })
 	if in.services, err = r.ServiceCIDRs.List(ctx); err != nil {
 		return err

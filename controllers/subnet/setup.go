@@ -99,6 +99,9 @@ func (r *Reconciler) affectedSubnets(ctx context.Context, o client.Object) []rec
 	changed := o.(*kubeovnv1.Subnet)
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
 	requests := append(r.overlapping(ctx, lookup.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
+	if onVlan, err := r.onSameVlan(ctx, changed, cidrs); err == nil { // else the cache is stopping
+		requests = append(requests, k8s.RequestsOf[*kubeovnv1.Subnet](onVlan)...)
+	}
 	if changed.Name == kubeovnv1.JoinSubnet {
 		requests = append(requests, r.subnetsOf(ctx, kubeovnv1.DefaultVpc, func(s *kubeovnv1.Subnet) bool { return s.Spec.Private })...)
 	}

@@ -80,6 +80,24 @@ func (r *Reconciler) checkNetwork(in inputs) *validation.Problem {
 	return validation.InUse("vlan: the subnet is %s, and its addresses are in use: %s: delete their owners, or create another subnet", was, listed(held))
 }
 
+// onSameVlan returns the underlay subnets of other VPCs on the Vlan of a subnet that overlap with CIDRs: their pods are on one physical network.
+func (r *Reconciler) onSameVlan(ctx context.Context, s *kubeovnv1.Subnet, cidrs []netip.Prefix) ([]*kubeovnv1.Subnet, error) {
+	if s.Spec.Vlan == "" {
+		return nil, nil
+	}
+	list, err := r.Networks.SubnetsOfVlan(ctx, s.Spec.Vlan)
+	if err != nil {
+		return nil, err
+	}
+	var found []*kubeovnv1.Subnet
+	for i := range list {
+		if lookup.VpcOf(&list[i]) != lookup.VpcOf(s) && lookup.Overlaps(&list[i], cidrs) {
+			found = append(found, &list[i])
+		}
+	}
+	return found, nil
+}
+
 // vlanView is the part of a Vlan that its subnets depend on.
 type vlanView struct {
 	tag      int

@@ -205,16 +205,19 @@ func (o *objects) conflicts(c *Cluster, n v1alpha1.Network) (found []Finding) {
 		*kubeovnv1.Subnet
 		cidrs []netip.Prefix
 	}
-	peers := map[string][]peer{} // by VPC
+	peers, onVlan := map[string][]peer{}, map[string][]peer{} // by VPC, and by Vlan
 	for _, s := range ordered {
 		if len(validation.UnbuiltSubnetFields(&s.Spec)) > 0 {
 			continue
 		}
 		vpc, around := lookup.VpcOf(s), validation.Surroundings{}
 		for _, p := range peers[vpc] {
-			if p.Spec.Vlan == s.Spec.Vlan || p.Spec.OnRouter() && s.Spec.OnRouter() {
+			if p.Spec.OnRouter() && s.Spec.OnRouter() {
 				around.Peers = append(around.Peers, validation.Peer{Name: p.Name, CIDRs: p.cidrs})
 			}
+		}
+		for _, p := range onVlan[s.Spec.Vlan] {
+			around.Peers = append(around.Peers, validation.Peer{Name: p.Name, CIDRs: p.cidrs, Vlan: s.Spec.Vlan})
 		}
 		if vpc == kubeovnv1.DefaultVpc {
 			around.Services = services
@@ -237,6 +240,9 @@ func (o *objects) conflicts(c *Cluster, n v1alpha1.Network) (found []Finding) {
 			continue
 		}
 		peers[vpc] = append(peers[vpc], peer{s, network.CIDRs})
+		if s.Spec.Vlan != "" {
+			onVlan[s.Spec.Vlan] = append(onVlan[s.Spec.Vlan], peer{s, network.CIDRs})
+		}
 		if vpc != kubeovnv1.DefaultVpc && !slices.ContainsFunc(o.vpcs, func(v *kubeovnv1.Vpc) bool { return v.Name == vpc }) {
 			found = append(found, Finding{Warning, "Subnet " + s.Name, fmt.Sprintf("Vpc %s does not exist (%s)", vpc, ipfamily.Join(network.CIDRs))})
 		}

@@ -24,6 +24,16 @@ type Surroundings struct {
 type Peer struct {
 	Name  string
 	CIDRs []netip.Prefix
+	// Vlan is the Vlan of both, if any.
+	Vlan string
+}
+
+// shared names what a subnet and the peer share.
+func (p Peer) shared() string {
+	if p.Vlan != "" {
+		return "on Vlan " + p.Vlan
+	}
+	return "in the same VPC"
 }
 
 // Conflict returns the first overlap of a subnet's CIDRs with its surroundings. The join subnet is one of Peers.
@@ -37,8 +47,8 @@ func Conflict(cidrs []netip.Prefix, around Surroundings) *Problem {
 		}
 		for _, peer := range around.Peers {
 			if _, ok := overlapping(cidr, peer.CIDRs); ok {
-				return Problemf(ReasonCIDRConflict, "cidrBlock %s overlaps with %s of subnet %s in the same VPC: choose another one",
-					cidr, ipfamily.Join(peer.CIDRs), peer.Name)
+				return Problemf(ReasonCIDRConflict, "cidrBlock %s overlaps with %s of subnet %s %s: choose another one",
+					cidr, ipfamily.Join(peer.CIDRs), peer.Name, peer.shared())
 			}
 		}
 	}

@@ -28,10 +28,8 @@ func used(fields []field) []string {
 // UnbuiltSubnetFields returns the set fields that request a kind of network that this version cannot build. An overlay network
 // instead would be wrong, so the caller builds nothing.
 func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
-	custom := spec.Vpc != "" && spec.Vpc != kubeovnv1.DefaultVpc
 	return used([]field{
 		{"provider", spec.Provider != "" && spec.Provider != kubeovnv1.ProviderOVN},
-		{"vlan in VPC " + spec.Vpc, spec.Vlan != "" && custom},
 		{"vlan without cidrBlock (protocol Mac)", spec.Vlan != "" && spec.CIDRBlock == ""},
 	})
 }

@@ -84,7 +84,7 @@ func ensureNetns(name string) error {
 // shareNetnses makes the directory of namespaces a shared mount, as ip-netns(8) and other programs do. When they do it after a namespace exists, it has two
 // mounts, and cannot be removed.
 func shareNetnses() error {
-	if err := os.MkdirAll(netnsDir, 0o755); err != nil { //nolint:gosec // as ip-netns(8) makes it
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return fmt.Errorf("make the directory of network namespaces: %w", err)
 	}
 	share := func() error { return unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "") }
