@@ -94,6 +94,8 @@ const (
 	ReasonConflict Reason = "Conflict"
 	// ReasonManaged means that another program configures the interface, and Request.Managed does not permit the move.
 	ReasonManaged Reason = "InterfaceManaged"
+	// ReasonNamed means that routing rules or a firewall name the interface and not the bridge.
+	ReasonNamed Reason = "NamedByRules"
 	// ReasonUnreachable means that neither a gateway nor another node answered on the interface before the move.
 	ReasonUnreachable Reason = "GatewayUnreachable"
 	// ReasonRolledBack means that targets did not answer after the move, so that everything was put back.

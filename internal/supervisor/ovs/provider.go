@@ -33,7 +33,7 @@ var (
 	attachTime = 10 * time.Second
 	// verifyMargin is from the end of the verification to the deadline, so that the cause is this process's, which knows it.
 	verifyMargin = time.Second
-	// unreachableRetry is the pause before a move whose gateways and nodes did not answer is tried again.
+	// unreachableRetry is the pause before a move whose gateways and nodes did not answer, or whose interface is named by rules, is tried again.
 	unreachableRetry = 30 * time.Second
 	// firstPause is from a move that was undone to the next attempt; each further one is pauseFactor times as long, up to lastPause.
 	firstPause, lastPause = time.Minute, 6 * time.Hour
@@ -49,7 +49,7 @@ type providers struct {
 	changes   chan struct{}
 	// raised is what each bridge's shield is for.
 	raised map[string]uplink.Shielded
-	// refused has the attempts that were refused, so that the targets are not probed at each event.
+	// refused has the attempts that were refused, so that the targets are not probed, and rules not listed, at each event.
 	refused map[string]refusal
 	// again is the time until the next reconciliation; 0 for none. moves counts moves for metrics.
 	again time.Duration

@@ -87,7 +87,7 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 	}
 	result := p.begin(ctx, db, provider, q, link, next)
 	delete(p.refused, provider)
-	if result.Reason == providerbridge.ReasonUnreachable || result.Reason == providerbridge.ReasonAwaitingTurn {
+	if slices.Contains([]providerbridge.Reason{providerbridge.ReasonUnreachable, providerbridge.ReasonAwaitingTurn, providerbridge.ReasonNamed}, result.Reason) {
 		p.refused[provider] = refusal{attempt: next.Attempt, turn: q.Turn, at: time.Now(), result: result}
 		p.wake(unreachableRetry)
 	}
@@ -197,7 +197,7 @@ func namedByRules(ctx context.Context, q providerbridge.Request, j uplink.Journa
 	case err != nil:
 		return failure(err)
 	case len(places) > 0:
-		return failed(providerbridge.ReasonUnsuitable, "rules name interface %s and not %s, which takes over its addresses: %s. Add the same rules for %s first, "+
+		return failed(providerbridge.ReasonNamed, "rules name interface %s and not %s, which takes over its addresses: %s. Add the same rules for %s first, "+
 			"so that they still apply after the move", q.Interface, j.Bridge, strings.Join(places, ", "), j.Bridge)
 	}
 	return providerbridge.Result{}

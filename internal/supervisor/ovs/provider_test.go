@@ -469,7 +469,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			undo:   func() { try(t, netlink.RouteDel(advertised())) },
 		},
 		{
-			name: "a firewall that names it", request: movable("6"), reason: providerbridge.ReasonUnsuitable, message: "table inet firewall of nftables. Add the same rules for br-net1",
+			name: "a firewall that names it", request: movable("6"), reason: providerbridge.ReasonNamed, message: "table inet firewall of nftables. Add the same rules for br-net1",
 			before: func() {
 				nodetest.NFT(t, "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; }; "+
 					"add rule inet firewall input iifname { eth1, eth2 } tcp dport 25 drop")
@@ -477,7 +477,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			undo: func() { nodetest.NFT(t, "delete table inet firewall") },
 		},
 		{
-			name: "a routing rule that names it", request: movable("7"), reason: providerbridge.ReasonUnsuitable, message: "ip rule. Add the same rules for br-net1",
+			name: "a routing rule that names it", request: movable("7"), reason: providerbridge.ReasonNamed, message: "ip rule. Add the same rules for br-net1",
 			before: func() { try(t, netlink.RuleAdd(ruleFor("eth1"))) },
 			undo:   func() { try(t, netlink.RuleDel(ruleFor("eth1"))) },
 		},
