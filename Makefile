@@ -41,7 +41,7 @@ DATAPATH ?= userspace
 KERNEL ?= uml
 
 # The labels of `make test`'s specs.
-E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic && !kubelet-nic && !bgp
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic && !kubelet-nic && !underlay-default && !bgp
 
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
@@ -174,6 +174,14 @@ define single-nic
 	$(E2E) -test.timeout 30m -ginkgo.label-filter=$(2) || { $(LAB) status; exit 1; }
 	$(LAB) down
 endef
+
+.PHONY: underlay-default
+underlay-default: images ## The subnet ovn-default on a VLAN, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	export DEFAULT_ON_VLAN=1; $(E2E) -test.timeout 30m -ginkgo.label-filter=underlay-default || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: underlay
 underlay: images ## Subnets on a physical network, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
@@ -335,7 +343,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single underlay_vpc bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single underlay_vpc underlay_default bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
 

@@ -105,6 +105,10 @@ func TestChangesOfAnInstalledCluster(t *testing.T) {
 			err: "change gateway of the Subnet ovn-default instead",
 		},
 		{
+			name: "podVlan", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Network.PodVlan = "office" },
+			err: "spec.network.podVlan: Invalid value: cannot change after the installation",
+		},
+		{
 			name: "excludeIPs", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Network.ExcludeIPs = []string{"10.16.0.9"} },
 			err: "cannot change after the installation: change excludeIps of the Subnet ovn-default instead",
 		},

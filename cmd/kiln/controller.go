@@ -65,6 +65,7 @@ func newControllerCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&given.pods, "pod-cidrs", "10.16.0.0/16", "addresses of the subnet ovn-default, one CIDR per family")
 	f.StringVar(&given.gateways, "pod-gateways", os.Getenv("KILN_POD_GATEWAYS"), "gateways with which the subnet ovn-default is created, at most one per family")
+	f.StringVar(&o.PodVlan, "pod-vlan", os.Getenv("KILN_POD_VLAN"), "Vlan with which the subnet ovn-default is created; empty for an overlay subnet")
 	f.StringVar(&given.excluded, "exclude-ips", os.Getenv("KILN_EXCLUDE_IPS"), "addresses and ranges (from..to) that the subnet ovn-default excludes when it is created, with commas between them")
 	f.StringVar(&given.joins, "join-cidrs", "", "addresses of the subnet join, one CIDR per family of --pod-cidrs (default 100.64.0.0/16, fd00:100:64::/112)")
 	f.StringVar(&given.services, "service-cidrs", "10.96.0.0/12", "the API server's --service-cluster-ip-range")

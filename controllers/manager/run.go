@@ -70,8 +70,9 @@ type Options struct {
 	// PodCIDRs and JoinCIDRs are the prefixes of the subnets ovn-default and join, ServiceCIDRs those of the API server's flag; at most one per
 	// family each.
 	PodCIDRs, JoinCIDRs, ServiceCIDRs []netip.Prefix
-	// PodGateways and ExcludeIPs are settings of the subnet ovn-default when it is created.
+	// PodGateways, PodVlan and ExcludeIPs are settings of the subnet ovn-default when it is created.
 	PodGateways []netip.Addr
+	PodVlan     string
 	ExcludeIPs  []string
 	// TLSDirectory contains the certificate for the northbound database.
 	TLSDirectory string
@@ -316,7 +317,7 @@ func (p *process) lead(ctx context.Context, session *ovsdbclient.Session, engine
 // defaults returns the CIDRs of the subnets that always exist.
 func (p *process) defaults() subnet.Defaults {
 	o := p.options
-	return subnet.Defaults{PodCIDRs: o.PodCIDRs, JoinCIDRs: o.JoinCIDRs, PodGateways: o.PodGateways, ExcludeIPs: o.ExcludeIPs}
+	return subnet.Defaults{PodCIDRs: o.PodCIDRs, JoinCIDRs: o.JoinCIDRs, PodGateways: o.PodGateways, PodVlan: o.PodVlan, ExcludeIPs: o.ExcludeIPs}
 }
 
 // errDeposed ends the process, which releases the Lease: only a restarted process takes a new term and reads the current content of the

@@ -24,9 +24,12 @@ type cidrList struct {
 	cidrs []netip.Prefix
 }
 
+// podCIDRs is the name of a field.
+const podCIDRs = "network.podCIDRs"
+
 // resolveNetwork validates the networks and fills in the join CIDRs. Its errors name the field and the fix.
 func resolveNetwork(n v1alpha1.Network) (v1alpha1.Network, []cidrList, error) {
-	pods, err := parseCIDRs("network.podCIDRs", n.PodCIDRs)
+	pods, err := parseCIDRs(podCIDRs, n.PodCIDRs)
 	if err != nil {
 		return n, nil, err
 	}

@@ -82,7 +82,7 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 		t.Errorf("message %q does not name the field nodeNetwork", c.Message)
 	}
 	n.Event(n.subnet("a"), eventsv1.Event{Reason: kubeovnv1.ReasonFieldsIgnored, Note: "nodeNetwork"})
-	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.21.0.0/24", Vlan: "v", Vpc: "shop"}})
+	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: kubeovnv1.SubnetSpec{Vlan: "v"}})
 	if c := n.condition("b", kubeovnv1.ConditionReady, metav1.ConditionFalse); c.Reason != kubeovnv1.ReasonFieldsIgnored {
 		t.Errorf("an underlay subnet is %s: %s", c.Reason, c.Message)
 	}

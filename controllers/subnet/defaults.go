@@ -68,6 +68,8 @@ type Defaults struct {
 	PodCIDRs []netip.Prefix
 	// PodGateways of `ovn-default`, at most one per family. A family without one gets the first address of its CIDR.
 	PodGateways []netip.Addr
+	// PodVlan is the Vlan of `ovn-default`; empty for an overlay subnet.
+	PodVlan string
 	// ExcludeIPs of `ovn-default` are addresses and ranges.
 	ExcludeIPs []string
 	// JoinCIDRs of `join`, one per family.
@@ -96,7 +98,8 @@ func CreateDefaults(ctx context.Context, c client.Client, d Defaults) error {
 		{
 			ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultSubnet},
 			Spec: kubeovnv1.SubnetSpec{
-				CIDRBlock: ipfamily.Join(d.PodCIDRs), Gateway: ipfamily.Join(d.PodGateways), ExcludeIPs: d.ExcludeIPs, Default: true, NATOutgoing: true,
+				CIDRBlock: ipfamily.Join(d.PodCIDRs), Gateway: ipfamily.Join(d.PodGateways), ExcludeIPs: d.ExcludeIPs, Default: true,
+				Vlan: d.PodVlan, NATOutgoing: d.PodVlan == "",
 			},
 		},
 	} {

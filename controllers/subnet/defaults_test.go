@@ -36,4 +36,10 @@ func TestTheDefaultSubnetHasTheSettingsOfTheOVNCluster(t *testing.T) {
 	expect("10.16.0.254,fd00:10:16::1[10.16.0.10..10.16.0.20 fd00:10:16::9]")
 	w.Change(s, func() { s.Spec.ExcludeIPs = []string{"10.16.0.30"} })
 	expect("10.16.0.254,fd00:10:16::1[10.16.0.30]")
+	w.Delete(s)
+	defaults.PodVlan = "office"
+	expect("10.16.0.254,fd00:10:16::1[10.16.0.10..10.16.0.20 fd00:10:16::9]")
+	if s.Spec.Vlan != "office" || s.Spec.NATOutgoing {
+		t.Errorf("on a physical network: %+v", s.Spec)
+	}
 }

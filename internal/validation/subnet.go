@@ -80,8 +80,8 @@ func subnetFields(name string, spec *kubeovnv1.SubnetSpec) *Problem {
 	if spec.Vpc == name {
 		return Problemf(ReasonNameConflict, "subnet %s has the name of its VPC, and a switch and a router cannot share one: rename it", name)
 	}
-	if spec.Vlan != "" && (name == kubeovnv1.DefaultSubnet || name == kubeovnv1.JoinSubnet) {
-		return Problemf(ReasonFieldInvalid, "vlan: this version builds no underlay network for subnet %s: remove it, and create another subnet", name)
+	if spec.Vlan != "" && name == kubeovnv1.JoinSubnet {
+		return Problemf(ReasonFieldInvalid, "vlan: subnet %s connects the nodes with the overlay: remove it, and create another subnet", name)
 	}
 	if spec.LogicalGateway && spec.U2OInterconnection {
 		return Problemf(ReasonFieldInvalid, "logicalGateway and u2oInterconnection: with a logical gateway the subnet is connected already: set one of them")

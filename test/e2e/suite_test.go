@@ -123,6 +123,7 @@ func install(ctx context.Context, c *cluster.Cluster) {
 			g.Expect(degraded.Message).To(And(ContainSubstring("eth9"), ContainSubstring(spec.Nodes.TunnelInterface), ContainSubstring("tunnelInterface")))
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	}
+	makeDefaultVLAN(ctx)
 	Expect(c.ApplyOVNCluster(ctx, spec)).To(Succeed())
 	Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
 }
@@ -133,6 +134,7 @@ func asInstalled() v1alpha1.OVNClusterSpec {
 	GinkgoHelper()
 	spec, err := cluster.LabSpec(suite.Lab, cluster.Dual)
 	Expect(err).NotTo(HaveOccurred())
+	putOnVLAN(&spec.Network)
 	spec.Pinger.Mode = v1alpha1.PingerDisabled // the lab's nodes share two CPUs
 	spec.Central.Replicas, spec.Central.NorthdReplicas, spec.Controller.Replicas = 1, 1, 1
 	return spec

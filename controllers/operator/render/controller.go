@@ -42,6 +42,7 @@ func ControllerObjects(c Config) []Object {
 	for _, v := range []struct{ name, value, usual string }{
 		{"KILN_POD_ACCESS", string(c.Spec.Services.PodAccess), string(v1alpha1.PodAccessOVN)},
 		{"KILN_POD_GATEWAYS", strings.Join(c.Spec.Network.PodGateways, ","), ""},
+		{"KILN_POD_VLAN", c.Spec.Network.PodVlan, ""},
 		{"KILN_EXCLUDE_IPS", strings.Join(c.Spec.Network.ExcludeIPs, ","), ""},
 		{"KILN_NETWORK_POLICIES", string(c.Spec.Policies.NetworkPolicies), string(v1alpha1.NetworkPoliciesEnforced)},
 	} {

@@ -64,6 +64,7 @@ func everything() Config {
 		JoinCIDRs:    []string{"100.64.0.0/16", "fd00:100:64::/112"},
 		ServiceCIDRs: []string{"10.96.0.0/12", "fd00:10:96::/112"},
 		PodGateways:  []string{"10.16.0.254", "fd00:10:16::fe"},
+		PodVlan:      "office",
 		ExcludeIPs:   []string{"10.16.0.10..10.16.0.20", "fd00:10:16::9"},
 		TunnelType:   v1alpha1.TunnelVXLAN,
 		MTU:          1400,
