@@ -57,7 +57,7 @@ func makeDefaultVLAN(ctx context.Context) {
 		&kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth2"}},
 		&kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: v.Name}, Spec: kubeovnv1.VlanSpec{ID: v.Tag, Provider: underlayProvider}},
 	} {
-		Expect(suite.Objects.Create(ctx, o)).To(Succeed())
+		Expect(client.IgnoreAlreadyExists(suite.Objects.Create(ctx, o))).To(Succeed())
 	}
 }
 

@@ -65,6 +65,11 @@ func Connect(n topology.Node, top topology.Topology) error {
 		if err := c.ensure(top.KernelDatapath); err != nil {
 			return err
 		}
+		if c.onSwitch() { // it may run already
+			if err := inNetns(Bridges, func() error { return keepUp(c.port) }); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -91,6 +92,30 @@ func (c cable) lay() error {
 		return nil
 	})
 }
+
+// keepUp sets an interface up until the switch has attached it, or for attachTime. When the switch attaches it, it sets the promiscuous flag together with
+// the flags that it read before, perhaps when the interface was down.
+func keepUp(port string) error {
+	for end := time.Now().Add(attachTime); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		link, err := netlink.LinkByName(port)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", port, err)
+		}
+		up := link.Attrs().Flags&net.FlagUp != 0
+		if link.Attrs().Promisc != 0 && up {
+			return nil
+		}
+		if !up {
+			if err := netlink.LinkSetUp(link); err != nil {
+				return fmt.Errorf("set %s up: %w", port, err)
+			}
+		}
+	}
+	return nil
+}
+
+// attachTime is more than the switch needs to attach an interface while it runs.
+const attachTime = 3 * time.Second
 
 // hardwareAddr is a hash of the port's name, so that a restarted node keeps its address and neighbour entries stay valid.
 func (c cable) hardwareAddr() net.HardwareAddr {
