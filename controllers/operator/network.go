@@ -24,12 +24,10 @@ type cidrList struct {
 	cidrs []netip.Prefix
 }
 
-// podCIDRs is the name of a field.
-const podCIDRs = "network.podCIDRs"
-
-// resolveNetwork validates the networks and fills in the join CIDRs. Its errors name the field and the fix.
+// resolveNetwork validates the networks and fills in the join CIDRs. Its errors name the field and the fix. It returns the lists that must not contain
+// addresses of nodes.
 func resolveNetwork(n v1alpha1.Network) (v1alpha1.Network, []cidrList, error) {
-	pods, err := parseCIDRs(podCIDRs, n.PodCIDRs)
+	pods, err := parseCIDRs("network.podCIDRs", n.PodCIDRs)
 	if err != nil {
 		return n, nil, err
 	}
@@ -54,7 +52,11 @@ func resolveNetwork(n v1alpha1.Network) (v1alpha1.Network, []cidrList, error) {
 		return n, nil, err
 	}
 	lists := []cidrList{pods, join, services}
-	return n, lists, checkOverlaps(lists)
+	err = checkOverlaps(lists)
+	if n.PodVlan != "" {
+		lists = lists[1:] // nodes can be on the physical network of the pods
+	}
+	return n, lists, err
 }
 
 func defaultJoin(pods netip.Prefix) string {

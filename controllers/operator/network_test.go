@@ -117,3 +117,24 @@ func TestNetworksAreResolvedOrRefusedWithAdvice(t *testing.T) {
 		})
 	}
 }
+
+func TestNodesMayBeOnThePhysicalNetworkOfPods(t *testing.T) {
+	n := v1alpha1.Network{PodCIDRs: []string{"10.30.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}}
+	fields := func() (names []string) {
+		_, lists, err := resolveNetwork(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lists {
+			names = append(names, l.field)
+		}
+		return names
+	}
+	if got := fields(); !slices.Equal(got, []string{"network.podCIDRs", "network.joinCIDRs", "network.serviceCIDRs"}) {
+		t.Errorf("in the overlay: %v", got)
+	}
+	n.PodVlan = "office"
+	if got := fields(); !slices.Equal(got, []string{"network.joinCIDRs", "network.serviceCIDRs"}) {
+		t.Errorf("on a physical network: %v", got)
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -174,9 +173,6 @@ func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 	p.config = render.Config{Namespace: r.Namespace, Image: spec.Image, Spec: spec}
 	if p.config.Image == "" {
 		p.config.Image = r.Image
-	}
-	if network.PodVlan != "" { // nodes can be on the physical network of the pods
-		lists = slices.DeleteFunc(lists, func(l cidrList) bool { return l.field == podCIDRs })
 	}
 	return r.checkNodes(ctx, p, lists)
 }

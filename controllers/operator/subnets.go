@@ -29,7 +29,7 @@ type defaultSubnet struct {
 func (p *pass) defaultSubnets() []defaultSubnet {
 	network, status := p.config.Spec.Network, &p.cluster.Status
 	return []defaultSubnet{
-		{kubeovnv1.DefaultSubnet, podCIDRs, network.PodCIDRs, &status.PodCIDRs},
+		{kubeovnv1.DefaultSubnet, "network.podCIDRs", network.PodCIDRs, &status.PodCIDRs},
 		{kubeovnv1.JoinSubnet, "network.joinCIDRs", network.JoinCIDRs, &status.JoinCIDRs},
 	}
 }

@@ -141,7 +141,9 @@ var _ = Describe("kube-ovn-speaker", Label("bgp", disruptive, mayRestart), Order
 			b.frr.reaches(ctx, host(a), 0, 1)
 			servedBy(ctx, fromOutside, netip.AddrPortFrom(a, 80), b.pods[0].Name, b.pods[1].Name)
 		}
-		Expect(suite.Cluster.CoreV1().Services(bgpNamespace).Delete(ctx, s.Name, metav1.DeleteOptions{})).To(Succeed())
+		_, err := suite.Cluster.CoreV1().Services(bgpNamespace).Patch(ctx, s.Name, types.MergePatchType,
+			[]byte(`{"spec":{"type":"ClusterIP","loadBalancerClass":null}}`), metav1.PatchOptions{})
+		Expect(err).NotTo(HaveOccurred())
 		for _, text := range bgpPool.Addresses {
 			b.frr.reaches(ctx, host(netip.MustParseAddr(text)))
 		}
