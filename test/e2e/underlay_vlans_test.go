@@ -269,6 +269,19 @@ func expectMany(ctx context.Context, v topology.VLAN, node string) {
 	Expect(exec(ctx, v.HostName(), "sh", "-c", script, strings.Join(slices.Sorted(maps.Keys(addresses)), " "))).To(BeEmpty(), "addresses that do not answer")
 	AddReportEntry("pods of an underlay subnet on one node", fmt.Sprintf("%d pods ready after %s, all addresses answer a host of the VLAN within %s",
 		manyPods, ready.Round(time.Second), time.Since(begun).Round(time.Second)))
+	removeMany(ctx, namespace)
+}
+
+// removeMany deletes all pods of a namespace, and waits until they are gone.
+func removeMany(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	pods := suite.Cluster.CoreV1().Pods(namespace)
+	Expect(pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})).To(Succeed())
+	Eventually(func(g Gomega) {
+		left, err := pods.List(ctx, metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(left.Items).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 
 // disconnectVLANs deletes what connectVLANs has made.
