@@ -56,7 +56,7 @@ type Network struct {
 	// routers of that network. Create the Vlan and its ProviderNetwork with or after the OVNCluster. It applies when the subnet is created.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="must be the name of a Vlan"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$')",message="must be the name of a Vlan"
 	PodVlan string `json:"podVlan,omitempty"`
 	// excludeIPs are addresses in podCIDRs, and ranges in the form `10.16.0.10..10.16.0.20`, that only pods get that request them. They apply
 	// when the subnet `ovn-default` is created; afterwards its `excludeIps` decides.

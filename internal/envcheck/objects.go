@@ -187,6 +187,26 @@ func (o *objects) pool(pool *kubeovnv1.IPPool) {
 	}
 }
 
+// peer is a subnet that is accepted.
+type peer struct {
+	*kubeovnv1.Subnet
+	cidrs []netip.Prefix
+}
+
+// peersOf returns the subnets that must not overlap with a subnet: of those in its VPC, the ones on its router, and those on its Vlan.
+func peersOf(s *kubeovnv1.Subnet, inVpc, onVlan []peer) []validation.Peer {
+	var found []validation.Peer
+	for _, p := range inVpc {
+		if p.Spec.OnRouter() && s.Spec.OnRouter() {
+			found = append(found, validation.Peer{Name: p.Name, CIDRs: p.cidrs})
+		}
+	}
+	for _, p := range onVlan {
+		found = append(found, validation.Peer{Name: p.Name, CIDRs: p.cidrs, Vlan: s.Spec.Vlan})
+	}
+	return found
+}
+
 // conflicts judges the subnets together with their surroundings, like kube-ovn-controller: the older of two subnets has precedence.
 func (o *objects) conflicts(c *Cluster, n v1alpha1.Network) (found []Finding) {
 	services, _ := parsed(n.ServiceCIDRs)
@@ -201,24 +221,13 @@ func (o *objects) conflicts(c *Cluster, n v1alpha1.Network) (found []Finding) {
 		}
 		return 1
 	})
-	type peer struct {
-		*kubeovnv1.Subnet
-		cidrs []netip.Prefix
-	}
 	peers, onVlan := map[string][]peer{}, map[string][]peer{} // by VPC, and by Vlan
 	for _, s := range ordered {
 		if len(validation.UnbuiltSubnetFields(&s.Spec)) > 0 {
 			continue
 		}
 		vpc, around := lookup.VpcOf(s), validation.Surroundings{}
-		for _, p := range peers[vpc] {
-			if p.Spec.OnRouter() && s.Spec.OnRouter() {
-				around.Peers = append(around.Peers, validation.Peer{Name: p.Name, CIDRs: p.cidrs})
-			}
-		}
-		for _, p := range onVlan[s.Spec.Vlan] {
-			around.Peers = append(around.Peers, validation.Peer{Name: p.Name, CIDRs: p.cidrs, Vlan: s.Spec.Vlan})
-		}
+		around.Peers = peersOf(s, peers[vpc], onVlan[s.Spec.Vlan])
 		if vpc == kubeovnv1.DefaultVpc {
 			around.Services = services
 		}
