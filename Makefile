@@ -134,6 +134,7 @@ underlay-kernel: ## The same, and other faults of moves, with the kernel's datap
 	go test -c -o _output/ovs.test ./internal/supervisor/ovs
 	$(IN_LAB) env KILN_TEST_DATAPATH=kernel KILN_UNDERLAY_KILLS=all _output/ovs.test -test.v -test.timeout 90m \
 		-test.run='^Test(ANodeIsReached|ARestorationHolds|AStoppedProcess|AMoveThatCuts|AnInterfaceMoves|RefusalsName|ConnectionsSurvive|VLANInterfacesStay|ABondMoves|AMissingVLAN)'
+	$(IN_LAB) _output/ovs.test -test.v -test.run='^Test(VLANInterfacesStay|ABondMoves|AMissingVLAN)' # in userspace, where the host has no VLANs or bonds
 
 .PHONY: test-race
 test-race: ## The unit, engine and envtest suites with the race detector, in random order (RACE_PACKAGES=./internal/northbound/... for some)
