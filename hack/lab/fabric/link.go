@@ -96,6 +96,7 @@ func (c cable) lay() error {
 // keepUp sets an interface up until the switch has attached it, or for attachTime. When the switch attaches it, it sets the promiscuous flag together with
 // the flags that it read before, perhaps when the interface was down.
 func keepUp(port string) error {
+	// A look each 10 ms is simpler than a subscription to the kernel's messages, and happens once for each node.
 	for end := time.Now().Add(attachTime); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		link, err := netlink.LinkByName(port)
 		if err != nil {
