@@ -32,15 +32,23 @@ const kubeletNIC = "kubelet-nic"
 // The interface has the addresses of the kubelet, the default routes and the tunnels, and two VLANs.
 var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Ordered, ContinueOnFailure, func() {
 	first, second := topology.VLANs[1], topology.VLANs[2]
-	provider := &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}}
+	// network returns the provider network, and the interface that has the nodes' addresses before it: in the userspace datapath, br-phy has taken them over.
+	network := func() (provider *kubeovnv1.ProviderNetwork, addressed string) {
+		provider = &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth0"}}
+		if suite.Lab.KernelDatapath() {
+			provider.Spec.NodeInterface = kubeovnv1.NodeInterfaceMove
+			return provider, "eth0"
+		}
+		return provider, "br-phy"
+	}
 
 	It("stay reachable while a provider network gets and loses the interface, whose VLANs connect pods", func(ctx SpecContext) {
 		Expect(suite.Lab.SingleNIC()).To(BeTrue(), "make underlay-single-nic brings such a lab up")
+		provider, addressed := network()
 		before := map[string]string{}
 		for _, n := range suite.Lab.Nodes() {
-			before[n.Name] = uplinkState(ctx, n.Name, "br-phy")
+			before[n.Name] = uplinkState(ctx, n.Name, addressed)
 		}
-		provider.Spec.DefaultInterface = "eth0"
 		nodes := watchNodes(ctx)
 		connectVLANs(ctx, provider, first, second)
 		nodes.expectReached(ctx)
@@ -53,7 +61,7 @@ var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Order
 		disconnectVLANs(ctx, provider, first, second)
 		nodes.expectReached(ctx)
 		for node, state := range before {
-			Eventually(uplinkState).WithContext(ctx).WithArguments(node, "br-phy").WithTimeout(30*time.Second).Should(Equal(state), node)
+			Eventually(uplinkState).WithContext(ctx).WithArguments(node, addressed).WithTimeout(30*time.Second).Should(Equal(state), node)
 		}
 	}, SpecTimeout(10*time.Minute))
 
@@ -61,15 +69,13 @@ var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Order
 		kill := func() { // a pod can be reported as ready for a moment after the last kill
 			Eventually(func() error { return suite.kill(ctx, daemonOf(ctx, daemon, suite.Workers[0])) }).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
 		}
-		network := func() {
-			*provider = kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth0"}}
-			connectVLANs(ctx, provider, first, second)
-		}
-		network()
+		provider, _ := network()
+		connectVLANs(ctx, provider, first, second)
 		kill() // while the provider network is removed
 		disconnectVLANs(ctx, provider, first, second)
 		kill() // while it is made
-		network()
+		provider, _ = network()
+		connectVLANs(ctx, provider, first, second)
 		here, there, other := serve(ctx, first.Name, "here", 0), serve(ctx, first.Name, "there", 1), serve(ctx, second.Name, "other", 0)
 		expectVLANs(ctx, here, there, other)
 		watchNodes(ctx).expectReached(ctx)
