@@ -99,6 +99,9 @@ func (s spec) mount() error {
 			return fmt.Errorf("mount %s on %s: %w", m.source, m.target, err)
 		}
 	}
+	if err := os.Symlink("/proc/self/fd", "/dev/fd"); err != nil { // bash needs it, and on other machines udev makes it
+		return fmt.Errorf("link the files of a process: %w", err)
+	}
 	for _, path := range s.Writable {
 		if err := unix.Mount("none", path, "hostfs", 0, path); err != nil {
 			return fmt.Errorf("mount the host's %s for writing: %w", path, err)
