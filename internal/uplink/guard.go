@@ -116,6 +116,9 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 	restored := false
 	err := g.Directory.putBackIf(ctx, j.Bridge, func(now *Journal) (string, bool) {
 		restored, _ = g.due(now)
+		if left, address, leased := now.ends(); leased && left <= 0 && now.Phase == PhaseMoved {
+			return "the lease of " + address.String() + " was not renewed", restored
+		}
 		if now.Phase == PhaseMoved {
 			return "the interface of bridge " + now.Bridge + " was missing or had no carrier or addresses, or ovs-vswitchd did not run, for " + g.Grace.String(), restored
 		}
@@ -150,12 +153,10 @@ func (j *Journal) complete(bridge netlink.Link) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	wanted, found, now := map[bool]bool{}, map[bool]bool{}, sinceBoot()
-	for _, a := range j.Before.Addresses {
-		if !a.expired(now) {
-			wanted[a.Prefix.Addr().Is4()] = true
-			found[a.Prefix.Addr().Is4()] = found[a.Prefix.Addr().Is4()] || contains(has, a)
-		}
+	wanted, found := map[bool]bool{}, map[bool]bool{}
+	for _, a := range j.Before.Addresses { // also if all have ended: their owner can get others at the interface
+		wanted[a.Prefix.Addr().Is4()] = true
+		found[a.Prefix.Addr().Is4()] = found[a.Prefix.Addr().Is4()] || contains(has, a)
 	}
 	return maps.Equal(wanted, found), nil
 }
@@ -171,8 +172,14 @@ func (g *Guard) due(j *Journal) (bool, time.Duration) {
 		return false, math.MaxInt64
 	}
 	next := time.Duration(math.MaxInt64)
+	if left, _, leased := j.ends(); leased {
+		if left <= 0 {
+			return true, 0
+		}
+		next = left
+	}
 	if j.Kernel { // nothing reports the end of ovs-vswitchd
-		next = min(aliveInterval, g.Grace)
+		next = min(next, aliveInterval, g.Grace)
 	}
 	// In the userspace datapath, the interface of a dead ovs-vswitchd stays, without carrier. In the kernel's, it stays with its carrier, and the kernel forwards only
 	// by the flows that it has.

@@ -52,6 +52,8 @@ type Journal struct {
 	Before State `json:"before"`
 	// Complete is the index of the bridge's interface that has everything.
 	Complete int `json:"complete,omitempty"`
+	// Leases are how addresses of Before with a limited lifetime are renewed.
+	Leases []Lease `json:"leases,omitempty"`
 	// Targets answered before the move.
 	Targets []Target `json:"targets,omitempty"`
 	// Cause is why everything was put back. Done is set once it was.

@@ -21,10 +21,12 @@ import (
 // Managers are the directories where programs store the state of the interfaces that they configure, in files whose names are indexes.
 type Managers struct {
 	Networkd, NetworkManager string
+	// Leases has the DHCP leases of systemd-networkd, in files whose names are indexes.
+	Leases string
 }
 
 // DefaultManagers are the directories on a node.
-var DefaultManagers = Managers{Networkd: "/run/systemd/netif/links", NetworkManager: "/run/NetworkManager/devices"}
+var DefaultManagers = Managers{Networkd: "/run/systemd/netif/links", NetworkManager: "/run/NetworkManager/devices", Leases: "/run/systemd/netif/leases"}
 
 // Of returns which program configures an interface with this state; empty if none does.
 func (m Managers) Of(link netlink.Link, s State) (string, error) {

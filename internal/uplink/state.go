@@ -227,11 +227,11 @@ func (s State) Needed() string {
 	return "the VLAN interface " + s.OnTop[0]
 }
 
-// Limited names an address or a route that ends unless a DHCP client or router advertisements renew it; empty if there is none. They would renew it on the
+// Limited names an IPv6 address or a route that ends unless router advertisements or DHCPv6 renew it; empty if there is none. They would renew it on the
 // interface, and not on its bridge.
 func (s State) Limited() string {
 	for _, a := range s.Addresses {
-		if a.Valid != 0 {
+		if a.Valid != 0 && a.Prefix.Addr().Is6() {
 			return "the address " + a.Prefix.String()
 		}
 	}

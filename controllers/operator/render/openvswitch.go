@@ -53,6 +53,7 @@ func OpenVSwitchObjects(c Config) []Object {
 			temporary(),
 			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
 			interfaceManager("networkd", "/run/systemd/netif/links"),
+			interfaceManager("networkd-leases", "/run/systemd/netif/leases"),
 			interfaceManager("networkmanager", "/run/NetworkManager/devices"),
 			{name: "sysctls", path: sysctlDirectory, source: hostPath("/proc/sys/net", corev1.HostPathDirectory)},
 		},

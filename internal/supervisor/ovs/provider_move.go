@@ -99,6 +99,8 @@ func unwanted(j *uplink.Journal, q providerbridge.Request) string {
 	switch {
 	case j == nil:
 		return ""
+	case j.Phase == uplink.PhaseMoved && len(j.Leases) > 0 && q.Managed != providerbridge.ManagedMove:
+		return "managedInterface of the provider network is not " + string(providerbridge.ManagedMove)
 	case j.Uplink != q.Interface:
 		return "the provider network has another interface"
 	case j.Phase == uplink.PhaseMoved && j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove:
@@ -144,7 +146,7 @@ func (p *providers) begin(
 		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s, which does not follow its addresses to the bridge", q.Interface, manager)
 	}
 	if limited := j.Before.Limited(); limited != "" {
-		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s from DHCP or router advertisements: addresses with a limited lifetime cannot move in this version. "+
+		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s from router advertisements or DHCPv6: in this version, only IPv4 addresses of DHCP servers can move. "+
 			"Use static addresses and routes, with accept_ra 0, or another interface", q.Interface, limited)
 	}
 	if j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove {
@@ -211,7 +213,7 @@ func (p *providers) undo(ctx context.Context, db *client.Client, j uplink.Journa
 		return failure(err)
 	}
 	delete(p.raised, j.Bridge)
-	if j.Phase != uplink.PhaseTrial { // without addresses nothing was lost
+	if j.Before.Needed() == "" { // nothing was lost
 		return failure(cause)
 	}
 	back, err := p.directory.Read(j.Bridge)
@@ -252,6 +254,12 @@ func (p *providers) prepareTrial(ctx context.Context, q providerbridge.Request, 
 	case !slices.ContainsFunc(j.Targets, near):
 		return failed(providerbridge.ReasonUnreachable, "before the move, none of these answers on interface %s: %s",
 			q.Interface, uplink.Names(slices.DeleteFunc(candidates, func(t uplink.Target) bool { return !near(t) })))
+	}
+	if j.Leases, err = p.prove(ctx, link, *j); err != nil {
+		return failed(providerbridge.ReasonUnreachable, "before the move, %v. Use a static address, or let the DHCP client of interface %s identify itself by the MAC address",
+			err, q.Interface)
+	}
+	switch {
 	case !q.Turn:
 		return failed(providerbridge.ReasonAwaitingTurn, "interface %s has %s, and waits until it may move: interfaces with addresses or routes move node by node. "+
 			"status.turn of a ProviderNetwork names the node that moves", q.Interface, j.Before.Needed())
@@ -374,6 +382,9 @@ func (p *providers) keep(ctx context.Context, db *client.Client, provider string
 	moved, err := p.directory.Move(ctx, bridge)
 	if err != nil {
 		return failure(err)
+	}
+	if lost, err := p.renew(ctx, bridge); err != nil || lost != nil {
+		return p.notRenewed(ctx, db, bridge, lost, err)
 	}
 	if err := p.shield(ctx, bridge, link); err != nil {
 		return failure(err)

@@ -452,7 +452,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			name: "an address from DHCP, with managedInterface: Move", request: providerbridge.Request{
 				Interface: "eth1", Attempt: "4", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
 			},
-			reason: providerbridge.ReasonUnsuitable, message: "the address 192.0.2.50/24 from DHCP or router advertisements: addresses with a limited lifetime cannot move in this version",
+			reason: providerbridge.ReasonUnreachable, message: "before the move, no DHCP server renews the address 192.0.2.50",
 			before: func() {
 				try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24")), ValidLft: 600, PreferedLft: 600}))
 			},
@@ -464,7 +464,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			name: "a default route from router advertisements", request: providerbridge.Request{
 				Interface: "eth1", Attempt: "5", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
 			},
-			reason: providerbridge.ReasonUnsuitable, message: "the route default via fe80::1 from DHCP or router advertisements",
+			reason: providerbridge.ReasonUnsuitable, message: "the route default via fe80::1 from router advertisements or DHCPv6",
 			before: func() { try(t, netlink.RouteAdd(advertised())) },
 			undo:   func() { try(t, netlink.RouteDel(advertised())) },
 		},

@@ -1,0 +1,114 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/server4"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/uplink"
+)
+
+// testLease is the duration of leases in tests.
+const testLease = 16 * time.Second
+
+// leases is a DHCP server behind an interface, which renews one address for one client identifier.
+type leases struct {
+	address  net.IP
+	clientID []byte
+	renewed  atomic.Int64
+	silent   atomic.Bool
+}
+
+// serve answers until the end of the test, in the network namespace of the gateway.
+func (l *leases) serve(t *testing.T, in netns.NsHandle) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here := must(netns.Get())
+	defer here.Close()
+	try(t, netns.Set(in))
+	socket, err := server4.NewIPv4UDPConn("peer", &net.UDPAddr{Port: dhcpv4.ServerPort})
+	try(t, netns.Set(here))
+	try(t, err)
+	server := must(server4.NewServer("", nil, l.answer, server4.WithConn(socket)))
+	go func() { _ = server.Serve() }()
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+func (l *leases) answer(socket net.PacketConn, _ net.Addr, m *dhcpv4.DHCPv4) {
+	if l.silent.Load() || m.MessageType() != dhcpv4.MessageTypeRequest || !m.ClientIPAddr.Equal(l.address) || m.ServerIdentifier() != nil {
+		return
+	}
+	modifiers := []dhcpv4.Modifier{
+		dhcpv4.WithMessageType(dhcpv4.MessageTypeAck), dhcpv4.WithYourIP(l.address), dhcpv4.WithServerIP(net.ParseIP("192.0.2.2")), dhcpv4.WithLeaseTime(uint32(testLease / time.Second)),
+	}
+	if !bytes.Equal(m.GetOneOption(dhcpv4.OptionClientIdentifier), l.clientID) {
+		modifiers = []dhcpv4.Modifier{dhcpv4.WithMessageType(dhcpv4.MessageTypeNak)}
+	}
+	reply := must(dhcpv4.NewReplyFromRequest(m, modifiers...))
+	if _, err := socket.WriteTo(reply.ToBytes(), &net.UDPAddr{IP: l.address, Port: dhcpv4.ClientPort}); err == nil && reply.MessageType() == dhcpv4.MessageTypeAck {
+		l.renewed.Add(1)
+	}
+}
+
+// TestALeasedAddressIsRenewed moves an interface with an address of a DHCP server, which knows the client by its MAC address with a type. It returns when
+// the server no longer answers.
+func TestALeasedAddressIsRenewed(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	eth1 := must(netlink.LinkByName("eth1"))
+	leased := netip.MustParsePrefix("192.0.2.50/24")
+	try(t, netlink.AddrAdd(eth1, &netlink.Addr{IPNet: ipNet(leased), ValidLft: int(testLease / time.Second), PreferedLft: int(testLease / time.Second)}))
+	server := &leases{address: leased.Addr().AsSlice(), clientID: append([]byte{1}, eth1.Attrs().HardwareAddr...)}
+	server.serve(t, p.gateway)
+	ended := p.running(t)
+	request := wanted["net1"]
+	request.Managed = providerbridge.ManagedMove
+	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
+	p.until(t, ended, providerbridge.StateReady)
+	if got := server.renewed.Load(); got != 1 {
+		t.Errorf("%d renewals before the move, want one that shows that it can be renewed", got)
+	}
+	onBridge := func() (left time.Duration) {
+		for _, a := range must(netlink.AddrList(must(netlink.LinkByName("br-net1")), netlink.FAMILY_V4)) {
+			if a.IP.Equal(server.address) {
+				left = time.Duration(a.ValidLft) * time.Second
+			}
+		}
+		return left
+	}
+	supervisortest.Eventually(t, "the lease is renewed on the bridge", func() error {
+		if left := onBridge(); server.renewed.Load() < 2 || left <= testLease/2 {
+			return fmt.Errorf("%s left, %d renewals", left, server.renewed.Load())
+		}
+		return nil
+	})
+	server.silent.Store(true)
+	result := p.until(t, ended, providerbridge.StateFailed)
+	if !strings.Contains(result.Message, "no DHCP server") || !strings.Contains(result.Message, leased.Addr().String()) {
+		t.Errorf("the cause is %q", result.Message)
+	}
+	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
+	if has := uplink.Prefixes(must(uplink.Addresses(must(netlink.LinkByName("eth1"))))); len(has) < 2 {
+		t.Errorf("eth1 has %v", has)
+	}
+}
