@@ -246,23 +246,38 @@ func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr
 	if n.options.Datapath == v1alpha1.DatapathUserspace {
 		return n.tunnelBridge.reconcile(ctx, db)
 	}
-	o := n.options
-	if o.TunnelInterface != "" {
-		o.TunnelInterface = n.providers.uplinkBridge(o.TunnelInterface)
+	if n.options.TunnelInterface != "" {
+		return n.namedAddress()
 	}
-	link, err := tunnelInterface(o)
+	link, err := tunnelInterface(n.options)
 	if err == nil {
 		n.tunnels = link.Attrs().Name
-		return encapsulationAddress(o, link)
-	}
-	if n.options.TunnelInterface != "" {
-		return netip.Addr{}, err
+		return encapsulationAddress(n.options, link)
 	}
 	former, formerErr := uplink.Link(n.tunnels)
 	if former == nil {
 		return netip.Addr{}, errors.Join(err, formerErr)
 	}
 	return changedAddress(n.options, former)
+}
+
+// namedAddress returns the address of the tunnel interface that the OVNCluster names, wherever a move has it.
+func (n *node) namedAddress() (netip.Addr, error) {
+	holders, o := n.providers.holders(n.options.TunnelInterface), n.options
+	var errs []error
+	for _, name := range append(holders, holders[0]) { // the address can have moved to the first one
+		o.TunnelInterface = name
+		link, err := tunnelInterface(o)
+		if err == nil {
+			n.tunnels = link.Attrs().Name
+			var address netip.Addr
+			if address, err = encapsulationAddress(o, link); err == nil {
+				return address, nil
+			}
+		}
+		errs = append(errs, err)
+	}
+	return netip.Addr{}, errs[0]
 }
 
 // versions returns the versions of Kiln and of the running daemons.

@@ -236,16 +236,22 @@ func (p *providers) kernel() bool { return p.options.Datapath != v1alpha1.Datapa
 // apiServer returns the target that stands for the API server; invalid if its address is not known.
 func (p *providers) apiServer() netip.AddrPort { return p.options.APIServer }
 
-// uplinkBridge returns the interface that has taken over the addresses of an interface: that of a provider network's bridge, or the same.
-func (p *providers) uplinkBridge(name string) string {
+// holders returns the interfaces that can have the addresses of an interface, the most probable one first. While it moves to the bridge of a provider
+// network, or returns, either of them has some.
+func (p *providers) holders(name string) []string {
 	bridges, err := p.directory.List()
 	if err != nil {
-		return name
+		return []string{name}
 	}
 	for _, bridge := range bridges {
-		if j, err := p.directory.Read(bridge); err == nil && j != nil && j.Uplink == name && j.Phase != uplink.PhaseReturned && len(j.Before.Addresses) > 0 {
-			return bridge
+		j, err := p.directory.Read(bridge)
+		switch {
+		case err != nil || j == nil || j.Uplink != name || j.Done || len(j.Before.Addresses) == 0:
+		case j.Phase == uplink.PhaseReturned:
+			return []string{name, bridge}
+		default:
+			return []string{bridge, name}
 		}
 	}
-	return name
+	return []string{name}
 }

@@ -578,6 +578,34 @@ func TestAddressesOfANodeAreNotMovedWithoutConsent(t *testing.T) {
 }
 
 // TestPausesGrow reads the pauses after failures of a move.
+func TestAddressesAreFoundWhileAnInterfaceMoves(t *testing.T) {
+	before := uplink.State{Addresses: uplink.Plain(prefixes("192.0.2.1/24"))}
+	for _, c := range []struct {
+		name    string
+		journal *uplink.Journal
+		want    []string
+	}{
+		{"no journal", nil, []string{"eth1"}},
+		{"a trial", &uplink.Journal{Uplink: "eth1", Phase: uplink.PhaseTrial, Before: before}, []string{"br-net1", "eth1"}},
+		{"a move", &uplink.Journal{Uplink: "eth1", Phase: uplink.PhaseMoved, Before: before}, []string{"br-net1", "eth1"}},
+		{"a move without addresses", &uplink.Journal{Uplink: "eth1", Phase: uplink.PhaseMoved}, []string{"eth1"}},
+		{"a move of another interface", &uplink.Journal{Uplink: "eth2", Phase: uplink.PhaseMoved, Before: before}, []string{"eth1"}},
+		{"a return", &uplink.Journal{Uplink: "eth1", Phase: uplink.PhaseReturned, Before: before}, []string{"eth1", "br-net1"}},
+		{"after a return", &uplink.Journal{Uplink: "eth1", Phase: uplink.PhaseReturned, Done: true, Before: before}, []string{"eth1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := &providers{directory: uplink.Directory{Path: t.TempDir()}}
+			if c.journal != nil {
+				c.journal.Bridge = "br-net1"
+				try(t, p.directory.Begin(t.Context(), *c.journal))
+			}
+			if diff := cmp.Diff(c.want, p.holders("eth1")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestPausesGrow(t *testing.T) {
 	for failures, want := range []time.Duration{0, time.Minute, 4 * time.Minute, 16 * time.Minute, 64 * time.Minute, 256 * time.Minute, 6 * time.Hour, 6 * time.Hour} {
 		if got := pauseAfter(failures); got != want {
