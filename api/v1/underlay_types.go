@@ -53,7 +53,7 @@ type ProviderNetworkSpec struct {
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 	// managedInterface says what happens to an interface that a DHCP client, NetworkManager or systemd-networkd configures. Refuse, the
-	// default: the node is not ready. Move: the bridge takes its addresses over, and Kiln renews those of DHCPv4; the other program may stop maintaining them.
+	// default: the node is not ready. Move: the bridge takes its addresses over, and Kiln renews those of DHCPv4 and routers; the other program may stop maintaining them.
 	// Kube-OVN does not have this field.
 	// +optional
 	ManagedInterface ManagedInterface `json:"managedInterface,omitempty"`

@@ -116,8 +116,8 @@ func (g *Guard) guard(ctx context.Context, j Journal) time.Duration {
 	restored := false
 	err := g.Directory.putBackIf(ctx, j.Bridge, func(now *Journal) (string, bool) {
 		restored, _ = g.due(now)
-		if left, address, leased := now.ends(); leased && left <= 0 && now.Phase == PhaseMoved {
-			return "the lease of " + address.String() + " was not renewed", restored
+		if left, name, leased := now.ends(); leased && left <= 0 && now.Phase == PhaseMoved {
+			return name + " had a limited lifetime, which was not renewed", restored
 		}
 		if now.Phase == PhaseMoved {
 			return "the interface of bridge " + now.Bridge + " was missing or had no carrier or addresses, or ovs-vswitchd did not run, for " + g.Grace.String(), restored

@@ -20,16 +20,36 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Lease is how a DHCP server renews an IPv4 address (RFC 2131). The node's own client has its sockets on the interface: in the kernel's datapath, it gets no
-// answers after a move.
+// Lease is how a DHCP server renews an IPv4 address (RFC 2131), or how routers renew IPv6 addresses and routes. The node's own client has its sockets on the
+// interface: in the kernel's datapath, it gets no answers after a move.
 type Lease struct {
-	Address netip.Addr `json:"address"`
+	// Address is invalid for the lease of all entries that routers advertise.
+	Address netip.Addr `json:"address,omitzero"`
 	// ClientID is the client identifier (option 61) to which the server has given the address; empty if it knows the client by its MAC address.
 	ClientID []byte `json:"clientID,omitempty"`
-	// Duration is the time for which the server gives the address.
+	// Duration is the time for which the server gives the address, or the shortest one that routers advertise.
 	Duration time.Duration `json:"duration"`
 	// Left is the rest of the lease. It is not in the journal.
 	Left time.Duration `json:"-"`
+	// of are the entries that routers renew, and seen what they have answered.
+	of   State
+	seen []advertisement
+}
+
+// String names the lease for users.
+func (l Lease) String() string {
+	if l.Address.IsValid() {
+		return "the address " + l.Address.String()
+	}
+	return "addresses and routes of router advertisements"
+}
+
+// Ask asks for a renewal by an interface, and returns the renewed lease.
+func (l Lease) Ask(ctx context.Context, link netlink.Link) (Lease, error) {
+	if l.Address.IsValid() {
+		return l.askServers(ctx, link)
+	}
+	return askRouters(ctx, link, l.of)
 }
 
 // answerTime is for a DHCP server to answer a request, which is repeated once and then has twice the time.
@@ -50,9 +70,9 @@ func (s source) WriteTo(message []byte, to net.Addr) (int, error) {
 	return nclient4.NewBroadcastUDPConn(raw.PacketConn, s.from).WriteTo(message, to)
 }
 
-// Ask asks all DHCP servers that an interface reaches to renew the address, in the state REBINDING (RFC 2131, section 4.4.5). It returns the lease that one
+// askServers asks all DHCP servers that an interface reaches to renew the address, in the state REBINDING (RFC 2131, section 4.4.5). It returns the lease that one
 // of them gives. A server that refuses is an error like one that does not answer: any host of the network can send a refusal.
-func (l Lease) Ask(ctx context.Context, link netlink.Link) (Lease, error) {
+func (l Lease) askServers(ctx context.Context, link netlink.Link) (Lease, error) {
 	socket, err := nclient4.NewRawUDPConn(link.Attrs().Name, nclient4.ClientPort)
 	if err != nil {
 		return l, fmt.Errorf("open a socket for DHCP on %s: %w", link.Attrs().Name, err)
@@ -83,8 +103,8 @@ func (l Lease) Ask(ctx context.Context, link netlink.Link) (Lease, error) {
 	return l, nil
 }
 
-// Prove asks for a renewal of each IPv4 address of a state that has a limited lifetime, with the client identifiers that the interface's client can have. The
-// answers show that they can be renewed after a move.
+// Prove asks for a renewal of each address and route of a state that has a limited lifetime. For IPv4 it tries the client identifiers that the interface's client
+// can have. The answers show that they can be renewed after a move.
 func Prove(ctx context.Context, link netlink.Link, s State, clientIDs [][]byte) ([]Lease, error) {
 	var leases []Lease
 	for _, a := range s.Addresses {
@@ -104,6 +124,13 @@ func Prove(ctx context.Context, link netlink.Link, s State, clientIDs [][]byte) 
 			return nil, errs[0]
 		}
 	}
+	if s.limited() {
+		lease, err := askRouters(ctx, link, s)
+		if err != nil {
+			return nil, err
+		}
+		leases = append(leases, lease)
+	}
 	return leases, nil
 }
 
@@ -121,7 +148,7 @@ func (m Managers) ClientIDs(link netlink.Link) ([][]byte, error) {
 	return ids, nil
 }
 
-// Leases returns the leases of addresses that a bridge has, and that still end.
+// Leases returns the leases of entries that a bridge has, and that still end.
 func (d Directory) Leases(bridge string) ([]Lease, error) {
 	j, err := d.Read(bridge)
 	if err != nil || j == nil {
@@ -131,26 +158,40 @@ func (d Directory) Leases(bridge string) ([]Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for interface %s: %w", bridge, err)
 	}
-	has, err := Addresses(link)
+	has, err := configuration(link)
 	if err != nil {
 		return nil, err
 	}
 	var leases []Lease
 	for _, l := range j.Leases {
-		if at := slices.IndexFunc(has, func(a Address) bool { return a.Prefix.Addr() == l.Address && a.Valid != 0 }); at >= 0 {
-			l.Left = has[at].Valid - sinceBoot()
+		if !l.Address.IsValid() {
+			var limited bool
+			if l.Left, limited = j.Before.left(sinceBoot()); limited {
+				l.of = j.Before
+				leases = append(leases, l)
+			}
+			continue
+		}
+		if at := slices.IndexFunc(has.Addresses, func(a Address) bool { return a.Prefix.Addr() == l.Address && a.Valid != 0 }); at >= 0 {
+			l.Left = has.Addresses[at].Valid - sinceBoot()
 			leases = append(leases, l)
 		}
 	}
 	return leases, nil
 }
 
-// Extend gives the address of a renewed lease its new end, on the bridge and in the journal. It never makes a lifetime shorter.
+// Extend gives the entries of a renewed lease their new ends, on the bridge and in the journal. It never makes a lifetime shorter.
 func (d Directory) Extend(ctx context.Context, bridge string, renewed Lease) error {
 	return d.update(ctx, bridge, func(j *Journal, step Step) error {
 		link, err := netlink.LinkByName(bridge)
 		if err != nil {
 			return fmt.Errorf("look for interface %s: %w", bridge, err)
+		}
+		if !renewed.Address.IsValid() {
+			if err := j.extendAdvertised(link, renewed.seen, step); err != nil {
+				return err
+			}
+			return d.record(j, renewed)
 		}
 		now := sinceBoot()
 		at := slices.IndexFunc(j.Before.Addresses, func(a Address) bool { return a.Prefix.Addr() == renewed.Address && a.Valid != 0 })
@@ -168,13 +209,18 @@ func (d Directory) Extend(ctx context.Context, bridge string, renewed Lease) err
 		if err := netlink.AddrReplace(link, a.ofBridge().on(now)); err != nil {
 			return fmt.Errorf("extend the lifetime of %s on %s: %w", a.Prefix, bridge, err)
 		}
-		for i, l := range j.Leases {
-			if l.Address == renewed.Address {
-				j.Leases[i] = renewed
-			}
-		}
-		return d.write(j)
+		return d.record(j, renewed)
 	})
+}
+
+// record writes a journal with a renewed lease.
+func (d Directory) record(j *Journal, renewed Lease) error {
+	for i, l := range j.Leases {
+		if l.Address == renewed.Address {
+			j.Leases[i] = renewed
+		}
+	}
+	return d.write(j)
 }
 
 // Shares of a lease, in parts of its duration: with less than renewAt left it is renewed, with less than returnAt the interface gets the address back, so
@@ -188,20 +234,25 @@ const (
 // RenewAfter returns the time until the lease should be renewed.
 func (l Lease) RenewAfter() time.Duration { return l.Left - l.Duration/renewAt }
 
-// Lost reports whether the lease ends so soon that the interface should get the address back.
-func (l Lease) Lost() bool { return l.Left < l.Duration/returnAt }
+// LostAfter returns the time until the lease ends so soon that the interface should get its addresses back.
+func (l Lease) LostAfter() time.Duration { return l.Left - l.Duration/returnAt }
 
-// ends returns the time until a guard restores the interface because nothing renews a lease, and the address; false if no address is leased.
-func (j *Journal) ends() (left time.Duration, address netip.Addr, leased bool) {
+// ends returns the time until a guard restores the interface because nothing renews a lease, and its name; false if there is none.
+func (j *Journal) ends() (left time.Duration, name string, leased bool) {
 	for _, l := range j.Leases {
+		if rest, limited := j.Before.left(sinceBoot()); !l.Address.IsValid() && limited {
+			if until := rest - l.Duration/guardAt; !leased || until < left {
+				left, name, leased = until, l.String(), true
+			}
+		}
 		for _, a := range j.Before.Addresses {
 			if a.Prefix.Addr() != l.Address || a.Valid == 0 {
 				continue
 			}
 			if until := a.Valid - sinceBoot() - l.Duration/guardAt; !leased || until < left {
-				left, address, leased = until, l.Address, true
+				left, name, leased = until, l.String(), true
 			}
 		}
 	}
-	return left, address, leased
+	return left, name, leased
 }

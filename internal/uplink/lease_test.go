@@ -32,8 +32,8 @@ func TestAGuardReturnsALeaseThatNothingRenews(t *testing.T) {
 		}
 	}
 	for left, want := range map[time.Duration]bool{5 * time.Second: false, 3 * time.Second: true} { // kiln ovs is earlier
-		if l := (Lease{Duration: 32 * time.Second, Left: left}); l.Lost() != want || l.RenewAfter() > 0 {
-			t.Errorf("with %s left, it is lost: %t, want %t, and is renewed after %s", left, l.Lost(), want, l.RenewAfter())
+		if l := (Lease{Duration: 32 * time.Second, Left: left}); (l.LostAfter() <= 0) != want || l.RenewAfter() > 0 {
+			t.Errorf("with %s left, it is lost after %s, want now: %t, and is renewed after %s", left, l.LostAfter(), want, l.RenewAfter())
 		}
 	}
 }

@@ -198,6 +198,9 @@ func giveRoutes(before State, link netlink.Link, step Step) (refused, err error)
 		return nil, err
 	}
 	for _, r := range without(before.Routes, has.Routes) {
+		if r = before.ofUplink(r); contains(has.Routes, r) {
+			continue
+		}
 		if err := step.Before("add route " + r.String() + " to " + link.Attrs().Name); err != nil {
 			return nil, err
 		}

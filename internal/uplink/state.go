@@ -227,22 +227,6 @@ func (s State) Needed() string {
 	return "the VLAN interface " + s.OnTop[0]
 }
 
-// Limited names an IPv6 address or a route that ends unless router advertisements or DHCPv6 renew it; empty if there is none. They would renew it on the
-// interface, and not on its bridge.
-func (s State) Limited() string {
-	for _, a := range s.Addresses {
-		if a.Valid != 0 && a.Prefix.Addr().Is6() {
-			return "the address " + a.Prefix.String()
-		}
-	}
-	for _, r := range s.Routes {
-		if r.Expires != 0 || r.Protocol == unix.RTPROT_RA { // the end of a multipath route is not known
-			return "the route " + r.String()
-		}
-	}
-	return ""
-}
-
 // Read returns the state of an interface. An address of a single host next to a wider one of its family stays where it is, and is not
 // returned: it is a virtual address, such as keepalived's, and the program that added it will remove it from this interface.
 func Read(link netlink.Link) (State, error) {

@@ -51,9 +51,9 @@ type providers struct {
 	raised map[string]uplink.Shielded
 	// refused has the attempts that were refused, so that the targets are not probed, and rules not listed, at each event.
 	refused map[string]refusal
-	// proven has the leases that DHCP servers have renewed before moves, and asked when servers were asked for each leased address.
+	// proven has the leases that DHCP servers have renewed before moves, and asked when they were asked for each lease.
 	proven map[string]proof
-	asked  map[netip.Addr]time.Time
+	asked  map[string]time.Time
 	// again is the time until the next reconciliation; 0 for none. moves counts moves for metrics.
 	again time.Duration
 	moves moveCounts
@@ -76,7 +76,7 @@ func newProviders(o Options) *providers {
 	}
 	return &providers{
 		options: o, directory: directory, managers: managers, changes: make(chan struct{}, 1), raised: map[string]uplink.Shielded{}, refused: map[string]refusal{},
-		proven: map[string]proof{}, asked: map[netip.Addr]time.Time{},
+		proven: map[string]proof{}, asked: map[string]time.Time{},
 	}
 }
 

@@ -57,20 +57,22 @@ func (p *providers) renew(ctx context.Context, bridge string) (lost, err error) 
 		return nil, fmt.Errorf("look for interface %s: %w", bridge, err)
 	}
 	for _, l := range leases {
-		if l.Lost() {
-			return fmt.Errorf("no DHCP server has renewed the address %s, whose lease ends in %s", l.Address, l.Left.Round(time.Second)), nil
+		if l.LostAfter() <= 0 {
+			return fmt.Errorf("no DHCP server or router has renewed %s, with %s left", l, l.Left.Round(time.Second)), nil
 		}
 		if due := l.RenewAfter(); due > 0 {
 			p.wake(due)
 			continue
 		}
 		pause := min(time.Minute, l.Duration/16)
-		if left := pause - time.Since(p.asked[l.Address]); left > 0 {
+		if left := pause - time.Since(p.asked[bridge+l.String()]); left > 0 {
 			p.wake(left)
 			continue
 		}
-		p.asked[l.Address] = time.Now()
-		renewed, err := l.Ask(ctx, link)
+		p.asked[bridge+l.String()] = time.Now()
+		limited, cancel := context.WithTimeout(ctx, l.LostAfter())
+		renewed, err := l.Ask(limited, link)
+		cancel()
 		if err == nil {
 			if err := p.directory.Extend(ctx, bridge, renewed); err != nil {
 				return nil, err

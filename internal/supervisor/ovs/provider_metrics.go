@@ -16,7 +16,7 @@ var (
 	movesDesc = prometheus.NewDesc("kiln_uplink_moves_total",
 		"Moves of interfaces to bridges of provider networks: begun, completed or undone by kiln ovs, and undone by its guard (restored).", []string{"hostname", "result"}, nil)
 	renewalsDesc = prometheus.NewDesc("kiln_uplink_lease_renewals_total",
-		"Requests to DHCP servers to renew addresses that have moved to bridges of provider networks: renewed, or failed.", []string{"hostname", "result"}, nil)
+		"Requests to DHCP servers and routers to renew addresses and routes that have moved to bridges of provider networks: renewed, or failed.", []string{"hostname", "result"}, nil)
 	uplinkDesc = prometheus.NewDesc("kiln_uplink_state",
 		"1 for the phase of the interface of a provider network's bridge: Trial, Moved or Returned.", []string{"hostname", "bridge", "interface", "phase"}, nil)
 )

@@ -145,10 +145,6 @@ func (p *providers) begin(
 	case manager != "" && q.Managed != providerbridge.ManagedMove:
 		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s, which does not follow its addresses to the bridge", q.Interface, manager)
 	}
-	if limited := j.Before.Limited(); limited != "" {
-		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s from router advertisements or DHCPv6: in this version, only IPv4 addresses of DHCP servers can move. "+
-			"Use static addresses and routes, with accept_ra 0, or another interface", q.Interface, limited)
-	}
 	if j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove {
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
 			"addresses and routes, or use an interface without them", q.Interface, j.Before.Needed())
@@ -256,8 +252,8 @@ func (p *providers) prepareTrial(ctx context.Context, q providerbridge.Request, 
 			q.Interface, uplink.Names(slices.DeleteFunc(candidates, func(t uplink.Target) bool { return !near(t) })))
 	}
 	if j.Leases, err = p.prove(ctx, link, *j); err != nil {
-		return failed(providerbridge.ReasonUnreachable, "before the move, %v. Use a static address, or let the DHCP client of interface %s identify itself by the MAC address",
-			err, q.Interface)
+		return failed(providerbridge.ReasonUnreachable, "before the move, %v: after it, nothing would renew what interface %s has for a limited time. "+
+			"Use static addresses and routes, or let its DHCP client identify itself by the MAC address", err, q.Interface)
 	}
 	switch {
 	case !q.Turn:

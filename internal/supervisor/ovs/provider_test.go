@@ -464,7 +464,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			name: "a default route from router advertisements", request: providerbridge.Request{
 				Interface: "eth1", Attempt: "5", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
 			},
-			reason: providerbridge.ReasonUnsuitable, message: "the route default via fe80::1 from router advertisements or DHCPv6",
+			reason: providerbridge.ReasonUnreachable, message: "before the move, no router advertises the route default via fe80::1",
 			before: func() { try(t, netlink.RouteAdd(advertised())) },
 			undo:   func() { try(t, netlink.RouteDel(advertised())) },
 		},

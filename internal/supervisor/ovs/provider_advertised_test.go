@@ -1,0 +1,149 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/ndp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// advertiser is a router behind an interface, which advertises itself and one prefix.
+type advertiser struct {
+	socket *ndp.Conn
+	router netip.Addr
+	asked  atomic.Int64
+	silent atomic.Bool
+}
+
+var advertisedPrefix = netip.MustParsePrefix("2001:db8:1::/64")
+
+// advertise answers solicitations until the end of the test, in the network namespace of the gateway.
+func advertise(t *testing.T, in netns.NsHandle) *advertiser {
+	t.Helper()
+	a := &advertiser{}
+	supervisortest.Eventually(t, "the router has a link-local address", func() (err error) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		here := must(netns.Get())
+		defer here.Close()
+		try(t, netns.Set(in))
+		defer func() { try(t, netns.Set(here)) }()
+		a.socket, a.router, err = ndp.Listen(must(net.InterfaceByName("peer")), ndp.LinkLocal)
+		if err != nil {
+			return err
+		}
+		return a.socket.JoinGroup(netip.IPv6LinkLocalAllRouters())
+	})
+	go func() {
+		for {
+			message, _, _, err := a.socket.ReadFrom()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if _, ok := message.(*ndp.RouterSolicitation); err == nil && ok && !a.silent.Load() {
+				a.asked.Add(1)
+				_ = a.send()
+			}
+		}
+	}()
+	t.Cleanup(func() { _ = a.socket.Close() })
+	return a
+}
+
+func (a *advertiser) send() error {
+	return a.socket.WriteTo(&ndp.RouterAdvertisement{RouterLifetime: testLease, Options: []ndp.Option{&ndp.PrefixInformation{
+		Prefix: advertisedPrefix.Addr(), PrefixLength: 64, OnLink: true, AutonomousAddressConfiguration: true, ValidLifetime: testLease, PreferredLifetime: testLease,
+	}}}, nil, netip.IPv6LinkLocalAllNodes())
+}
+
+// has returns whether an interface has an address of the prefix that is not tentative, and the number of its default routes by the router.
+func (a *advertiser) has(link string) (address bool, defaults int) {
+	l := must(netlink.LinkByName(link))
+	for _, have := range must(netlink.AddrList(l, netlink.FAMILY_V6)) {
+		address = address || advertisedPrefix.Contains(netip.AddrFrom16([16]byte(have.IP.To16()))) && have.Flags&unix.IFA_F_TENTATIVE == 0
+	}
+	for _, r := range must(netlink.RouteList(l, netlink.FAMILY_V6)) {
+		if r.Protocol == syscall.RTPROT_RA && r.Gw.Equal(a.router.WithZone("").AsSlice()) {
+			defaults++
+		}
+	}
+	return address, defaults
+}
+
+func (a *advertiser) configures(link string) func() error {
+	return func() error {
+		if address, defaults := a.has(link); !address || defaults == 0 {
+			return fmt.Errorf("%s has an address: %t, default routes: %d", link, address, defaults)
+		}
+		return nil
+	}
+}
+
+// TestAdvertisedEntriesAreRenewed moves an interface that the kernel has configured from router advertisements. It returns when the router no longer
+// answers, and then the kernel goes on there.
+func TestAdvertisedEntriesAreRenewed(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	router := advertise(t, p.gateway)
+	supervisortest.Eventually(t, "the kernel configures eth1", func() error { return errors.Join(router.send(), router.configures("eth1")()) })
+	ended := p.running(t)
+	request := wanted["net1"]
+	request.Managed = providerbridge.ManagedMove
+	before := router.asked.Load()
+	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
+	p.until(t, ended, providerbridge.StateReady)
+	try(t, router.configures("br-net1")())
+	if value := must(os.ReadFile("/proc/sys/net/ipv6/conf/br-net1/accept_ra")); strings.TrimSpace(string(value)) != "0" {
+		t.Errorf("accept_ra of br-net1 is %s", value)
+	}
+	moved := router.asked.Load()
+	if moved == before {
+		t.Error("the router was not asked before the move")
+	}
+	supervisortest.Eventually(t, "the router is asked again", func() error {
+		if router.asked.Load() == moved {
+			return errors.New("it was not")
+		}
+		return router.configures("br-net1")()
+	})
+	begun := time.Now()
+	supervisortest.Eventually(t, "more than a lifetime passes", func() error {
+		if time.Since(begun) < testLease {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	try(t, router.configures("br-net1")())
+
+	router.silent.Store(true)
+	result := p.until(t, ended, providerbridge.StateFailed)
+	if !strings.Contains(result.Message, "advertise") { // of this return, or of the next attempt
+		t.Errorf("the cause is %q", result.Message)
+	}
+	for range 3 { // the kernel deletes a route like its own with the first one
+		try(t, router.send())
+		supervisortest.Eventually(t, "the kernel configures eth1 again", router.configures("eth1"))
+	}
+	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
+}

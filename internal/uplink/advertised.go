@@ -1,0 +1,258 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/mdlayher/ndp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// advertisement is a router advertisement (RFC 4861), and the link-local address of its router.
+type advertisement struct {
+	router  netip.Addr
+	message *ndp.RouterAdvertisement
+}
+
+// solicitTime is for routers to answer: they send at most one advertisement to all nodes in 3 s (MIN_DELAY_BETWEEN_RAS). solicitInterval is the pause between
+// two solicitations.
+const (
+	solicitTime     = 3500 * time.Millisecond
+	solicitInterval = time.Second
+)
+
+// solicit asks the routers of an interface for advertisements, until enough has all that is needed.
+func solicit(ctx context.Context, link netlink.Link, enough func([]advertisement) bool) ([]advertisement, error) {
+	device, err := net.InterfaceByIndex(link.Attrs().Index)
+	if err != nil {
+		return nil, fmt.Errorf("look for interface %s: %w", link.Attrs().Name, err)
+	}
+	socket, _, err := ndp.Listen(device, ndp.LinkLocal)
+	if err != nil {
+		return nil, fmt.Errorf("open a socket for router advertisements on %s: %w", device.Name, err)
+	}
+	defer socket.Close()
+	var filter ipv6.ICMPFilter
+	filter.SetAll(true)
+	filter.Accept(ipv6.ICMPTypeRouterAdvertisement)
+	if err := errors.Join(socket.SetICMPFilter(&filter), socket.SetControlMessage(ipv6.FlagHopLimit, true), socket.JoinGroup(netip.IPv6LinkLocalAllNodes())); err != nil {
+		return nil, fmt.Errorf("receive router advertisements on %s: %w", device.Name, err)
+	}
+	request := &ndp.RouterSolicitation{Options: []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: device.HardwareAddr}}}
+	var seen []advertisement
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, solicitTime)
+	defer cancel()
+	for ctx.Err() == nil && !enough(seen) {
+		if err := socket.WriteTo(request, nil, netip.IPv6LinkLocalAllRouters()); err != nil {
+			return nil, fmt.Errorf("solicit routers on %s: %w", device.Name, err)
+		}
+		until, _ := ctx.Deadline()
+		if next := time.Now().Add(solicitInterval); next.Before(until) {
+			until = next
+		}
+		if err := socket.SetReadDeadline(until); err != nil {
+			return nil, fmt.Errorf("solicit routers on %s: %w", device.Name, err)
+		}
+		for !enough(seen) {
+			message, control, from, err := socket.ReadFrom() // skips messages that are not valid
+			if err != nil {
+				break
+			}
+			if ra, ok := message.(*ndp.RouterAdvertisement); ok && control != nil && control.HopLimit == ndp.HopLimit && from.IsLinkLocalUnicast() {
+				seen = append(seen, advertisement{from.WithZone(""), ra})
+			}
+		}
+	}
+	return seen, outer.Err()
+}
+
+// advertised reports whether an entry of a State comes from router advertisements or DHCPv6, and can end.
+func (a Address) advertised() bool { return a.Valid != 0 && a.Prefix.Addr().Is6() }
+
+// advertised is the same for routes. NetworkManager removes those that it made at their end, which the kernel does not know.
+func (r Route) advertised() bool { return r.Expires != 0 || r.Protocol == unix.RTPROT_RA }
+
+// limited reports whether the state has entries that router advertisements or DHCPv6 renew.
+func (s State) limited() bool {
+	return slices.ContainsFunc(s.Addresses, Address.advertised) || slices.ContainsFunc(s.Routes, Route.advertised)
+}
+
+// lifetimes returns for how long the routers advertise the prefix of an address; 0 if they do not.
+func (a Address) lifetimes(seen []advertisement) (valid, preferred time.Duration) {
+	for _, s := range seen {
+		for _, o := range s.message.Options {
+			p, ok := o.(*ndp.PrefixInformation)
+			if ok && p.AutonomousAddressConfiguration && netip.PrefixFrom(p.Prefix, int(p.PrefixLength)) == a.Prefix.Masked() && p.ValidLifetime > valid {
+				valid, preferred = p.ValidLifetime, p.PreferredLifetime
+			}
+		}
+	}
+	return valid, preferred
+}
+
+// lifetime returns for how long a router advertises the route; 0 if none does. The end of a multipath route cannot be set.
+func (r Route) lifetime(seen []advertisement) (longest time.Duration) {
+	if r.Hops != "" {
+		return 0
+	}
+	for _, s := range seen {
+		if s.router == r.Gateway && !r.Destination.IsValid() {
+			longest = max(longest, s.message.RouterLifetime)
+		}
+		for _, o := range s.message.Options {
+			switch o := o.(type) {
+			case *ndp.RouteInformation: // RFC 4191
+				if s.router == r.Gateway && r.Destination.IsValid() && netip.PrefixFrom(o.Prefix, int(o.PrefixLength)) == r.Destination {
+					longest = max(longest, o.RouteLifetime)
+				}
+			case *ndp.PrefixInformation:
+				if o.OnLink && !r.Gateway.IsValid() && netip.PrefixFrom(o.Prefix, int(o.PrefixLength)) == r.Destination {
+					longest = max(longest, o.ValidLifetime)
+				}
+			}
+		}
+	}
+	return longest
+}
+
+// advertised returns the shortest time for which the routers advertise all entries of the state that can end, or the first entry that they do not advertise.
+func (s State) advertised(seen []advertisement) (shortest time.Duration, missing string) {
+	shorter := func(d time.Duration) {
+		if shortest == 0 || d < shortest {
+			shortest = d
+		}
+	}
+	for _, a := range s.Addresses {
+		if !a.advertised() {
+			continue
+		}
+		valid, preferred := a.lifetimes(seen)
+		if valid == 0 {
+			return 0, "the address " + a.Prefix.String()
+		}
+		if shorter(valid); preferred > 0 {
+			shorter(preferred)
+		}
+	}
+	for _, r := range s.Routes {
+		if !r.advertised() {
+			continue
+		}
+		lifetime := r.lifetime(seen)
+		if lifetime == 0 {
+			return 0, "the route " + r.String()
+		}
+		shorter(lifetime)
+	}
+	return shortest, ""
+}
+
+// askRouters solicits advertisements of all entries of a state that can end.
+func askRouters(ctx context.Context, link netlink.Link, s State) (Lease, error) {
+	seen, err := solicit(ctx, link, func(seen []advertisement) bool { _, missing := s.advertised(seen); return missing == "" })
+	if err != nil {
+		return Lease{}, err
+	}
+	shortest, missing := s.advertised(seen)
+	if missing != "" {
+		return Lease{}, fmt.Errorf("no router advertises %s", missing)
+	}
+	return Lease{Duration: shortest, seen: seen}, nil
+}
+
+// left returns the time until the first entry of a state that routers renew ends, or is no longer preferred.
+func (s State) left(now time.Duration) (left time.Duration, limited bool) {
+	end := func(at time.Duration) {
+		if at != 0 && (!limited || at-now < left) {
+			left, limited = at-now, true
+		}
+	}
+	for _, a := range s.Addresses {
+		if a.advertised() {
+			end(a.Valid)
+			if a.Preferred > now { // otherwise the router has ended it
+				end(a.Preferred)
+			}
+		}
+	}
+	for _, r := range s.Routes {
+		end(r.Expires)
+	}
+	return left, limited
+}
+
+// later returns the end of a lifetime that begins now, unless the present end is later; 0 for never.
+func later(present, now, lifetime time.Duration) time.Duration {
+	if present == 0 || lifetime >= forever*time.Second {
+		return 0
+	}
+	return max(present, now+lifetime)
+}
+
+// extendAdvertised gives entries of the journal the ends that routers advertise, also on the bridge.
+func (j *Journal) extendAdvertised(link netlink.Link, seen []advertisement, step Step) error {
+	now := sinceBoot()
+	for i := range j.Before.Addresses {
+		a := &j.Before.Addresses[i]
+		valid, preferred := a.lifetimes(seen)
+		if !a.advertised() || valid == 0 {
+			continue
+		}
+		a.Valid, a.Preferred = later(a.Valid, now, valid), later(max(1, a.Preferred), now, preferred)
+		if err := addAddress(link, a.ofBridge(), step); err != nil {
+			return err
+		}
+	}
+	for i := range j.Before.Routes {
+		r := &j.Before.Routes[i]
+		lifetime := r.lifetime(seen)
+		if !r.advertised() || lifetime == 0 {
+			continue
+		}
+		r.Expires = later(max(1, r.Expires), now, lifetime)
+		if err := addRoute(link, *r, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const acceptRA = "ipv6/conf/IF/accept_ra"
+
+// kernelMetric is the metric of routes that the kernel makes from router advertisements (IP6_RT_PRIO_USER).
+const kernelMetric = 1024
+
+// ofBridge returns the settings of a bridge that takes over this state. The kernel does not follow router advertisements there if Kiln does.
+func (s State) ofBridge() map[string]string {
+	if !s.limited() {
+		return s.Settings
+	}
+	settings := maps.Clone(s.Settings)
+	if settings == nil {
+		settings = map[string]string{}
+	}
+	settings[acceptRA] = "0"
+	return settings
+}
+
+// ofUplink returns a route as the interface gets it back. If the kernel follows router advertisements there, it deletes a route like its own with the next
+// one, and adds its own with the one after that: it takes the end of a route that it has not made itself for the present (fib6_add_rt2node). So the
+// metric differs.
+func (s State) ofUplink(r Route) Route {
+	if r.advertised() && r.Priority == kernelMetric && s.Settings[acceptRA] != "" && s.Settings[acceptRA] != "0" {
+		r.Priority++
+	}
+	return r
+}
