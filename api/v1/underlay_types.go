@@ -52,7 +52,7 @@ type ProviderNetworkSpec struct {
 	// nodeSelector selects the nodes that connect to the network. All nodes when empty.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
-	// managedInterface says what happens to an interface that a DHCP client, NetworkManager or systemd-networkd configures. Refuse, the
+	// managedInterface says what happens to an interface that a DHCP client, router advertisements, NetworkManager or systemd-networkd configure. Refuse, the
 	// default: the node is not ready. Move: the bridge takes its addresses over, and Kiln renews those of DHCPv4 and routers; the other program may stop maintaining them.
 	// Kube-OVN does not have this field.
 	// +optional

@@ -339,7 +339,7 @@ func TestManagersAreRecognised(t *testing.T) {
 		{name: "a static address", address: static},
 		{name: "a lease", address: leased, want: "a DHCP client"},
 		{name: "a lease of DHCPv6", address: six, want: "a DHCP client"},
-		{name: "a router advertisement", address: advertised},
+		{name: "a router advertisement", address: advertised, want: "router advertisements"},
 		{name: "a router advertisement, with another identifier than the MAC address", address: private, want: "router advertisements"},
 		{name: "an address without the kernel's route", address: bare, want: "a network manager"},
 		{name: "systemd-networkd", networkd: "# comment\nADMIN_STATE=configured\n", address: static, want: "systemd-networkd"},

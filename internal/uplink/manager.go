@@ -5,7 +5,6 @@ package uplink
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -47,22 +46,20 @@ func (m Managers) Of(link netlink.Link, s State) (string, error) {
 	}
 	for _, a := range s.Addresses {
 		switch {
-		case a.Valid != 0 && (a.Prefix.Addr().Is4() || a.Prefix.Bits() != 64): // the kernel makes addresses of 64 bits from router advertisements
+		case a.Valid != 0 && (a.Prefix.Addr().Is4() || a.Prefix.Bits() != 64): // addresses of router advertisements have 64 bits
 			return "a DHCP client, because the address " + a.Prefix.String() + " has a limited lifetime", nil
-		case a.Valid != 0 && !a.fromMAC(link):
-			return "router advertisements, but its address " + a.Prefix.String() + " is not made from its MAC address, so the kernel would not renew it", nil
+		case a.Valid != 0:
+			return "router advertisements, because the address " + a.Prefix.String() + " has a limited lifetime", nil
 		case a.Flags&unix.IFA_F_NOPREFIXROUTE != 0:
 			return "a network manager, because the kernel has no route of its own for the address " + a.Prefix.String(), nil
 		}
 	}
+	for _, r := range s.Routes {
+		if r.advertised() {
+			return "router advertisements, because they have made the route " + r.String(), nil
+		}
+	}
 	return "", nil
-}
-
-// fromMAC reports whether the last 64 bits of an IPv6 address are made from the MAC address (RFC 4291, appendix A). The kernel makes the same address for a
-// bridge with that MAC address, and renews it there.
-func (a Address) fromMAC(link netlink.Link) bool {
-	mac, address := link.Attrs().HardwareAddr, a.Prefix.Addr().As16()
-	return len(mac) == 6 && bytes.Equal(address[8:], []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
 
 // stateFile reads the lines KEY=value of a file; none if it does not exist.

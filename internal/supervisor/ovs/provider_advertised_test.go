@@ -109,6 +109,11 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 	supervisortest.Eventually(t, "the kernel configures eth1", func() error { return errors.Join(router.send(), router.configures("eth1")()) })
 	ended := p.running(t)
 	request := wanted["net1"]
+	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
+	if result := p.until(t, ended, providerbridge.StateFailed); result.Reason != providerbridge.ReasonManaged || !strings.Contains(result.Message, "router advertisements") {
+		t.Errorf("without consent: %+v", result)
+	}
+	try(t, router.send()) // the kernel's entries have as much time as at the beginning
 	request.Managed = providerbridge.ManagedMove
 	before := router.asked.Load()
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})

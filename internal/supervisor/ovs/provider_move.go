@@ -143,7 +143,8 @@ func (p *providers) begin(
 	case err != nil:
 		return failure(err)
 	case manager != "" && q.Managed != providerbridge.ManagedMove:
-		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s, which does not follow its addresses to the bridge", q.Interface, manager)
+		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s. With managedInterface Move of the ProviderNetwork, its bridge takes over what it has, and Kiln renews it there",
+			q.Interface, manager)
 	}
 	if j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove {
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
