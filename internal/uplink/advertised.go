@@ -32,6 +32,9 @@ const (
 	solicitInterval = time.Second
 )
 
+// maxSeen bounds the advertisements that are compared, the last ones: any host of the network can send them.
+const maxSeen = 64
+
 // solicit asks the routers of an interface for advertisements, until enough has all that is needed.
 func solicit(ctx context.Context, link netlink.Link, enough func([]advertisement) bool) ([]advertisement, error) {
 	device, err := net.InterfaceByIndex(link.Attrs().Index)
@@ -71,7 +74,7 @@ func solicit(ctx context.Context, link netlink.Link, enough func([]advertisement
 				break
 			}
 			if ra, ok := message.(*ndp.RouterAdvertisement); ok && control != nil && control.HopLimit == ndp.HopLimit && from.IsLinkLocalUnicast() {
-				seen = append(seen, advertisement{from.WithZone(""), ra})
+				seen = append(seen[max(0, len(seen)+1-maxSeen):], advertisement{from.WithZone(""), ra})
 			}
 		}
 	}
@@ -83,6 +86,21 @@ func (a Address) advertised() bool { return a.Valid != 0 && a.Prefix.Addr().Is6(
 
 // advertised is the same for routes. NetworkManager removes those that it made at their end, which the kernel does not know.
 func (r Route) advertised() bool { return r.Expires != 0 || r.Protocol == unix.RTPROT_RA }
+
+// Limited returns the addresses and routes of a state that can end.
+func (s State) Limited() (names []string) {
+	for _, a := range s.Addresses {
+		if a.Valid != 0 {
+			names = append(names, a.Prefix.String())
+		}
+	}
+	for _, r := range s.Routes {
+		if r.advertised() {
+			names = append(names, r.String())
+		}
+	}
+	return names
+}
 
 // limited reports whether the state has entries that router advertisements or DHCPv6 renew.
 func (s State) limited() bool {
@@ -169,64 +187,7 @@ func askRouters(ctx context.Context, link netlink.Link, s State) (Lease, error) 
 	if missing != "" {
 		return Lease{}, fmt.Errorf("no router advertises %s", missing)
 	}
-	return Lease{Duration: shortest, seen: seen}, nil
-}
-
-// left returns the time until the first entry of a state that routers renew ends, or is no longer preferred.
-func (s State) left(now time.Duration) (left time.Duration, limited bool) {
-	end := func(at time.Duration) {
-		if at != 0 && (!limited || at-now < left) {
-			left, limited = at-now, true
-		}
-	}
-	for _, a := range s.Addresses {
-		if a.advertised() {
-			end(a.Valid)
-			if a.Preferred > now { // otherwise the router has ended it
-				end(a.Preferred)
-			}
-		}
-	}
-	for _, r := range s.Routes {
-		end(r.Expires)
-	}
-	return left, limited
-}
-
-// later returns the end of a lifetime that begins now, unless the present end is later; 0 for never.
-func later(present, now, lifetime time.Duration) time.Duration {
-	if present == 0 || lifetime >= forever*time.Second {
-		return 0
-	}
-	return max(present, now+lifetime)
-}
-
-// extendAdvertised gives entries of the journal the ends that routers advertise, also on the bridge.
-func (j *Journal) extendAdvertised(link netlink.Link, seen []advertisement, step Step) error {
-	now := sinceBoot()
-	for i := range j.Before.Addresses {
-		a := &j.Before.Addresses[i]
-		valid, preferred := a.lifetimes(seen)
-		if !a.advertised() || valid == 0 {
-			continue
-		}
-		a.Valid, a.Preferred = later(a.Valid, now, valid), later(max(1, a.Preferred), now, preferred)
-		if err := addAddress(link, a.ofBridge(), step); err != nil {
-			return err
-		}
-	}
-	for i := range j.Before.Routes {
-		r := &j.Before.Routes[i]
-		lifetime := r.lifetime(seen)
-		if !r.advertised() || lifetime == 0 {
-			continue
-		}
-		r.Expires = later(max(1, r.Expires), now, lifetime)
-		if err := addRoute(link, *r, step); err != nil {
-			return err
-		}
-	}
-	return nil
+	return Lease{Duration: min(shortest, longestLease), seen: seen, at: sinceBoot()}, nil
 }
 
 const acceptRA = "ipv6/conf/IF/accept_ra"
@@ -234,12 +195,12 @@ const acceptRA = "ipv6/conf/IF/accept_ra"
 // kernelMetric is the metric of routes that the kernel makes from router advertisements (IP6_RT_PRIO_USER).
 const kernelMetric = 1024
 
-// ofBridge returns the settings of a bridge that takes over this state. The kernel does not follow router advertisements there if Kiln does.
-func (s State) ofBridge() map[string]string {
-	if !s.limited() {
-		return s.Settings
+// bridgeSettings returns the settings of the bridge. The kernel does not follow router advertisements there if Kiln does.
+func (j *Journal) bridgeSettings() map[string]string {
+	if !slices.ContainsFunc(j.Leases, func(l Lease) bool { return !l.Address.IsValid() }) {
+		return j.Before.Settings
 	}
-	settings := maps.Clone(s.Settings)
+	settings := maps.Clone(j.Before.Settings)
 	if settings == nil {
 		settings = map[string]string{}
 	}

@@ -70,11 +70,63 @@ func TestARouteReturnsWithAnotherMetricWhereTheKernelMakesIts(t *testing.T) {
 		if got := s.ofUplink(r).Priority; got != want {
 			t.Errorf("with accept_ra %q, the metric is %d; want %d", value, got, want)
 		}
-		if got := s.ofBridge()[acceptRA]; got != "0" {
-			t.Errorf("accept_ra of the bridge is %q", got)
+	}
+}
+
+func TestTheKernelDoesNotFollowAdvertisementsWhereKilnDoes(t *testing.T) {
+	leased := Lease{Address: netip.MustParseAddr("192.0.2.50")}
+	for want, leases := range map[string][]Lease{"2": {leased}, "0": {leased, {}}} {
+		j := &Journal{Before: State{Settings: map[string]string{acceptRA: "2"}}, Leases: leases}
+		if got := j.bridgeSettings()[acceptRA]; got != want {
+			t.Errorf("with %v, accept_ra of the bridge is %q, want %q", leases, got, want)
 		}
 	}
-	if got := (State{Settings: map[string]string{acceptRA: "2"}}).ofBridge()[acceptRA]; got != "2" {
-		t.Errorf("accept_ra of a bridge without such routes is %q", got)
+}
+
+func TestARenewalMakesNoLifetimeShorter(t *testing.T) {
+	prefix, router := netip.MustParsePrefix("2001:db8:1::/64"), netip.MustParseAddr("fe80::1")
+	at := 10 * time.Hour
+	answer := func(lifetime time.Duration) Lease {
+		return Lease{at: at, seen: []advertisement{{router, &ndp.RouterAdvertisement{RouterLifetime: lifetime, Options: []ndp.Option{&ndp.PrefixInformation{
+			Prefix: prefix.Addr(), PrefixLength: 64, AutonomousAddressConfiguration: true, ValidLifetime: lifetime, PreferredLifetime: lifetime / 2,
+		}}}}}}
+	}
+	leased := netip.MustParsePrefix("192.0.2.50/24")
+	for name, c := range map[string]struct {
+		answer               Lease
+		valid, preferred, v4 time.Duration
+	}{
+		"a shorter one":      {answer(time.Second), at + time.Hour, at + time.Minute, at + time.Hour},
+		"a longer one":       {answer(4 * time.Hour), at + 4*time.Hour, at + 2*time.Hour, at + time.Hour},
+		"one without end":    {answer(forever * time.Second), at + longestLease, at + longestLease, at + time.Hour},
+		"one of DHCP":        {Lease{Address: leased.Addr(), Duration: 2 * time.Hour, at: at}, at + time.Hour, at + time.Minute, at + 2*time.Hour},
+		"a shorter of DHCP":  {Lease{Address: leased.Addr(), Duration: time.Minute, at: at}, at + time.Hour, at + time.Minute, at + time.Hour},
+		"of another address": {Lease{Address: netip.MustParseAddr("192.0.2.51"), Duration: 2 * time.Hour, at: at}, at + time.Hour, at + time.Minute, at + time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := State{
+				Addresses: []Address{
+					{Prefix: netip.MustParsePrefix("2001:db8:1::7/64"), Valid: at + time.Hour, Preferred: at + time.Minute},
+					{Prefix: leased, Valid: at + time.Hour, Preferred: at + time.Hour}, {Prefix: netip.MustParsePrefix("2001:db8:1::8/64")},
+				},
+				Routes: []Route{{Family: 6, Gateway: router, Protocol: unix.RTPROT_RA, Expires: at + time.Hour}},
+			}
+			got := s.Renewed(c.answer)
+			if a := got.Addresses[0]; a.Valid != c.valid || a.Preferred != c.preferred {
+				t.Errorf("the address is valid until %s and preferred until %s; want %s and %s", a.Valid, a.Preferred, c.valid, c.preferred)
+			}
+			if a := got.Addresses[1]; a.Valid != c.v4 || a.Preferred != c.v4 {
+				t.Errorf("the address of DHCP is valid until %s; want %s", a.Valid, c.v4)
+			}
+			if a := got.Addresses[2]; a.Valid != 0 || a.Preferred != 0 {
+				t.Errorf("a static address ends at %s", a.Valid)
+			}
+			if end := got.Routes[0].Expires; end != c.valid {
+				t.Errorf("the route ends at %s, want %s", end, c.valid)
+			}
+			if s.Addresses[0].Valid != at+time.Hour {
+				t.Error("the state was changed")
+			}
+		})
 	}
 }

@@ -301,7 +301,7 @@ func (d Directory) Move(ctx context.Context, bridge string) (moved int, err erro
 		}
 		moved = len(plan.Memory.Addresses)
 		if j.Complete != index {
-			if err := d.writeSettings(j.Before.ofBridge(), j.Bridge, step); err != nil {
+			if err := d.writeSettings(j.bridgeSettings(), j.Bridge, step); err != nil {
 				return err
 			}
 		}

@@ -31,10 +31,14 @@ type Lease struct {
 	Duration time.Duration `json:"duration"`
 	// Left is the rest of the lease. It is not in the journal.
 	Left time.Duration `json:"-"`
-	// of are the entries that routers renew, and seen what they have answered.
+	// of are the entries that routers renew, and seen what they have answered. at is when the answer came, since the boot of the node.
 	of   State
 	seen []advertisement
+	at   time.Duration
 }
+
+// longestLease is the longest time for which an answer counts: any host of the network can send one, and the address can be given to another host then.
+const longestLease = 24 * time.Hour
 
 // String names the lease for users.
 func (l Lease) String() string {
@@ -99,7 +103,7 @@ func (l Lease) askServers(ctx context.Context, link netlink.Link) (Lease, error)
 	if err != nil {
 		return l, fmt.Errorf("no DHCP server renews the address %s: %w", l.Address, err)
 	}
-	l.Duration = answer.IPAddressLeaseTime(0)
+	l.Duration, l.at = min(answer.IPAddressLeaseTime(0), longestLease), sinceBoot()
 	return l, nil
 }
 
@@ -148,79 +152,129 @@ func (m Managers) ClientIDs(link netlink.Link) ([][]byte, error) {
 	return ids, nil
 }
 
-// Leases returns the leases of entries that a bridge has, and that still end.
+// renews reports whether the lease is for an address.
+func (l Lease) renews(a Address) bool {
+	if a.Valid == 0 {
+		return false
+	}
+	if l.Address.IsValid() {
+		return a.Prefix.Addr() == l.Address
+	}
+	return a.advertised()
+}
+
+// answers returns for how long a renewed lease gives an address; 0 if it does not.
+func (l Lease) answers(a Address) (valid, preferred time.Duration) {
+	switch {
+	case !l.renews(a):
+		return 0, 0
+	case l.Address.IsValid():
+		return l.Duration, l.Duration
+	}
+	valid, preferred = a.lifetimes(l.seen)
+	return min(valid, longestLease), min(preferred, longestLease)
+}
+
+// Renewed returns the state with the ends that an answer gives its entries. It makes no lifetime shorter: any host of the network can send an answer.
+func (s State) Renewed(l Lease) State {
+	s.Addresses, s.Routes = slices.Clone(s.Addresses), slices.Clone(s.Routes)
+	for i := range s.Addresses {
+		a := &s.Addresses[i]
+		valid, preferred := l.answers(*a)
+		if valid == 0 {
+			continue
+		}
+		a.Valid = max(a.Valid, l.at+valid)
+		if a.Preferred != 0 {
+			a.Preferred = max(a.Preferred, l.at+preferred)
+		}
+	}
+	for i := range s.Routes {
+		r := &s.Routes[i]
+		if lifetime := min(r.lifetime(l.seen), longestLease); r.advertised() && lifetime > 0 {
+			r.Expires = max(r.Expires, l.at+lifetime)
+		}
+	}
+	return s
+}
+
+// left returns the time until the first entry of the state that a lease renews ends, or is no longer preferred; false if none ends.
+func (s State) left(l Lease, now time.Duration) (left time.Duration, limited bool) {
+	end := func(at time.Duration) {
+		if at != 0 && (!limited || at-now < left) {
+			left, limited = at-now, true
+		}
+	}
+	for _, a := range s.Addresses {
+		if !l.renews(a) {
+			continue
+		}
+		end(a.Valid)
+		if a.Preferred > now { // otherwise the router has ended it
+			end(a.Preferred)
+		}
+	}
+	if !l.Address.IsValid() {
+		for _, r := range s.Routes {
+			end(r.Expires)
+		}
+	}
+	return left, limited
+}
+
+// leases returns the leases of entries that still end, with the rest of each.
+func (j *Journal) leases() (list []Lease) {
+	now := sinceBoot()
+	for _, l := range j.Leases {
+		if left, limited := j.Before.left(l, now); limited {
+			l.Left, l.of = left, j.Before
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// Leases returns the leases of a bridge that has taken over entries that end.
 func (d Directory) Leases(bridge string) ([]Lease, error) {
 	j, err := d.Read(bridge)
 	if err != nil || j == nil {
 		return nil, err
 	}
-	link, err := netlink.LinkByName(bridge)
-	if err != nil {
-		return nil, fmt.Errorf("look for interface %s: %w", bridge, err)
-	}
-	has, err := configuration(link)
-	if err != nil {
-		return nil, err
-	}
-	var leases []Lease
-	for _, l := range j.Leases {
-		if !l.Address.IsValid() {
-			var limited bool
-			if l.Left, limited = j.Before.left(sinceBoot()); limited {
-				l.of = j.Before
-				leases = append(leases, l)
-			}
-			continue
-		}
-		if at := slices.IndexFunc(has.Addresses, func(a Address) bool { return a.Prefix.Addr() == l.Address && a.Valid != 0 }); at >= 0 {
-			l.Left = has.Addresses[at].Valid - sinceBoot()
-			leases = append(leases, l)
-		}
-	}
-	return leases, nil
+	return j.leases(), nil
 }
 
-// Extend gives the entries of a renewed lease their new ends, on the bridge and in the journal. It never makes a lifetime shorter.
+// Extend gives the entries of a renewed lease their new ends, on the bridge and in the journal.
 func (d Directory) Extend(ctx context.Context, bridge string, renewed Lease) error {
 	return d.update(ctx, bridge, func(j *Journal, step Step) error {
 		link, err := netlink.LinkByName(bridge)
 		if err != nil {
 			return fmt.Errorf("look for interface %s: %w", bridge, err)
 		}
-		if !renewed.Address.IsValid() {
-			if err := j.extendAdvertised(link, renewed.seen, step); err != nil {
+		before := j.Before
+		j.Before = before.Renewed(renewed)
+		for i, a := range j.Before.Addresses {
+			if a == before.Addresses[i] {
+				continue
+			}
+			if err := addAddress(link, a.ofBridge(), step); err != nil {
 				return err
 			}
-			return d.record(j, renewed)
 		}
-		now := sinceBoot()
-		at := slices.IndexFunc(j.Before.Addresses, func(a Address) bool { return a.Prefix.Addr() == renewed.Address && a.Valid != 0 })
-		if at < 0 || j.Before.Addresses[at].Valid-now >= renewed.Duration {
-			return nil
+		for i, r := range j.Before.Routes {
+			if r == before.Routes[i] {
+				continue
+			}
+			if err := addRoute(link, r, step); err != nil {
+				return err
+			}
 		}
-		a := &j.Before.Addresses[at]
-		if a.Valid = now + renewed.Duration; renewed.Duration >= forever*time.Second {
-			a.Valid = 0
+		for i, l := range j.Leases {
+			if l.Address == renewed.Address {
+				j.Leases[i] = renewed
+			}
 		}
-		a.Preferred = a.Valid
-		if err := step.Before("extend " + a.Prefix.String() + " of " + bridge); err != nil {
-			return err
-		}
-		if err := netlink.AddrReplace(link, a.ofBridge().on(now)); err != nil {
-			return fmt.Errorf("extend the lifetime of %s on %s: %w", a.Prefix, bridge, err)
-		}
-		return d.record(j, renewed)
+		return d.write(j)
 	})
-}
-
-// record writes a journal with a renewed lease.
-func (d Directory) record(j *Journal, renewed Lease) error {
-	for i, l := range j.Leases {
-		if l.Address == renewed.Address {
-			j.Leases[i] = renewed
-		}
-	}
-	return d.write(j)
 }
 
 // Shares of a lease, in parts of its duration: with less than renewAt left it is renewed, with less than returnAt the interface gets the address back, so
@@ -239,19 +293,9 @@ func (l Lease) LostAfter() time.Duration { return l.Left - l.Duration/returnAt }
 
 // ends returns the time until a guard restores the interface because nothing renews a lease, and its name; false if there is none.
 func (j *Journal) ends() (left time.Duration, name string, leased bool) {
-	for _, l := range j.Leases {
-		if rest, limited := j.Before.left(sinceBoot()); !l.Address.IsValid() && limited {
-			if until := rest - l.Duration/guardAt; !leased || until < left {
-				left, name, leased = until, l.String(), true
-			}
-		}
-		for _, a := range j.Before.Addresses {
-			if a.Prefix.Addr() != l.Address || a.Valid == 0 {
-				continue
-			}
-			if until := a.Valid - sinceBoot() - l.Duration/guardAt; !leased || until < left {
-				left, name, leased = until, l.String(), true
-			}
+	for _, l := range j.leases() {
+		if until := l.Left - l.Duration/guardAt; !leased || until < left {
+			left, name, leased = until, l.String(), true
 		}
 	}
 	return left, name, leased

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -18,15 +19,16 @@ import (
 
 // proof is that DHCP servers renew the leases of an interface.
 type proof struct {
-	attempt string
-	leases  []uplink.Lease
-	until   time.Time
+	of     string
+	leases []uplink.Lease
+	until  time.Time
 }
 
 // prove returns the leases of the addresses that are to move. A proof counts for a quarter of the shortest lease, so that a node that waits for its turn
 // does not ask again at each event.
 func (p *providers) prove(ctx context.Context, link netlink.Link, j uplink.Journal) ([]uplink.Lease, error) {
-	if old, found := p.proven[j.Bridge]; found && old.attempt == j.Attempt && time.Now().Before(old.until) {
+	of := strings.Join(append(j.Before.Limited(), j.Attempt), ", ")
+	if old, found := p.proven[j.Bridge]; found && old.of == of && time.Now().Before(old.until) {
 		return old.leases, nil
 	}
 	delete(p.proven, j.Bridge)
@@ -42,7 +44,7 @@ func (p *providers) prove(ctx context.Context, link netlink.Link, j uplink.Journ
 	for _, l := range leases {
 		shortest = min(shortest, l.Duration)
 	}
-	p.proven[j.Bridge] = proof{attempt: j.Attempt, leases: leases, until: time.Now().Add(shortest / 4)}
+	p.proven[j.Bridge] = proof{of: of, leases: leases, until: time.Now().Add(shortest / 4)}
 	return leases, nil
 }
 
@@ -94,7 +96,7 @@ func (p *providers) renew(ctx context.Context, bridge string) (lost, err error) 
 // notRenewed returns the addresses to the interface, where the node's own DHCP client can renew them or get others.
 func (p *providers) notRenewed(ctx context.Context, db *client.Client, bridge string, lost, err error) providerbridge.Result {
 	if lost == nil {
-		return failure(err)
+		return p.interrupted(bridge, err)
 	}
 	j, err := p.directory.Read(bridge)
 	if err != nil || j == nil {

@@ -221,6 +221,19 @@ func (p *providers) undo(ctx context.Context, db *client.Client, j uplink.Journa
 	return undone(back)
 }
 
+// interrupted is the result of a step that failed. If a guard has undone the move before, it is what the guard says.
+func (p *providers) interrupted(bridge string, cause error) providerbridge.Result {
+	if !errors.Is(cause, uplink.ErrReturned) {
+		return failure(cause)
+	}
+	j, err := p.directory.Read(bridge)
+	if err != nil || j == nil || j.Before.Needed() == "" {
+		return failure(errors.Join(cause, err))
+	}
+	p.wake(retryDelay) // the port has to go
+	return undone(j)
+}
+
 // makeBridge makes the bridge without the interface, and waits until ovs-vswitchd and the kernel have it.
 func (p *providers) makeBridge(ctx context.Context, db *client.Client, provider string, link netlink.Link, before uplink.State) error {
 	bridge := providerbridge.Bridge(provider)
@@ -255,6 +268,9 @@ func (p *providers) prepareTrial(ctx context.Context, q providerbridge.Request, 
 	if j.Leases, err = p.prove(ctx, link, *j); err != nil {
 		return failed(providerbridge.ReasonUnreachable, "before the move, %v: after it, nothing would renew what interface %s has for a limited time. "+
 			"Use static addresses and routes, or let its DHCP client identify itself by the MAC address", err, q.Interface)
+	}
+	for _, l := range j.Leases {
+		j.Before = j.Before.Renewed(l)
 	}
 	switch {
 	case !q.Turn:
@@ -371,20 +387,20 @@ func (p *providers) keep(ctx context.Context, db *client.Client, provider string
 		return failed(providerbridge.ReasonNoInterface, "the node no longer has the interface %s", q.Interface)
 	}
 	if err := p.directory.While(ctx, bridge, "write bridge", func() error { return p.write(ctx, db, provider, link, true) }); err != nil {
-		return failure(err)
+		return p.interrupted(bridge, err)
 	}
 	if made, err := uplink.Link(bridge); err != nil || made == nil {
 		return failure(errors.Join(fmt.Errorf("ovs-vswitchd has not made the interface %s yet", bridge), err))
 	}
 	moved, err := p.directory.Move(ctx, bridge)
 	if err != nil {
-		return failure(err)
+		return p.interrupted(bridge, err)
 	}
 	if lost, err := p.renew(ctx, bridge); err != nil || lost != nil {
 		return p.notRenewed(ctx, db, bridge, lost, err)
 	}
 	if err := p.shield(ctx, bridge, link); err != nil {
-		return failure(err)
+		return p.interrupted(bridge, err)
 	}
 	if err := errors.Join(p.directory.Step.Before("write ovn-bridge-mappings"), mapBridge(ctx, db, provider, true)); err != nil {
 		return failure(err)
