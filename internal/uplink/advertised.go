@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/mdlayher/ndp"
@@ -190,10 +191,19 @@ func askRouters(ctx context.Context, link netlink.Link, s State) (Lease, error) 
 	return Lease{Duration: min(shortest, longestLease), seen: seen, at: sinceBoot()}, nil
 }
 
-const acceptRA = "ipv6/conf/IF/accept_ra"
+// Settings of an interface for router advertisements: whether the kernel follows them, and the metric of default routes (since Linux 5.12).
+const (
+	acceptRA = "ipv6/conf/IF/accept_ra"
+	metricRA = "ipv6/conf/IF/ra_defrtr_metric"
+)
 
-// kernelMetric is the metric of routes that the kernel makes from router advertisements (IP6_RT_PRIO_USER).
-const kernelMetric = 1024
+// kernelMetric returns the metric of a route that the kernel makes from router advertisements (IP6_RT_PRIO_USER, if no setting says otherwise).
+func (s State) kernelMetric(r Route) string {
+	if metric := s.Settings[metricRA]; metric != "" && !r.Destination.IsValid() {
+		return metric
+	}
+	return "1024"
+}
 
 // bridgeSettings returns the settings of the bridge. The kernel does not follow router advertisements there if Kiln does.
 func (j *Journal) bridgeSettings() map[string]string {
@@ -212,7 +222,7 @@ func (j *Journal) bridgeSettings() map[string]string {
 // one, and adds its own with the one after that: it takes the end of a route that it has not made itself for the present (fib6_add_rt2node). So the
 // metric differs.
 func (s State) ofUplink(r Route) Route {
-	if r.advertised() && r.Priority == kernelMetric && s.Settings[acceptRA] != "" && s.Settings[acceptRA] != "0" {
+	if r.advertised() && strconv.Itoa(r.Priority) == s.kernelMetric(r) && s.Settings[acceptRA] != "" && s.Settings[acceptRA] != "0" {
 		r.Priority++
 	}
 	return r

@@ -87,8 +87,8 @@ func same(want, got State) string {
 	for _, s := range []*State{&want, &got} {
 		s.Routes = slices.Clone(s.Routes)
 		for i, r := range s.Routes {
-			if r.Priority == kernelMetric+1 {
-				s.Routes[i].Priority = kernelMetric
+			if r.Priority == 1024+1 {
+				s.Routes[i].Priority = 1024
 			}
 		}
 	}

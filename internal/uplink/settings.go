@@ -15,7 +15,7 @@ import (
 // makes the kernel add a link-local address.
 var settings = []string{
 	"ipv6/conf/IF/addr_gen_mode", "ipv6/conf/IF/accept_ra", "ipv6/conf/IF/accept_ra_defrtr", "ipv6/conf/IF/accept_ra_pinfo",
-	"ipv6/conf/IF/accept_ra_rt_info_max_plen", "ipv6/conf/IF/accept_ra_mtu", "ipv6/conf/IF/autoconf", "ipv6/conf/IF/forwarding",
+	metricRA, "ipv6/conf/IF/accept_ra_rt_info_max_plen", "ipv6/conf/IF/accept_ra_mtu", "ipv6/conf/IF/autoconf", "ipv6/conf/IF/forwarding",
 	"ipv6/conf/IF/accept_redirects", "ipv6/conf/IF/disable_ipv6",
 	"ipv4/conf/IF/rp_filter", "ipv4/conf/IF/forwarding", "ipv4/conf/IF/arp_ignore", "ipv4/conf/IF/arp_announce", "ipv4/conf/IF/accept_local",
 	"ipv4/conf/IF/src_valid_mark", "ipv4/conf/IF/accept_redirects", "ipv4/conf/IF/send_redirects", "ipv4/conf/IF/proxy_arp",
