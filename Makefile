@@ -189,7 +189,7 @@ underlay: images ## Subnets on a physical network, in a new lab (needs `make pre
 	$(LAB) down
 	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 20m -ginkgo.label-filter=underlay || { $(LAB) status; exit 1; }
+	$(E2E) -test.timeout 30m -ginkgo.label-filter=underlay || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 # FROM: the commit of the version that test-upgrade upgrades from.
@@ -344,7 +344,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single underlay_vpc underlay_default bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single underlay_vpc underlay_default underlay_lease bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
 

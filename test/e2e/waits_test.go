@@ -49,6 +49,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^bgp_(\w+_)?test.go:`), "a session begins again five seconds after its end, and ends after its hold time"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^underlay_(single_test.go:|vlans_test.go:.*connectVLANs)`), "nodes are reported every 10 s, and interfaces with addresses move node by node"},
+	{regexp.MustCompile(`^underlay_lease_test.go:`), "leases of two minutes"},
 	{regexp.MustCompile(`^underlay_vlans_test.go:.*removeMany`), "a kubelet ends 236 pods"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }

@@ -46,13 +46,20 @@ func SwitchPrograms(ports map[string][]string) []machine.Program {
 	return []machine.Program{server, daemon}
 }
 
-// RouterPrograms returns the programs of the router: a server of DHCP and router advertisements for each network of the switch.
+// RouterPrograms returns the programs of the router: a server of DHCP and router advertisements for each network of the switch. In the one of untagged packets,
+// leases and advertisements have the shortest lifetime that dnsmasq permits.
 func RouterPrograms() []machine.Program {
 	args := []string{"/usr/local/bin/dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--log-facility=-", "--port=0",
 		"--dhcp-leasefile=/run/dnsmasq.leases", "--dhcp-authoritative", "--no-ping", "--enable-ra"}
 	for _, v := range topology.VLANs {
 		first, last := v.Leases()
-		args = append(args, "--interface="+v.Name, fmt.Sprintf("--dhcp-range=%s,%s,1h", first, last), fmt.Sprintf("--dhcp-range=%s,ra-only", v.Prefixes[1].Addr()))
+		lifetime := "1h"
+		if v.Tag == 0 {
+			lifetime = fmt.Sprintf("%.0f", topology.ShortLease.Seconds())
+			args = append(args, fmt.Sprintf("--ra-param=%s,%s,%[2]s", v.Name, lifetime))
+		}
+		args = append(args, "--interface="+v.Name, fmt.Sprintf("--dhcp-range=%s,%s,%s", first, last, lifetime),
+			fmt.Sprintf("--dhcp-range=%s,ra-only,64,%s", v.Prefixes[1].Addr(), lifetime))
 	}
 	return []machine.Program{{Name: "dnsmasq", Args: args}}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Bounds of the plan. Each kind of node has a fixed range of host parts in each network, so the number of nodes is limited.
@@ -59,6 +60,9 @@ var VLANs = []VLAN{
 	{Tag: 30, Network: Network{Name: "vlan30", Prefixes: prefixes("172.28.30.0/24", "fd00:172:28:30::/64")}},
 	{Tag: 40, Network: Network{Name: "vlan40", Prefixes: prefixes("172.28.40.0/24", "fd00:172:28:40::/64")}},
 }
+
+// ShortLease is the lifetime of the router's DHCP leases and advertisements in the network of untagged packets.
+const ShortLease = 2 * time.Minute
 
 // HostName is the name of the host in the VLAN that is no node.
 func (v VLAN) HostName() string { return fmt.Sprintf("outside-%d", v.Tag) }
