@@ -34,7 +34,7 @@ var _ = Describe("an interface with a DHCP client and router advertisements", La
 		DeferCleanup(func(ctx SpecContext) {
 			exec(ctx, node, "sh", "-c", `kill $(cat /run/eth2.pid); sysctl -qw net.ipv6.conf.eth2.accept_ra=1 net.ipv6.conf.eth2.ra_defrtr_metric=1024
 				ip address flush dev eth2 scope global; ip -6 route flush dev eth2 proto ra; ip -6 route del $0 dev eth2 || true`, network.Prefixes[1].String())
-			Expect(uplinkState(ctx, node, "eth2")).To(Equal(before))
+			Eventually(uplinkState).WithContext(ctx).WithArguments(node, "eth2").WithTimeout(30 * time.Second).Should(Equal(before))
 		}, NodeTimeout(time.Minute))
 		// The node's own default routes are better.
 		exec(ctx, node, "sysctl", "-qw", "net.ipv6.conf.eth2.accept_ra=2", "net.ipv6.conf.eth2.ra_defrtr_metric=2048")
