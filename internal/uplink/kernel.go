@@ -93,7 +93,10 @@ func Apply(m Moves, uplink, bridge netlink.Link, step Step) error {
 	if err := removeRoutes(uplink, m.ClearRoutes, step); err != nil {
 		return err
 	}
-	return RemoveAddresses(uplink, m.ClearAddresses, step)
+	if err := RemoveAddresses(uplink, m.ClearAddresses, step); err != nil {
+		return err
+	}
+	return removeOnLink(uplink, step)
 }
 
 // asAdded returns addresses in the order in which they must be added to be listed in the given order: the kernel puts a new IPv6 address before
@@ -191,4 +194,23 @@ func removeRoutes(link netlink.Link, list []Route, step Step) error {
 		}
 	}
 	return nil
+}
+
+// removeOnLink removes the IPv6 routes to networks in which the interface has no address. The kernel keeps the route to an advertised prefix when it loses
+// an address with a lifetime, and would use it before the route of the interface that has the address now.
+func removeOnLink(link netlink.Link, step Step) error {
+	has, err := addresses(link, true)
+	if err != nil {
+		return err
+	}
+	left, err := routes(link, func(r netlink.Route) bool {
+		network := prefixOf(r.Dst)
+		inside := func(a Address) bool { return network.Contains(a.Prefix.Addr()) || network.Contains(a.Peer.Addr()) }
+		return r.Family == netlink.FAMILY_V6 && r.Protocol == unix.RTPROT_KERNEL && network.IsValid() &&
+			!network.Addr().IsLinkLocalUnicast() && !slices.ContainsFunc(has, inside)
+	})
+	if err != nil {
+		return err
+	}
+	return removeRoutes(link, left, step)
 }

@@ -168,8 +168,9 @@ func giveBack(before State, link, bridge netlink.Link, step Step) (refused, err 
 		return nil, err
 	}
 	if bridge != nil {
-		if err := errors.Join(removeRoutes(bridge, before.Routes, step), RemoveAddresses(bridge, before.Addresses, step)); err != nil {
-			return nil, err
+		cleared := errors.Join(removeRoutes(bridge, before.Routes, step), RemoveAddresses(bridge, before.Addresses, step), removeOnLink(bridge, step))
+		if cleared != nil {
+			return nil, cleared
 		}
 	}
 	if before.MTU != 0 && link.Attrs().MTU != before.MTU {

@@ -89,6 +89,16 @@ func (a *advertiser) has(link string) (address bool, defaults int) {
 	return address, defaults
 }
 
+// hasNoRoute checks that an interface without an address of the prefix has no route to it either.
+func (a *advertiser) hasNoRoute(t *testing.T, link string) {
+	t.Helper()
+	for _, r := range must(netlink.RouteList(must(netlink.LinkByName(link)), netlink.FAMILY_V6)) {
+		if r.Dst != nil && r.Dst.String() == advertisedPrefix.String() {
+			t.Errorf("%s has the route %s", link, r)
+		}
+	}
+}
+
 func (a *advertiser) configures(link string) func() error {
 	return func() error {
 		if address, defaults := a.has(link); !address || defaults == 0 {
@@ -119,6 +129,7 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
 	p.until(t, ended, providerbridge.StateReady)
 	try(t, router.configures("br-net1")())
+	router.hasNoRoute(t, "eth1")
 	if value := must(os.ReadFile("/proc/sys/net/ipv6/conf/br-net1/accept_ra")); strings.TrimSpace(string(value)) != "0" {
 		t.Errorf("accept_ra of br-net1 is %s", value)
 	}
@@ -146,6 +157,7 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 	if !strings.Contains(result.Message, "advertise") { // of this return, or of the next attempt
 		t.Errorf("the cause is %q", result.Message)
 	}
+	router.hasNoRoute(t, "br-net1")
 	for range 3 { // the kernel deletes a route like its own with the first one
 		try(t, router.send())
 		supervisortest.Eventually(t, "the kernel configures eth1 again", router.configures("eth1"))
