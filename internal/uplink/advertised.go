@@ -108,12 +108,15 @@ func (s State) limited() bool {
 	return slices.ContainsFunc(s.Addresses, Address.advertised) || slices.ContainsFunc(s.Routes, Route.advertised)
 }
 
+// usable reports whether hosts do not ignore a prefix (RFC 4862, section 5.5.3, c).
+func usable(p *ndp.PrefixInformation) bool { return p.PreferredLifetime <= p.ValidLifetime }
+
 // lifetimes returns for how long the routers advertise the prefix of an address; 0 if they do not.
 func (a Address) lifetimes(seen []advertisement) (valid, preferred time.Duration) {
 	for _, s := range seen {
 		for _, o := range s.message.Options {
 			p, ok := o.(*ndp.PrefixInformation)
-			if ok && p.AutonomousAddressConfiguration && netip.PrefixFrom(p.Prefix, int(p.PrefixLength)) == a.Prefix.Masked() && p.ValidLifetime > valid {
+			if ok && usable(p) && p.AutonomousAddressConfiguration && netip.PrefixFrom(p.Prefix, int(p.PrefixLength)) == a.Prefix.Masked() && p.ValidLifetime > valid {
 				valid, preferred = p.ValidLifetime, p.PreferredLifetime
 			}
 		}
@@ -146,49 +149,60 @@ func (r Route) lifetime(seen []advertisement) (longest time.Duration) {
 	return longest
 }
 
-// advertised returns the shortest time for which the routers advertise all entries of the state that can end, or the first entry that they do not advertise.
-func (s State) advertised(seen []advertisement) (shortest time.Duration, missing string) {
-	shorter := func(d time.Duration) {
-		if shortest == 0 || d < shortest {
-			shortest = d
+// unanswered is an entry that no router advertises. It is the last one if no other one of its kind is advertised either.
+type unanswered struct {
+	kind kind
+	name string
+	last bool
+}
+
+// advertised returns the shortest time for which routers advertise entries of the state that can end, and the entries that they do not advertise.
+func (s State) advertised(seen []advertisement) (shortest time.Duration, missing []unanswered) {
+	answered := map[kind]bool{}
+	count := func(k kind, name string, lifetimes ...time.Duration) {
+		if lifetimes[0] == 0 {
+			missing = append(missing, unanswered{kind: k, name: name})
+			return
+		}
+		answered[k] = true
+		for _, d := range lifetimes {
+			if d > 0 && (shortest == 0 || d < shortest) {
+				shortest = d
+			}
 		}
 	}
 	for _, a := range s.Addresses {
-		if !a.advertised() {
-			continue
-		}
-		valid, preferred := a.lifetimes(seen)
-		if valid == 0 {
-			return 0, "the address " + a.Prefix.String()
-		}
-		if shorter(valid); preferred > 0 {
-			shorter(preferred)
+		if a.advertised() {
+			valid, preferred := a.lifetimes(seen)
+			count(kindAddress, "the address "+a.Prefix.String(), valid, preferred)
 		}
 	}
 	for _, r := range s.Routes {
-		if !r.advertised() {
-			continue
+		if r.advertised() {
+			count(r.kind(), "the route "+r.String(), r.lifetime(seen))
 		}
-		lifetime := r.lifetime(seen)
-		if lifetime == 0 {
-			return 0, "the route " + r.String()
-		}
-		shorter(lifetime)
 	}
-	return shortest, ""
+	for i := range missing {
+		missing[i].last = !answered[missing[i].kind]
+	}
+	return shortest, missing
 }
 
-// askRouters solicits advertisements of all entries of a state that can end.
-func askRouters(ctx context.Context, link netlink.Link, s State) (Lease, error) {
-	seen, err := solicit(ctx, link, func(seen []advertisement) bool { _, missing := s.advertised(seen); return missing == "" })
+// askRouters solicits advertisements of all entries of a state that can end. Without an answer for all addresses, or for one entry of each kind, it returns an error.
+func askRouters(ctx context.Context, link netlink.Link, s State, allAddresses bool) (Lease, error) {
+	seen, err := solicit(ctx, link, func(seen []advertisement) bool { _, missing := s.advertised(seen); return len(missing) == 0 })
 	if err != nil {
 		return Lease{}, err
 	}
 	shortest, missing := s.advertised(seen)
-	if missing != "" {
-		return Lease{}, fmt.Errorf("no router advertises %s", missing)
+	l := Lease{Duration: min(shortest, longestLease), seen: seen, At: sinceBoot()}
+	for _, m := range missing {
+		if m.last || allAddresses && m.kind == kindAddress {
+			return Lease{}, fmt.Errorf("no router advertises %s", m.name)
+		}
+		l.Silent = append(l.Silent, m.name)
 	}
-	return Lease{Duration: min(shortest, longestLease), seen: seen, at: sinceBoot()}, nil
+	return l, nil
 }
 
 // Settings of an interface for router advertisements: whether the kernel follows them, and the metric of default routes (since Linux 5.12).
@@ -205,12 +219,17 @@ func (s State) kernelMetric(r Route) string {
 	return "1024"
 }
 
-// bridgeSettings returns the settings of the bridge. The kernel does not follow router advertisements there if Kiln does.
+// bridgeSettings returns the settings of the bridge.
 func (j *Journal) bridgeSettings() map[string]string {
-	if !slices.ContainsFunc(j.Leases, func(l Lease) bool { return !l.Address.IsValid() }) {
-		return j.Before.Settings
+	return j.Before.bridgeSettings(slices.ContainsFunc(j.Leases, func(l Lease) bool { return !l.Address.IsValid() }))
+}
+
+// bridgeSettings returns the settings of a bridge. The kernel does not follow router advertisements there if Kiln does.
+func (s State) bridgeSettings(follows bool) map[string]string {
+	if !follows {
+		return s.Settings
 	}
-	settings := maps.Clone(j.Before.Settings)
+	settings := maps.Clone(s.Settings)
 	if settings == nil {
 		settings = map[string]string{}
 	}
@@ -220,9 +239,10 @@ func (j *Journal) bridgeSettings() map[string]string {
 
 // ofUplink returns a route as the interface gets it back. If the kernel follows router advertisements there, it deletes a route like its own with the next
 // one, and adds its own with the one after that: it takes the end of a route that it has not made itself for the present (fib6_add_rt2node). So the
-// metric differs.
+// metric differs. Routes by other routers have the next metrics (see distinct).
 func (s State) ofUplink(r Route) Route {
-	if r.advertised() && strconv.Itoa(r.Priority) == s.kernelMetric(r) && s.Settings[acceptRA] != "" && s.Settings[acceptRA] != "0" {
+	kernel, err := strconv.Atoi(s.kernelMetric(r))
+	if r.advertised() && err == nil && r.Priority >= kernel && s.Settings[acceptRA] != "" && s.Settings[acceptRA] != "0" {
 		r.Priority++
 	}
 	return r

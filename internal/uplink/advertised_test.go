@@ -5,6 +5,7 @@ package uplink
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ func TestWhatRoutersAdvertise(t *testing.T) {
 	seen := []advertisement{
 		{router, &ndp.RouterAdvertisement{RouterLifetime: 30 * time.Minute, Options: []ndp.Option{
 			prefix("2001:db8:1::/64", true, true), prefix("2001:db8:2::/64", true, false),
+			&ndp.PrefixInformation{Prefix: netip.MustParseAddr("2001:db8:4::"), PrefixLength: 64, AutonomousAddressConfiguration: true, ValidLifetime: time.Minute, PreferredLifetime: time.Hour},
 			&ndp.RouteInformation{Prefix: netip.MustParseAddr("2001:db8:9::"), PrefixLength: 48, RouteLifetime: 20 * time.Minute},
 		}}},
 		{netip.MustParseAddr("fe80::2"), &ndp.RouterAdvertisement{}}, // not a default router
@@ -40,24 +42,29 @@ func TestWhatRoutersAdvertise(t *testing.T) {
 	for name, c := range map[string]struct {
 		state   State
 		want    time.Duration
-		missing string
+		missing []unanswered
 	}{
-		"nothing that ends":            {state: State{Addresses: Plain([]netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")})}},
-		"an IPv4 address of DHCP":      {state: address("192.0.2.50/24")},
-		"an address of a prefix":       {state: address("2001:db8:1::7/64"), want: time.Minute},
-		"an address of DHCPv6":         {state: address("2001:db8:1::7/128"), missing: "the address 2001:db8:1::7/128"},
-		"a prefix for DHCPv6":          {state: address("2001:db8:2::7/64"), missing: "the address 2001:db8:2::7/64"},
-		"another prefix":               {state: address("2001:db8:3::7/64"), missing: "the address 2001:db8:3::7/64"},
+		"nothing that ends":          {state: State{Addresses: Plain([]netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")})}},
+		"an IPv4 address of DHCP":    {state: address("192.0.2.50/24")},
+		"an address of a prefix":     {state: address("2001:db8:1::7/64"), want: time.Minute},
+		"an address of DHCPv6":       {state: address("2001:db8:1::7/128"), missing: []unanswered{{kindAddress, "the address 2001:db8:1::7/128", true}}},
+		"a prefix for DHCPv6":        {state: address("2001:db8:2::7/64"), missing: []unanswered{{kindAddress, "the address 2001:db8:2::7/64", true}}},
+		"another prefix":             {state: address("2001:db8:3::7/64"), missing: []unanswered{{kindAddress, "the address 2001:db8:3::7/64", true}}},
+		"a prefix that hosts ignore": {state: address("2001:db8:4::7/64"), missing: []unanswered{{kindAddress, "the address 2001:db8:4::7/64", true}}},
+		"two routers, one of which has gone": {
+			state: State{Routes: append(route("", router, "").Routes, route("", netip.MustParseAddr("fe80::2"), "").Routes...)},
+			want:  30 * time.Minute, missing: []unanswered{{kindDefault, "the route default via fe80::2", false}},
+		},
 		"a default route":              {state: route("", router, ""), want: 30 * time.Minute},
-		"one by a router that is none": {state: route("", netip.MustParseAddr("fe80::2"), ""), missing: "the route default via fe80::2"},
+		"one by a router that is none": {state: route("", netip.MustParseAddr("fe80::2"), ""), missing: []unanswered{{kindDefault, "the route default via fe80::2", true}}},
 		"a route to more networks":     {state: route("2001:db8:9::/48", router, ""), want: 20 * time.Minute},
-		"a route to others":            {state: route("2001:db8:8::/48", router, ""), missing: "the route 2001:db8:8::/48 via fe80::1"},
+		"a route to others":            {state: route("2001:db8:8::/48", router, ""), missing: []unanswered{{kindNetwork, "the route 2001:db8:8::/48 via fe80::1", true}}},
 		"the network of the interface": {state: route("2001:db8:2::/64", netip.Addr{}, ""), want: time.Hour},
-		"a multipath route":            {state: route("", netip.Addr{}, formatHops([]hop{{Gateway: router}})), missing: "the route default via fe80::1"},
+		"a multipath route":            {state: route("", netip.Addr{}, formatHops([]hop{{Gateway: router}})), missing: []unanswered{{kindDefault, "the route default via fe80::1", true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, missing := c.state.advertised(seen); got != c.want || missing != c.missing {
-				t.Errorf("for %s, missing %q; want %s, %q", got, missing, c.want, c.missing)
+			if got, missing := c.state.advertised(seen); got != c.want || !slices.Equal(missing, c.missing) {
+				t.Errorf("for %s, missing %v; want %s, %v", got, missing, c.want, c.missing)
 			}
 		})
 	}
@@ -69,7 +76,7 @@ func TestARouteReturnsWithAnotherMetricWhereTheKernelMakesIts(t *testing.T) {
 		accept, metric string
 		want           int
 	}{
-		{"0", "", 1024}, {"1", "", 1025}, {"2", "", 1025}, {"", "", 1024}, {"2", "1024", 1025}, {"2", "2048", 1024},
+		{"0", "", 1024}, {"1", "", 1025}, {"2", "", 1025}, {"", "", 1024}, {"2", "1024", 1025}, {"2", "1000", 1025}, {"2", "2048", 1024},
 	} {
 		s := State{Routes: []Route{r}, Settings: map[string]string{acceptRA: c.accept, metricRA: c.metric}}
 		if got := s.ofUplink(r).Priority; got != c.want {
@@ -97,7 +104,7 @@ func TestARenewalMakesNoLifetimeShorter(t *testing.T) {
 	prefix, router := netip.MustParsePrefix("2001:db8:1::/64"), netip.MustParseAddr("fe80::1")
 	at := 10 * time.Hour
 	answer := func(lifetime time.Duration) Lease {
-		return Lease{at: at, seen: []advertisement{{router, &ndp.RouterAdvertisement{RouterLifetime: lifetime, Options: []ndp.Option{&ndp.PrefixInformation{
+		return Lease{At: at, seen: []advertisement{{router, &ndp.RouterAdvertisement{RouterLifetime: lifetime, Options: []ndp.Option{&ndp.PrefixInformation{
 			Prefix: prefix.Addr(), PrefixLength: 64, AutonomousAddressConfiguration: true, ValidLifetime: lifetime, PreferredLifetime: lifetime / 2,
 		}}}}}}
 	}
@@ -109,9 +116,9 @@ func TestARenewalMakesNoLifetimeShorter(t *testing.T) {
 		"a shorter one":      {answer(time.Second), at + time.Hour, at + time.Minute, at + time.Hour},
 		"a longer one":       {answer(4 * time.Hour), at + 4*time.Hour, at + 2*time.Hour, at + time.Hour},
 		"one without end":    {answer(forever * time.Second), at + longestLease, at + longestLease, at + time.Hour},
-		"one of DHCP":        {Lease{Address: leased.Addr(), Duration: 2 * time.Hour, at: at}, at + time.Hour, at + time.Minute, at + 2*time.Hour},
-		"a shorter of DHCP":  {Lease{Address: leased.Addr(), Duration: time.Minute, at: at}, at + time.Hour, at + time.Minute, at + time.Hour},
-		"of another address": {Lease{Address: netip.MustParseAddr("192.0.2.51"), Duration: 2 * time.Hour, at: at}, at + time.Hour, at + time.Minute, at + time.Hour},
+		"one of DHCP":        {Lease{Address: leased.Addr(), Duration: 2 * time.Hour, At: at}, at + time.Hour, at + time.Minute, at + 2*time.Hour},
+		"a shorter of DHCP":  {Lease{Address: leased.Addr(), Duration: time.Minute, At: at}, at + time.Hour, at + time.Minute, at + time.Hour},
+		"of another address": {Lease{Address: netip.MustParseAddr("192.0.2.51"), Duration: 2 * time.Hour, At: at}, at + time.Hour, at + time.Minute, at + time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := State{

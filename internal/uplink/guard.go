@@ -163,6 +163,9 @@ func (j *Journal) complete(bridge netlink.Link) (bool, error) {
 
 // due reports whether the interface must be restored now; if not, after which time to check again.
 func (g *Guard) due(j *Journal) (bool, time.Duration) {
+	if j.Phase != PhaseMoved {
+		delete(g.missing, j.Bridge)
+	}
 	switch {
 	case j.Phase == PhaseReturned:
 		return !j.Done || j.Kernel && attached(j.Uplink), math.MaxInt64

@@ -77,7 +77,7 @@ func configured(t *testing.T) netlink.Link {
 		try(t, netlink.RouteAdd(r))
 	}
 	advertised := Route{Family: 6, Gateway: netip.MustParseAddr("fe80::1"), Protocol: unix.RTPROT_RA, Priority: 1024, Table: unix.RT_TABLE_MAIN, Expires: sinceBoot() + 1000*time.Second}
-	try(t, advertised.replace(link))
+	try(t, advertised.replace(link, nil))
 	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: net.ParseIP("192.0.2.77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}, State: netlink.NUD_PERMANENT}))
 	return link
 }
@@ -182,6 +182,34 @@ func TestARefusedRouteDoesNotStopARestoration(t *testing.T) {
 	for i, r := range before.Routes {
 		before.Routes[i] = r.ownHops()
 	}
+	if diff := same(before, must(Read(link))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestARefusedAddressDoesNotStopARestoration restores an interface on which IPv6 was disabled after the move.
+func TestARefusedAddressDoesNotStopARestoration(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	d, link, bridge, before := moved(t)
+	for _, name := range []string{"eth1", "br-net1"} {
+		try(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0o600))
+	}
+	try(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if j := must(d.Read("br-net1")); !j.Done || !strings.Contains(j.Cause, "2001:db8::1/64") {
+		t.Errorf("journal: %+v", j)
+	}
+	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+		t.Errorf("the bridge keeps %+v", left)
+	}
+	before.Addresses = slices.DeleteFunc(before.Addresses, func(a Address) bool { return a.Prefix.Addr().Is6() })
+	before.Routes = slices.DeleteFunc(before.Routes, func(r Route) bool { return r.Family == 6 })
+	for s, value := range must(readSettings("eth1")) {
+		before.Settings[s] = value
+	}
+	// The kernel refuses an IPv4 route by an IPv6 gateway there.
+	before.Routes = slices.DeleteFunc(before.Routes, func(r Route) bool { return r.Gateway.Is6() })
 	if diff := same(before, must(Read(link))); diff != "" {
 		t.Error(diff)
 	}

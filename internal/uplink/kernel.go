@@ -83,7 +83,7 @@ func Apply(m Moves, uplink, bridge netlink.Link, step Step) error {
 		if r.isKernel() {
 			continue // the kernel adds it with the address: see ofBridge
 		}
-		if err := addRoute(bridge, r, step); err != nil {
+		if err := addRoute(bridge, uplink, r, step); err != nil {
 			return err
 		}
 	}
@@ -128,6 +128,10 @@ func addAddress(link netlink.Link, a Address, step Step) error {
 	if err := step.Before("add " + a.Prefix.String() + " to " + link.Attrs().Name); err != nil {
 		return err
 	}
+	return setAddress(link, a)
+}
+
+func setAddress(link netlink.Link, a Address) error {
 	if err := netlink.AddrReplace(link, a.on(sinceBoot())); err != nil {
 		return fmt.Errorf("add address %s to %s: %w", a.Prefix, link.Attrs().Name, err)
 	}
@@ -139,11 +143,11 @@ func AddAddress(link netlink.Link, a netip.Prefix) error {
 	return addAddress(link, Address{Prefix: a, Plain: true}, nil)
 }
 
-func addRoute(link netlink.Link, r Route, step Step) error {
+func addRoute(link, from netlink.Link, r Route, step Step) error {
 	if err := step.Before("add route " + r.String() + " to " + link.Attrs().Name); err != nil {
 		return err
 	}
-	if err := r.replace(link); err != nil {
+	if err := r.replace(link, from); err != nil {
 		return fmt.Errorf("add route %s to %s: %w", r, link.Attrs().Name, err)
 	}
 	return nil

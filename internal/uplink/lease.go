@@ -27,14 +27,18 @@ type Lease struct {
 	Address netip.Addr `json:"address,omitzero"`
 	// ClientID is the client identifier (option 61) to which the server has given the address; empty if it knows the client by its MAC address.
 	ClientID []byte `json:"clientID,omitempty"`
-	// Duration is the time for which the server gives the address, or the shortest one that routers advertise.
+	// Duration is the time for which the last answer gives the address, or the shortest one that routers advertise. It came At, since the boot of the node. Longest is
+	// the longest Duration so far.
 	Duration time.Duration `json:"duration"`
-	// Left is the rest of the lease. It is not in the journal.
+	At       time.Duration `json:"at,omitempty"`
+	Longest  time.Duration `json:"longest,omitempty"`
+	// Left is the rest of the longest answer. It is not in the journal.
 	Left time.Duration `json:"-"`
-	// of are the entries that routers renew, and seen what they have answered. at is when the answer came, since the boot of the node.
+	// Silent names entries that no router has renewed, while others of their kind were renewed.
+	Silent []string `json:"-"`
+	// of are the entries that routers renew, and seen are their answers.
 	of   State
 	seen []advertisement
-	at   time.Duration
 }
 
 // longestLease is the longest time for which an answer counts: any host of the network can send one, and the address can be given to another host then.
@@ -49,11 +53,14 @@ func (l Lease) String() string {
 }
 
 // Ask asks for a renewal by an interface, and returns the renewed lease.
-func (l Lease) Ask(ctx context.Context, link netlink.Link) (Lease, error) {
+func (l Lease) Ask(ctx context.Context, link netlink.Link) (renewed Lease, err error) {
 	if l.Address.IsValid() {
-		return l.askServers(ctx, link)
+		renewed, err = l.askServers(ctx, link)
+	} else {
+		renewed, err = askRouters(ctx, link, l.of, false)
 	}
-	return askRouters(ctx, link, l.of)
+	renewed.Longest = max(l.Longest, renewed.Duration)
+	return renewed, err
 }
 
 // answerTime is for a DHCP server to answer a request, which is repeated once and then has twice the time.
@@ -97,13 +104,15 @@ func (l Lease) askServers(ctx context.Context, link netlink.Link) (Lease, error)
 	if err != nil {
 		return l, fmt.Errorf("make a request for a lease: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, 4*answerTime) // the client waits again after each message that is no answer
+	defer cancel()
 	answer, err := client.SendAndRead(ctx, nclient4.DefaultServers, request, func(m *dhcpv4.DHCPv4) bool {
 		return m.MessageType() == dhcpv4.MessageTypeAck && AddrOf(m.YourIPAddr) == l.Address && m.IPAddressLeaseTime(0) > 0
 	})
 	if err != nil {
 		return l, fmt.Errorf("no DHCP server renews the address %s: %w", l.Address, err)
 	}
-	l.Duration, l.at = min(answer.IPAddressLeaseTime(0), longestLease), sinceBoot()
+	l.Duration, l.At = min(answer.IPAddressLeaseTime(0), longestLease), sinceBoot()
 	return l, nil
 }
 
@@ -129,7 +138,7 @@ func Prove(ctx context.Context, link netlink.Link, s State, clientIDs [][]byte) 
 		}
 	}
 	if s.limited() {
-		lease, err := askRouters(ctx, link, s)
+		lease, err := askRouters(ctx, link, s, true)
 		if err != nil {
 			return nil, err
 		}
@@ -184,39 +193,59 @@ func (s State) Renewed(l Lease) State {
 		if valid == 0 {
 			continue
 		}
-		a.Valid = max(a.Valid, l.at+valid)
+		a.Valid = max(a.Valid, l.At+valid)
 		if a.Preferred != 0 {
-			a.Preferred = max(a.Preferred, l.at+preferred)
+			a.Preferred = max(a.Preferred, l.At+preferred)
 		}
 	}
 	for i := range s.Routes {
 		r := &s.Routes[i]
 		if lifetime := min(r.lifetime(l.seen), longestLease); r.advertised() && lifetime > 0 {
-			r.Expires = max(r.Expires, l.at+lifetime)
+			r.Expires = max(r.Expires, l.At+lifetime)
 		}
 	}
 	return s
 }
 
-// left returns the time until the first entry of the state that a lease renews ends, or is no longer preferred; false if none ends.
-func (s State) left(l Lease, now time.Duration) (left time.Duration, limited bool) {
-	end := func(at time.Duration) {
-		if at != 0 && (!limited || at-now < left) {
-			left, limited = at-now, true
-		}
+// kind is a kind of entries that routers renew. A bridge that keeps one of each kind has all that a node needs: routers and prefixes can be withdrawn.
+type kind int
+
+const (
+	kindAddress kind = iota
+	kindDefault
+	kindNetwork
+)
+
+func (r Route) kind() kind {
+	if r.Destination.IsValid() {
+		return kindNetwork
 	}
+	return kindDefault
+}
+
+// left returns the time until the last entry of a kind that a lease renews ends, or is no longer preferred; false if none ends.
+func (s State) left(l Lease, now time.Duration) (left time.Duration, limited bool) {
+	ends := map[kind]time.Duration{}
 	for _, a := range s.Addresses {
 		if !l.renews(a) {
 			continue
 		}
-		end(a.Valid)
+		end := a.Valid
 		if a.Preferred > now { // otherwise the router has ended it
-			end(a.Preferred)
+			end = min(end, a.Preferred)
 		}
+		ends[kindAddress] = max(ends[kindAddress], end)
 	}
 	if !l.Address.IsValid() {
 		for _, r := range s.Routes {
-			end(r.Expires)
+			if r.Expires != 0 {
+				ends[r.kind()] = max(ends[r.kind()], r.Expires)
+			}
+		}
+	}
+	for _, at := range ends {
+		if !limited || at-now < left {
+			left, limited = at-now, true
 		}
 	}
 	return left, limited
@@ -264,7 +293,7 @@ func (d Directory) Extend(ctx context.Context, bridge string, renewed Lease) err
 			if r == before.Routes[i] {
 				continue
 			}
-			if err := addRoute(link, r, step); err != nil {
+			if err := addRoute(link, nil, r, step); err != nil {
 				return err
 			}
 		}
@@ -277,24 +306,33 @@ func (d Directory) Extend(ctx context.Context, bridge string, renewed Lease) err
 	})
 }
 
-// Shares of a lease, in parts of its duration: with less than renewAt left it is renewed, with less than returnAt the interface gets the address back, so
-// that the node's own client can renew it there. A guard does this later, with less than guardAt.
+// Shares of a lease, in parts of its duration: with less than renewAt left of the last answer it is renewed, with less than returnAt of the longest one the interface gets
+// the address back, so that the node's own client can renew it there. A guard does this later, with half of that.
 const (
 	renewAt  = 2
 	returnAt = 8
-	guardAt  = 16
 )
 
+// leastReturn is the longest time for which a short answer, which any host of the network can send, does not shorten the time for a return.
+const leastReturn = 10 * time.Second
+
 // RenewAfter returns the time until the lease should be renewed.
-func (l Lease) RenewAfter() time.Duration { return l.Left - l.Duration/renewAt }
+func (l Lease) RenewAfter() time.Duration {
+	return min(l.Left, l.At+l.Duration-sinceBoot()) - l.Duration/renewAt
+}
 
 // LostAfter returns the time until the lease ends so soon that the interface should get its addresses back.
-func (l Lease) LostAfter() time.Duration { return l.Left - l.Duration/returnAt }
+func (l Lease) LostAfter() time.Duration { return l.Left - l.forReturn() }
+
+// forReturn is the time that a return needs before the end of the lease.
+func (l Lease) forReturn() time.Duration {
+	return max(l.Duration/returnAt, min(l.Longest/returnAt, leastReturn))
+}
 
 // ends returns the time until a guard restores the interface because nothing renews a lease, and its name; false if there is none.
 func (j *Journal) ends() (left time.Duration, name string, leased bool) {
 	for _, l := range j.leases() {
-		if until := l.Left - l.Duration/guardAt; !leased || until < left {
+		if until := l.Left - l.forReturn()/2; !leased || until < left {
 			left, name, leased = until, l.String(), true
 		}
 	}

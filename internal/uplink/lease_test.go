@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // leased is the journal of a bridge with one address, of which a part of its lease of 32 s is left.
@@ -35,6 +36,40 @@ func TestAGuardReturnsALeaseThatNothingRenews(t *testing.T) {
 		if l := (Lease{Duration: 32 * time.Second, Left: left}); (l.LostAfter() <= 0) != want || l.RenewAfter() > 0 {
 			t.Errorf("with %s left, it is lost after %s, want now: %t, and is renewed after %s", left, l.LostAfter(), want, l.RenewAfter())
 		}
+	}
+}
+
+// TestAShortAnswer has an answer of one second to a lease of an hour, of which half an hour is left.
+func TestAShortAnswer(t *testing.T) {
+	now := sinceBoot()
+	l := Lease{Duration: time.Second, At: now, Longest: time.Hour, Left: 30 * time.Minute}
+	if after := l.RenewAfter(); after > time.Second/2 {
+		t.Errorf("it is renewed after %s", after)
+	}
+	if after := l.LostAfter(); after != 30*time.Minute-leastReturn {
+		t.Errorf("it is lost after %s", after)
+	}
+	l = Lease{Duration: 5 * time.Minute, At: now, Longest: 24 * time.Hour, Left: 5 * time.Minute} // a server with shorter leases
+	if after := l.LostAfter(); after < 4*time.Minute {
+		t.Errorf("a shorter lease is lost after %s", after)
+	}
+}
+
+func TestOneEntryOfEachKindCounts(t *testing.T) {
+	const now = time.Hour
+	router := func(ends time.Duration) Route {
+		return Route{Family: 6, Gateway: netip.MustParseAddr("fe80::1"), Protocol: unix.RTPROT_RA, Expires: now + ends}
+	}
+	s := State{Routes: []Route{router(time.Minute), router(time.Hour)}, Addresses: []Address{
+		{Prefix: netip.MustParsePrefix("2001:db8::1/64"), Valid: now + 20*time.Minute, Preferred: now + 10*time.Minute},
+		{Prefix: netip.MustParsePrefix("2001:db8:1::1/64"), Valid: now + time.Second},
+	}}
+	if left, limited := s.left(Lease{}, now); left != 10*time.Minute || !limited {
+		t.Errorf("left %s, %t", left, limited)
+	}
+	s.Routes = s.Routes[:1]
+	if left, limited := s.left(Lease{}, now); left != time.Minute || !limited {
+		t.Errorf("with one router, left %s, %t", left, limited)
 	}
 }
 

@@ -50,7 +50,7 @@ func Plan(uplink string, m Memory, seen Observed) Moves {
 	next := Memory{
 		Uplink:    uplink,
 		Addresses: remember(m.Addresses, seen.UplinkAddresses, seen.BridgeAddresses),
-		Routes:    remember(m.Routes, seen.UplinkRoutes, seen.BridgeRoutes),
+		Routes:    distinct(remember(m.Routes, seen.UplinkRoutes, seen.BridgeRoutes), nil),
 	}
 	slices.SortStableFunc(next.Addresses, shortFirst) // the first is the tunnel endpoint
 	slices.SortStableFunc(next.Routes, gatewaysLast)

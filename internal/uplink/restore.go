@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Return records that a move must be undone, for which PutBack or a guard is responsible then. It returns the journal; nil if there is none.
@@ -18,7 +19,10 @@ func (d Directory) Return(ctx context.Context, bridge, cause string) (j *Journal
 		if j, err = d.Read(bridge); err != nil || j == nil {
 			return err
 		}
-		return d.markReturned(j, cause)
+		if err := d.markReturned(j, cause); err != nil && !errors.Is(err, errNotWritten) { // like in putBackIf
+			return err
+		}
+		return nil
 	})
 	return j, err
 }
@@ -90,8 +94,8 @@ func (d Directory) restore(ctx context.Context, j *Journal) error {
 	}
 	refused, err := giveBack(j.Before, link, bridge, step)
 	if refused != nil {
-		d.Log.Error(refused, "routes could not be restored", "interface", j.Uplink)
-		j.Cause += ". The kernel refused routes: " + refused.Error()
+		d.Log.Error(refused, "addresses or routes could not be restored", "interface", j.Uplink)
+		j.Cause += ". The kernel refused to restore: " + refused.Error()
 	}
 	return errors.Join(freed, err)
 }
@@ -144,56 +148,83 @@ func (d Directory) taken(j *Journal) (bool, error) {
 	return false, nil
 }
 
-// giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses. Routes that the kernel refuses, for
-// example because the interface of another hop is down, do not stop it.
+// giveBack adds the state to the interface before it removes it from the bridge, so that the node always has its addresses. It returns what the kernel
+// refuses for good, for example IPv6 addresses after IPv6 was disabled, or routes while the interface of another hop is down. Neither this nor an error, after which a
+// restoration is repeated, keeps the rest from being restored.
 func giveBack(before State, link, bridge netlink.Link, step Step) (refused, err error) {
-	if before.Carries() != "" {
-		if err := setUp(link, step); err != nil {
-			return nil, err
+	var stopped error
+	last := func(name string) error { // after a step that may not be made, no other one is
+		if stopped == nil {
+			stopped = step.Before(name)
 		}
+		return stopped
 	}
+	var errs []error
+	do := func(err error) { errs = append(errs, err) }
+	if before.Carries() != "" {
+		do(setUp(link, last))
+	}
+	refused, err = giveAddresses(before, link, last)
+	do(err)
+	do(addNeighbours(link, before.Neighbours, last))
+	_, err = giveRoutes(before, link, bridge, last)
+	do(err)
+	if bridge != nil {
+		do(removeRoutes(bridge, before.Routes, last))
+		do(RemoveAddresses(bridge, before.Addresses, last))
+		do(removeOnLink(bridge, last))
+	}
+	do(giveFlags(before, link, last))
+	routes, err := giveRoutes(before, link, bridge, last) // the kernel removed routes whose source was the bridge's address for a moment
+	if do(err); stopped != nil {
+		return nil, stopped
+	}
+	return errors.Join(refused, routes), errors.Join(errs...)
+}
+
+// giveAddresses adds addresses to the interface. Those of IPv6 are refused while IPv6 is disabled on it.
+func giveAddresses(before State, link netlink.Link, step Step) (refused, err error) {
 	has, err := configuration(link)
 	if err != nil {
 		return nil, err
 	}
+	var errs []error
 	for _, a := range asAdded(without(before.Addresses, has.Addresses)) {
-		if err := addAddress(link, a, step); err != nil {
-			return nil, err
+		err := addAddress(link, a, step)
+		if a.Prefix.Addr().Is6() && errors.Is(err, unix.EACCES) {
+			refused = errors.Join(refused, err)
+			continue
 		}
+		errs = append(errs, err)
 	}
-	if err := addNeighbours(link, before.Neighbours, step); err != nil {
-		return nil, err
-	}
-	if _, err := giveRoutes(before, link, step); err != nil {
-		return nil, err
-	}
-	if bridge != nil {
-		cleared := errors.Join(removeRoutes(bridge, before.Routes, step), RemoveAddresses(bridge, before.Addresses, step), removeOnLink(bridge, step))
-		if cleared != nil {
-			return nil, cleared
-		}
-	}
+	return refused, errors.Join(errs...)
+}
+
+// giveFlags gives the interface its MTU, and ends a promiscuous mode that it did not have.
+func giveFlags(before State, link netlink.Link, step Step) error {
+	name := link.Attrs().Name
 	if before.MTU != 0 && link.Attrs().MTU != before.MTU {
-		if err := step.Before("set the MTU of " + link.Attrs().Name); err != nil {
-			return nil, err
+		if err := step.Before("set the MTU of " + name); err != nil {
+			return err
 		}
 		if err := netlink.LinkSetMTU(link, before.MTU); err != nil {
-			return nil, fmt.Errorf("set the MTU of %s: %w", link.Attrs().Name, err)
+			return fmt.Errorf("set the MTU of %s: %w", name, err)
 		}
 	}
-	if promiscuous(link) && !before.Promiscuous {
-		if err := step.Before("end the promiscuous mode of " + link.Attrs().Name); err != nil {
-			return nil, err
-		}
-		if err := netlink.SetPromiscOff(link); err != nil {
-			return nil, fmt.Errorf("end the promiscuous mode of %s: %w", link.Attrs().Name, err)
-		}
+	if !promiscuous(link) || before.Promiscuous {
+		return nil
 	}
-	return giveRoutes(before, link, step) // the kernel removed routes whose source was the bridge's address for a moment
+	if err := step.Before("end the promiscuous mode of " + name); err != nil {
+		return err
+	}
+	if err := netlink.SetPromiscOff(link); err != nil {
+		return fmt.Errorf("end the promiscuous mode of %s: %w", name, err)
+	}
+	return nil
 }
 
 // giveRoutes adds routes to the interface. Of a multipath route that the kernel refuses, it adds the hops of the interface.
-func giveRoutes(before State, link netlink.Link, step Step) (refused, err error) {
+func giveRoutes(before State, link, bridge netlink.Link, step Step) (refused, err error) {
 	has, err := configuration(link)
 	if err != nil {
 		return nil, err
@@ -205,13 +236,13 @@ func giveRoutes(before State, link netlink.Link, step Step) (refused, err error)
 		if err := step.Before("add route " + r.String() + " to " + link.Attrs().Name); err != nil {
 			return nil, err
 		}
-		err := r.replace(link)
+		err := r.replace(link, bridge)
 		if err == nil {
 			continue
 		}
 		refused = errors.Join(refused, fmt.Errorf("add route %s to %s: %w", r, link.Attrs().Name, err))
 		if own := r.ownHops(); own.Hops != r.Hops {
-			_ = own.replace(link)
+			_ = own.replace(link, bridge)
 		}
 	}
 	return refused, nil

@@ -5,6 +5,7 @@ package uplink
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -35,13 +36,16 @@ type Route struct {
 	Tos      int   `json:"tos,omitempty"`
 	// Hops are the next hops of a multipath route. Those without an interface move.
 	Hops hops `json:"hops,omitempty"`
-	// Expires ends a route from a router advertisement, since the boot of the node; 0 for never.
-	Expires time.Duration `json:"expires,omitempty"`
+	// Expires ends a route from a router advertisement, since the boot of the node; 0 for never. Preference is that of its router (RFC 4191, section 2.1).
+	Expires    time.Duration `json:"expires,omitempty"`
+	Preference uint8         `json:"preference,omitempty"`
 }
 
-// key identifies the route: the same route of a later router advertisement has another end.
+// key identifies the route: the same route of a later router advertisement has another end and preference, and distinct can give it another metric.
 func (r Route) key() Route {
-	r.Expires = 0
+	if r.Expires, r.Preference = 0, 0; r.Protocol == unix.RTPROT_RA {
+		r.Priority = 0
+	}
 	return r
 }
 
@@ -105,7 +109,8 @@ func routes(link netlink.Link, wanted func(netlink.Route) bool) ([]Route, error)
 		}
 		route := routeOf(r, link.Attrs().Index)
 		if route.Protocol == unix.RTPROT_RA {
-			route.Expires = ends[route.expiryKey()]
+			end := ends[route.expiryKey()]
+			route.Expires, route.Preference = end.at, end.preference
 		}
 		made = append(made, route)
 	}
@@ -268,8 +273,14 @@ func (r Route) expiryKey() expiryKey {
 // userHz is the unit of times in netlink messages, per second.
 const userHz = 100
 
-// expiries returns when routes from router advertisements end. Package netlink does not read the attribute.
-func expiries(index int) (map[expiryKey]time.Duration, error) {
+// expiry is when a route ends, and the preference of its router.
+type expiry struct {
+	at         time.Duration
+	preference uint8
+}
+
+// expiries returns when routes from router advertisements end. Package netlink does not read the attributes.
+func expiries(index int) (map[expiryKey]expiry, error) {
 	messages, err := Whole(func() ([][]byte, error) {
 		request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 		dump := nl.NewRtMsg()
@@ -280,7 +291,7 @@ func expiries(index int) (map[expiryKey]time.Duration, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list routes of router advertisements: %w", err)
 	}
-	now, ends := sinceBoot(), map[expiryKey]time.Duration{}
+	now, ends := sinceBoot(), map[expiryKey]expiry{}
 	for _, m := range messages {
 		message := nl.DeserializeRtMsg(m)
 		if message.Protocol != unix.RTPROT_RA {
@@ -290,7 +301,7 @@ func expiries(index int) (map[expiryKey]time.Duration, error) {
 		if err != nil {
 			return nil, fmt.Errorf("decode a route of a router advertisement: %w", err)
 		}
-		key, link, left := expiryKey{table: int(message.Table)}, 0, int32(0)
+		key, link, left, end := expiryKey{table: int(message.Table)}, 0, int32(0), expiry{}
 		for _, a := range attributes {
 			switch a.Attr.Type {
 			case unix.RTA_DST:
@@ -304,30 +315,66 @@ func expiries(index int) (map[expiryKey]time.Duration, error) {
 				key.priority = int(nl.NativeEndian().Uint32(a.Value))
 			case unix.RTA_OIF:
 				link = int(nl.NativeEndian().Uint32(a.Value))
+			case unix.RTA_PREF:
+				end.preference = a.Value[0]
 			case unix.RTA_CACHEINFO: // struct rta_cacheinfo: the third field is rta_expires
 				left = int32(nl.NativeEndian().Uint32(a.Value[8:])) //nolint:gosec // signed in the kernel
 			}
 		}
-		if link == index && left > 0 {
-			ends[key] = now + time.Duration(left)*time.Second/userHz
+		if link != index {
+			continue
 		}
+		if left != 0 { // negative for one that has ended, and that the kernel will delete
+			end.at = max(1, now+time.Duration(left)*time.Second/userHz)
+		}
+		ends[key] = end
 	}
 	return ends, nil
 }
 
-// replace makes the kernel have the route through an interface. Package netlink does not write the end of a route.
-func (r Route) replace(link netlink.Link) error {
-	if r.Expires == 0 {
+// replace makes the kernel have the route through an interface, in the place of the same one through another interface, from which it moves; nil for none. Routes of
+// further interfaces stay.
+func (r Route) replace(link, from netlink.Link) error {
+	flags := unix.NLM_F_REPLACE
+	if r.Family == 6 { // the kernel would replace any route of the place
+		shared, err := r.shared(link, from)
+		if err != nil {
+			return err
+		}
+		if shared {
+			flags = unix.NLM_F_APPEND
+		}
+	}
+	err := r.add(link, flags)
+	if flags == unix.NLM_F_REPLACE || !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if r.Expires != 0 {
+		return nil // the kernel has set its end
+	}
+	if err := netlink.RouteDel(r.on(link)); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return r.add(link, flags)
+}
+
+// add sends the route with flags of netlink(7). Package netlink does not write the end of a route.
+func (r Route) add(link netlink.Link, flags int) error {
+	switch {
+	case r.Expires != 0:
+	case flags == unix.NLM_F_APPEND:
+		return netlink.RouteAppend(r.on(link))
+	default:
 		return netlink.RouteReplace(r.on(link))
 	}
 	left := rest(r.Expires, sinceBoot())
 	if left == 0 {
 		return nil
 	}
-	request := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	request := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|flags|unix.NLM_F_ACK)
 	message := nl.NewRtMsg()
 	message.Family, message.Protocol, message.Type = unix.AF_INET6, uint8(r.Protocol), unix.RTN_UNICAST //nolint:gosec // a byte in the kernel
-	message.Table, message.Scope = unix.RT_TABLE_UNSPEC, r.Scope
+	message.Table, message.Scope, message.Flags = unix.RT_TABLE_UNSPEC, r.Scope, uint32(r.Flags)        //nolint:gosec // 32 bits in the kernel
 	if r.Destination.IsValid() {
 		message.Dst_len = uint8(r.Destination.Bits()) //nolint:gosec // at most 128
 	}
@@ -335,12 +382,23 @@ func (r Route) replace(link netlink.Link) error {
 	if r.Destination.IsValid() {
 		request.AddData(nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
 	}
-	if r.Gateway.IsValid() {
-		request.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Gateway.AsSlice()))
+	for attribute, address := range map[int]netip.Addr{unix.RTA_GATEWAY: r.Gateway, unix.RTA_PREFSRC: r.Source} {
+		if address.IsValid() {
+			request.AddData(nl.NewRtAttr(attribute, address.AsSlice()))
+		}
 	}
+	number := func(value int) []byte { return nl.Uint32Attr(uint32(value)) } //nolint:gosec // 32 bits in the kernel
 	for attribute, value := range map[int]int{unix.RTA_OIF: link.Attrs().Index, unix.RTA_TABLE: r.Table, unix.RTA_PRIORITY: r.Priority, unix.RTA_EXPIRES: left} {
-		request.AddData(nl.NewRtAttr(attribute, nl.Uint32Attr(uint32(value)))) //nolint:gosec // 32 bits in the kernel
+		request.AddData(nl.NewRtAttr(attribute, number(value)))
 	}
+	request.AddData(nl.NewRtAttr(unix.RTA_PREF, []byte{r.Preference}))
+	metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+	for metric, value := range map[int]int{unix.RTAX_MTU: r.MTU, unix.RTAX_ADVMSS: r.AdvMSS} {
+		if value != 0 {
+			metrics.AddRtAttr(metric, number(value))
+		}
+	}
+	request.AddData(metrics)
 	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }

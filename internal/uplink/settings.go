@@ -94,7 +94,7 @@ func (d Directory) Prepare(bridge string, before State) error {
 	if link == nil {
 		return fmt.Errorf("interface %s does not exist", bridge)
 	}
-	if err := d.writeSettings(before.Settings, bridge, d.Step); err != nil {
+	if err := d.writeSettings(before.bridgeSettings(before.limited()), bridge, d.Step); err != nil {
 		return err
 	}
 	return setUp(link, d.Step)

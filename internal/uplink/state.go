@@ -234,6 +234,11 @@ func Read(link netlink.Link) (State, error) {
 	if err != nil {
 		return s, err
 	}
+	taken, err := takenElsewhere(link.Attrs().Index)
+	if err != nil {
+		return s, err
+	}
+	s.Routes = distinct(s.Routes, taken)
 	if s.Neighbours, err = neighbours(link); err != nil {
 		return s, err
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
@@ -197,6 +198,11 @@ func (t Target) neighbour(_ context.Context, link netlink.Link) error {
 		return fmt.Errorf("open a packet socket: %w", err)
 	}
 	defer unix.Close(socket)
+	if t.Address.Is6() { // otherwise all IPv6 packets of the interface fill the buffer
+		if err := onlyAdvertisements(socket); err != nil {
+			return err
+		}
+	}
 	address := &unix.SockaddrLinklayer{Protocol: networkOrder(protocol), Ifindex: link.Attrs().Index}
 	wait := unix.NsecToTimeval(int64(probeInterval))
 	if err := errors.Join(unix.Bind(socket, address), unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait)); err != nil {
@@ -258,6 +264,30 @@ func (t Target) answersARP(packet []byte) bool {
 
 const ipv6Header = 40
 
+// onlyAdvertisements makes the socket receive neighbour advertisements only.
+func onlyAdvertisements(socket int) error {
+	raw, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 6, Size: 1}, // the next header
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_ICMPV6, SkipFalse: 3},
+		bpf.LoadAbsolute{Off: ipv6Header, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipFalse: 1},
+		bpf.RetConstant{Val: 1 << 16},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		return fmt.Errorf("assemble a packet filter: %w", err)
+	}
+	filters := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		filters[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	program := &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]} //nolint:gosec // 6
+	if err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program); err != nil {
+		return fmt.Errorf("attach a packet filter: %w", err)
+	}
+	return nil
+}
+
 // solicitation returns a neighbour solicitation in an IPv6 packet (RFC 4861), and the link-layer address of its multicast group.
 func (t Target) solicitation(link netlink.Link, source netip.Addr) (packet, to []byte, err error) {
 	target := t.Address.AsSlice()
@@ -277,7 +307,7 @@ func (t Target) solicitation(link netlink.Link, source netip.Addr) (packet, to [
 
 func (t Target) advertised(packet []byte) bool {
 	const target = ipv6Header + 8
-	return len(packet) >= target+16 && packet[6] == unix.IPPROTO_ICMPV6 && packet[ipv6Header] == byte(ipv6.ICMPTypeNeighborAdvertisement) &&
+	return len(packet) >= target+16 && packet[6] == unix.IPPROTO_ICMPV6 && packet[7] == 255 && packet[ipv6Header] == byte(ipv6.ICMPTypeNeighborAdvertisement) &&
 		bytes.Equal(packet[target:target+16], t.Address.AsSlice())
 }
 

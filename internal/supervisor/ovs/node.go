@@ -156,7 +156,12 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 	var bridges sync.WaitGroup
 	bridges.Go(func() { n.providers.run(ctx, db) })
 	defer bridges.Wait()
-	var retry <-chan time.Time
+	var retry, refresh <-chan time.Time
+	if n.options.Datapath == v1alpha1.DatapathUserspace { // shields
+		ticker := time.NewTicker(guardRefresh)
+		defer ticker.Stop()
+		refresh = ticker.C
+	}
 	for {
 		switch err := n.reconcile(ctx, db); {
 		case err == nil || errors.Is(err, errNoBridgeYet):
@@ -175,6 +180,7 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 			n.guard.follow(cluster, n.options.Node)
 			n.everyPort.Store(cluster.Spec.Monitoring.PortSeries == v1alpha1.PortSeriesAll)
 		case <-changes:
+		case <-refresh:
 		case <-retry:
 		}
 	}

@@ -47,8 +47,8 @@ type providers struct {
 	directory uplink.Directory
 	managers  uplink.Managers
 	changes   chan struct{}
-	// raised is what each bridge's shield is for.
-	raised map[string]uplink.Shielded
+	// raised has the shield of each bridge.
+	raised map[string]raised
 	// refused has the attempts that were refused, so that the targets are not probed, and rules not listed, at each event.
 	refused map[string]refusal
 	// proven has the leases that DHCP servers have renewed before moves, and asked when they were asked for each lease.
@@ -75,7 +75,7 @@ func newProviders(o Options) *providers {
 		managers = uplink.DefaultManagers
 	}
 	return &providers{
-		options: o, directory: directory, managers: managers, changes: make(chan struct{}, 1), raised: map[string]uplink.Shielded{}, refused: map[string]refusal{},
+		options: o, directory: directory, managers: managers, changes: make(chan struct{}, 1), raised: map[string]raised{}, refused: map[string]refusal{},
 		proven: map[string]proof{}, asked: map[string]time.Time{},
 	}
 }
@@ -168,10 +168,7 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 		}
 		errs = append(errs, p.release(ctx, db, provider, "the provider network was removed from the node"))
 	}
-	users, err := p.users(requests)
-	if err != nil {
-		return 0, err
-	}
+	users := p.users(requests)
 	sharer, err := sharing(ctx, db)
 	if err != nil {
 		return 0, err
@@ -202,18 +199,15 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 }
 
 // users returns the provider network that has each interface, so that another one that requests it does not get it.
-func (p *providers) users(requests map[string]providerbridge.Request) (map[string]string, error) {
+func (p *providers) users(requests map[string]providerbridge.Request) map[string]string {
 	users := map[string]string{}
 	for provider, q := range requests {
 		j, err := p.directory.Read(providerbridge.Bridge(provider))
-		if err != nil {
-			return nil, err
-		}
-		if j != nil && !j.Done && j.Uplink == q.Interface {
+		if err != nil || j != nil && !j.Done && j.Uplink == q.Interface { // with an error it can have it, and reports the error itself
 			users[q.Interface] = provider
 		}
 	}
-	return users, nil
+	return users
 }
 
 func named(bridges []string) map[string]string {

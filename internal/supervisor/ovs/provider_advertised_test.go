@@ -26,12 +26,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// advertiser is a router behind an interface, which advertises itself and one prefix.
+// advertiser is two routers behind an interface, which advertise themselves, and the first one a prefix.
 type advertiser struct {
-	socket *ndp.Conn
-	router netip.Addr
-	asked  atomic.Int64
-	silent atomic.Bool
+	socket, second *ndp.Conn
+	router, backup netip.Addr
+	asked          atomic.Int64
+	silent         atomic.Bool
+	// alone makes the second router silent.
+	alone atomic.Bool
 }
 
 var advertisedPrefix = netip.MustParsePrefix("2001:db8:1::/64")
@@ -51,7 +53,11 @@ func advertise(t *testing.T, in netns.NsHandle) *advertiser {
 		if err != nil {
 			return err
 		}
-		return a.socket.JoinGroup(netip.IPv6LinkLocalAllRouters())
+		peer := must(netlink.LinkByName("peer"))
+		second := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fe80::5/64")), Flags: unix.IFA_F_NODAD}
+		try(t, netlink.AddrReplace(peer, second))
+		a.second, a.backup, err = ndp.Listen(must(net.InterfaceByName("peer")), "fe80::5")
+		return errors.Join(err, a.socket.JoinGroup(netip.IPv6LinkLocalAllRouters()))
 	})
 	go func() {
 		for {
@@ -65,28 +71,37 @@ func advertise(t *testing.T, in netns.NsHandle) *advertiser {
 			}
 		}
 	}()
-	t.Cleanup(func() { _ = a.socket.Close() })
+	t.Cleanup(func() { _ = errors.Join(a.socket.Close(), a.second.Close()) })
 	return a
 }
 
 func (a *advertiser) send() error {
+	if a.alone.Load() {
+		return a.first()
+	}
+	backup := a.second.WriteTo(&ndp.RouterAdvertisement{RouterLifetime: testLease}, nil, netip.IPv6LinkLocalAllNodes())
+	return errors.Join(backup, a.first())
+}
+
+func (a *advertiser) first() error {
 	return a.socket.WriteTo(&ndp.RouterAdvertisement{RouterLifetime: testLease, Options: []ndp.Option{&ndp.PrefixInformation{
 		Prefix: advertisedPrefix.Addr(), PrefixLength: 64, OnLink: true, AutonomousAddressConfiguration: true, ValidLifetime: testLease, PreferredLifetime: testLease,
 	}}}, nil, netip.IPv6LinkLocalAllNodes())
 }
 
-// has returns whether an interface has an address of the prefix that is not tentative, and the number of its default routes by the router.
+// has returns whether an interface has an address of the prefix that is not tentative, and the number of routers by which it has a default route.
 func (a *advertiser) has(link string) (address bool, defaults int) {
 	l := must(netlink.LinkByName(link))
 	for _, have := range must(netlink.AddrList(l, netlink.FAMILY_V6)) {
 		address = address || advertisedPrefix.Contains(netip.AddrFrom16([16]byte(have.IP.To16()))) && have.Flags&unix.IFA_F_TENTATIVE == 0
 	}
+	by := map[netip.Addr]bool{}
 	for _, r := range must(netlink.RouteList(l, netlink.FAMILY_V6)) {
-		if r.Protocol == syscall.RTPROT_RA && r.Gw.Equal(a.router.WithZone("").AsSlice()) {
-			defaults++
+		if gateway, _ := netip.AddrFromSlice(r.Gw); r.Protocol == syscall.RTPROT_RA && (gateway == a.router.WithZone("") || gateway == a.backup.WithZone("")) {
+			by[gateway] = true
 		}
 	}
-	return address, defaults
+	return address, len(by)
 }
 
 // hasNoRoute checks that an interface without an address of the prefix has no route to it either.
@@ -101,8 +116,8 @@ func (a *advertiser) hasNoRoute(t *testing.T, link string) {
 
 func (a *advertiser) configures(link string) func() error {
 	return func() error {
-		if address, defaults := a.has(link); !address || defaults == 0 {
-			return fmt.Errorf("%s has an address: %t, default routes: %d", link, address, defaults)
+		if address, defaults := a.has(link); !address || defaults != 2 {
+			return fmt.Errorf("%s has an address: %t, default routes by %d of 2 routers", link, address, defaults)
 		}
 		return nil
 	}
@@ -115,6 +130,7 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
+	try(t, os.WriteFile("/proc/sys/net/ipv6/route/gc_interval", []byte("1"), 0o600)) // the kernel deletes routes that have ended at once, and not after 30 s
 	router := advertise(t, p.gateway)
 	supervisortest.Eventually(t, "the kernel configures eth1", func() error { return errors.Join(router.send(), router.configures("eth1")()) })
 	ended := p.running(t)
@@ -151,6 +167,22 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 		return nil
 	})
 	try(t, router.configures("br-net1")())
+
+	router.alone.Store(true)
+	supervisortest.Eventually(t, "the route by the second router ends", func() error {
+		if address, defaults := router.has("br-net1"); !address || defaults != 1 {
+			return fmt.Errorf("br-net1 has an address: %t, default routes by %d routers", address, defaults)
+		}
+		return nil
+	})
+	asked := router.asked.Load()
+	supervisortest.Eventually(t, "the first router is asked further on", func() error {
+		if result := p.until(t, ended, providerbridge.StateReady); router.asked.Load() < asked+2 {
+			return fmt.Errorf("%d times after %d, %+v", router.asked.Load(), asked, result)
+		}
+		return nil
+	})
+	router.alone.Store(false)
 
 	router.silent.Store(true)
 	result := p.until(t, ended, providerbridge.StateFailed)

@@ -80,6 +80,9 @@ func (p *providers) renew(ctx context.Context, bridge string) (lost, err error) 
 				return nil, err
 			}
 			p.moves.renewed.Add(1)
+			if len(renewed.Silent) > 0 {
+				p.options.Log.Info("no router renews some addresses or routes of a bridge", "bridge", bridge, "missing", renewed.Silent)
+			}
 			p.wake(renewed.Duration / 2)
 			continue
 		}

@@ -5,6 +5,7 @@ package ovs
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -35,6 +36,8 @@ type leases struct {
 	duration time.Duration
 	renewed  atomic.Int64
 	silent   atomic.Bool
+	// refuses makes it send refusals without end.
+	refuses atomic.Bool
 }
 
 // serve answers until the end of the test, in the network namespace of the gateway.
@@ -63,6 +66,14 @@ func (l *leases) answer(socket net.PacketConn, _ net.Addr, m *dhcpv4.DHCPv4) {
 	if !bytes.Equal(m.GetOneOption(dhcpv4.OptionClientIdentifier), l.clientID) {
 		modifiers = []dhcpv4.Modifier{dhcpv4.WithMessageType(dhcpv4.MessageTypeNak)}
 	}
+	if l.refuses.Load() {
+		refusal := must(dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(dhcpv4.MessageTypeNak))).ToBytes()
+		for l.refuses.Load() {
+			_, _ = socket.WriteTo(refusal, &net.UDPAddr{IP: l.address, Port: dhcpv4.ClientPort})
+			time.Sleep(100 * time.Millisecond)
+		}
+		return
+	}
 	reply := must(dhcpv4.NewReplyFromRequest(m, modifiers...))
 	if _, err := socket.WriteTo(reply.ToBytes(), &net.UDPAddr{IP: l.address, Port: dhcpv4.ClientPort}); err == nil && reply.MessageType() == dhcpv4.MessageTypeAck {
 		l.renewed.Add(1)
@@ -90,6 +101,23 @@ func (l *leases) onBridge() (left time.Duration) {
 		}
 	}
 	return left
+}
+
+// TestRefusalsDoNotKeepARequestOpen asks while a host refuses all the time.
+func TestRefusalsDoNotKeepARequestOpen(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	server := withLease(t, p, testLease, testLease)
+	server.refuses.Store(true)
+	defer server.refuses.Store(false)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	lease := uplink.Lease{Address: leasedAddress.Addr(), ClientID: server.clientID}
+	if _, err := lease.Ask(ctx, must(netlink.LinkByName("eth1"))); err == nil || ctx.Err() != nil {
+		t.Errorf("the request ended with %v, its context with %v", err, ctx.Err())
+	}
 }
 
 // TestALeaseIsLongerThanBefore moves an interface whose lease the server makes much longer than the kernel knows.

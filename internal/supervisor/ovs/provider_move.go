@@ -150,8 +150,12 @@ func (p *providers) begin(
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
 			"addresses and routes, or use an interface without them", q.Interface, j.Before.Needed())
 	}
-	if refused := namedByRules(ctx, q, j); refused.State != "" {
-		return refused
+	old := p.refused[provider]
+	waits := !q.Turn && old.attempt == j.Attempt && old.result.Reason == providerbridge.ReasonAwaitingTurn // rules of a whole node can be many: not again before its turn
+	if !waits {
+		if refused := namedByRules(ctx, q, j); refused.State != "" {
+			return refused
+		}
 	}
 	if err := p.makeBridge(ctx, db, provider, link, j.Before); err != nil {
 		return failure(err)
@@ -320,7 +324,7 @@ func (p *providers) move(ctx context.Context, db *client.Client, provider string
 	return nil
 }
 
-// awaitLink returns once the kernel has the interface of a bridge. The database can have its port number from before a reboot.
+// awaitLink returns once the kernel has the interface of a bridge. The database can have a port number of the time before a reboot.
 func awaitLink(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
@@ -363,7 +367,8 @@ func (p *providers) shield(ctx context.Context, bridge string, link netlink.Link
 		return nil
 	}
 	of, err := uplink.ShieldedFor(link)
-	if err != nil || p.raised[bridge] == of {
+	p.wake(guardRefresh)
+	if err != nil || p.raised[bridge].covers(of) {
 		return err
 	}
 	err = p.directory.While(ctx, bridge, "raise the shield of "+bridge, func() error {
@@ -372,7 +377,7 @@ func (p *providers) shield(ctx context.Context, bridge string, link netlink.Link
 	if err != nil {
 		return err
 	}
-	p.raised[bridge] = of
+	p.raised[bridge] = raised{of, time.Now()}
 	return nil
 }
 

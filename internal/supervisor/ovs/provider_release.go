@@ -68,7 +68,8 @@ func (p *providers) leave(ctx context.Context) error {
 }
 
 // beforeSwitchStarts removes interfaces from bridges in the database whose move was not completed, or was before a reboot, before ovs-vswitchd
-// takes their packets again. They move again from the state that they have now.
+// takes their packets again. They move again from the state that they have now. An interface that cannot be restored now does not keep ovs-vswitchd from starting: guards
+// repeat it.
 func (p *providers) beforeSwitchStarts(ctx context.Context, db *client.Client) error {
 	have, err := ownBridges(ctx, db)
 	if err != nil {
@@ -77,13 +78,14 @@ func (p *providers) beforeSwitchStarts(ctx context.Context, db *client.Client) e
 	var errs []error
 	for bridge := range have {
 		j, err := p.directory.Read(bridge)
-		if err != nil || j != nil && j.Phase == uplink.PhaseMoved {
-			errs = append(errs, err)
-			continue
+		if err == nil && (j == nil || j.Phase != uplink.PhaseMoved) {
+			errs = append(errs, detachPort(ctx, db, bridge, ""))
 		}
-		errs = append(errs, detachPort(ctx, db, bridge, ""))
-		if j != nil {
-			errs = append(errs, p.directory.PutBack(ctx, bridge, "the move was interrupted"))
+		if err == nil && j != nil && j.Phase != uplink.PhaseMoved {
+			err = p.directory.PutBack(ctx, bridge, "the move was interrupted")
+		}
+		if err != nil {
+			p.options.Log.Error(err, "the interface of a bridge may not have its addresses", "bridge", bridge)
 		}
 	}
 	return errors.Join(errs...)

@@ -121,10 +121,10 @@ func runBridges(ctx context.Context, o Options) error {
 			return
 		}
 		defer db.Close()
-		_, err := root(ctx, db)
-		if err := errors.Join(err, p.beforeSwitchStarts(ctx, db)); err != nil {
-			o.Log.Error(err, "preparing")
-		}
+		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "preparing") }, func() error {
+			_, err := root(ctx, db)
+			return errors.Join(err, p.beforeSwitchStarts(ctx, db))
+		})
 		close(connected)
 		p.run(ctx, db)
 	})
@@ -213,7 +213,7 @@ func (p provided) running(t *testing.T) (ended chan struct{}) {
 	return ended
 }
 
-// process starts the process. It ends before the step with this number; 0 for never. output returns what it printed, after stop.
+// process starts the process. It ends before the step with this number; 0 for never. stop returns its output.
 func (p provided) process(t *testing.T, kill int, environment ...string) (ended chan struct{}, stop func() string) {
 	t.Helper()
 	_, ended, stop = p.start(t, append(environment, processKill+"="+strconv.Itoa(kill))...)
@@ -623,12 +623,34 @@ func TestAnInterfaceStaysWithItsNetwork(t *testing.T) {
 	p := providers{directory: uplink.DirectoryIn(t.TempDir())}
 	try(t, p.directory.Begin(t.Context(), uplink.Journal{Bridge: "br-net1", Uplink: "eth1", Phase: uplink.PhaseMoved}))
 	requests := map[string]providerbridge.Request{"a": {Interface: "eth1"}, "b": {Interface: "eth2"}, "net1": {Interface: "eth1"}}
-	if users := must(p.users(requests)); len(users) != 1 || users["eth1"] != "net1" {
+	if users := p.users(requests); len(users) != 1 || users["eth1"] != "net1" {
 		t.Errorf("users: %v", users)
 	}
 	requests["net1"] = providerbridge.Request{Interface: "eth3"}
-	if users := must(p.users(requests)); len(users) != 0 {
+	if users := p.users(requests); len(users) != 0 {
 		t.Errorf("users after net1 has another interface: %v", users)
+	}
+	try(t, os.WriteFile(filepath.Join(p.directory.Path, "br-b.json"), []byte("{"), 0o600))
+	if users := p.users(requests); len(users) != 1 || users["eth2"] != "b" {
+		t.Errorf("users while the journal of b is damaged: %v", users)
+	}
+}
+
+// TestADamagedJournalDoesNotStopTheSwitch starts the process again after the journal of a bridge was damaged.
+func TestADamagedJournalDoesNotStopTheSwitch(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	ended, stop := p.process(t, 0)
+	p.request(t, ended, wanted)
+	p.until(t, ended, providerbridge.StateReady)
+	stop()
+	try(t, os.WriteFile(filepath.Join(uplink.DirectoryIn(p.options.RunDir).Path, "br-net1.json"), []byte("{"), 0o600))
+	ended = p.running(t)
+	result := p.until(t, ended, providerbridge.StateFailed) // after ovs-vswitchd may start
+	if !strings.Contains(result.Message, "the journal of bridge br-net1") {
+		t.Errorf("result: %+v", result)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
@@ -24,10 +25,9 @@ const shieldTable uplink.Shield = "kiln-uplink"
 
 // tunnelBridge keeps the tunnel interface a port of br-phy, and moves its addresses to br-phy's interface.
 type tunnelBridge struct {
-	options Options
-	log     logr.Logger
-	// shielded is what the shield is for.
-	shielded uplink.Shielded
+	options  Options
+	log      logr.Logger
+	shielded raised
 	// moved is what br-phy has taken over.
 	moved memory
 }
@@ -96,15 +96,24 @@ func observe(link, bridge netlink.Link) (uplink.Observed, error) {
 	return seen, err
 }
 
+// raised is a shield, and when it was raised.
+type raised struct {
+	of uplink.Shielded
+	at time.Time
+}
+
+// covers reports whether the shield need not be raised again: like the guard's table, it can be flushed by another program without a notification.
+func (r raised) covers(of uplink.Shielded) bool { return r.of == of && time.Since(r.at) < guardRefresh }
+
 func (u *tunnelBridge) shield(ctx context.Context, link netlink.Link) error {
 	of, err := uplink.ShieldedFor(link)
-	if err != nil || u.shielded == of {
+	if err != nil || u.shielded.covers(of) {
 		return err
 	}
 	if err := shieldTable.Raise(ctx, link.Attrs().Name, of); err != nil {
 		return err
 	}
-	u.shielded = of
+	u.shielded = raised{of, time.Now()}
 	return nil
 }
 
@@ -121,14 +130,15 @@ func (u *tunnelBridge) giveBack(ctx context.Context, m memory, bridge netlink.Li
 	if err := shieldTable.Drop(ctx); err != nil {
 		return err
 	}
-	u.shielded = uplink.Shielded{}
-	addresses := uplink.Plain(m.Addresses)
+	u.shielded = raised{}
+	addresses, from := uplink.Plain(m.Addresses), former
 	if bridge != nil {
 		if err := uplink.RemoveAddresses(bridge, addresses, nil); err != nil {
 			return err
 		}
+		from = bridge
 	}
-	return uplink.Apply(uplink.Moves{AddAddresses: addresses, AddRoutes: m.Routes}, former, former, nil)
+	return uplink.Apply(uplink.Moves{AddAddresses: addresses, AddRoutes: m.Routes}, from, former, nil)
 }
 
 // leave gives addresses and routes back after ovs-vswitchd has ended, which leaves br-phy's interface without carrier, if the node's address is one of them.
