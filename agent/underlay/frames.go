@@ -73,10 +73,11 @@ func solicitation(from sender, address netip.Addr) (net.HardwareAddr, []byte, er
 	return append(net.HardwareAddr{0x33, 0x33}, group[12:]...), append(append(packet, group[:]...), body...), nil
 }
 
-// Places in frames, and the type of neighbour advertisements.
+// Places in frames, the type of neighbour advertisements, and the hop limit with which hosts of the same network send them: no router has forwarded them, and OVN's
+// port security checks their contents (RFC 4861, section 7.1.2).
 const (
-	macs, headerV6, advertisement  = 12, 40, 136
-	etherType, untagged, oneTagged = macs, macs + 2, macs + 6
+	macs, headerV6, advertisement, ownNetwork = 12, 40, 136, 255
+	etherType, untagged, oneTagged            = macs, macs + 2, macs + 6
 )
 
 // filter passes ARP packets and neighbour advertisements to a socket, so that other traffic of the interface costs the agent nothing. A frame has
@@ -89,10 +90,10 @@ func filter() ([]unix.SockFilter, error) {
 			bpf.LoadAbsolute{Off: place, Size: 2},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_ARP, SkipTrue: 5},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_IPV6, SkipFalse: 5},
-			bpf.LoadAbsolute{Off: place + 2 + 6, Size: 1},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_ICMPV6, SkipFalse: 3},
-			bpf.LoadAbsolute{Off: place + 2 + headerV6, Size: 1},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: advertisement, SkipFalse: 1},
+			bpf.LoadAbsolute{Off: place + 2 + 6, Size: 2}, // the next header, and the hop limit
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_ICMPV6<<8 | ownNetwork, SkipFalse: 3},
+			bpf.LoadAbsolute{Off: place + 2 + headerV6, Size: 2}, // the type, and code 0
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: advertisement << 8, SkipFalse: 1},
 			bpf.RetConstant{Val: all},
 			bpf.RetConstant{Val: 0},
 		}
@@ -120,25 +121,57 @@ type answer struct {
 }
 
 // parse returns the sender of an ARP packet or of a neighbour advertisement; false for other frames. tag is the tag that the kernel has removed
-// from the frame.
+// from the frame. A second tag within it belongs to the network that the first one selects, and is no VLAN of the interface.
 func parse(frame []byte, tag int) (answer, bool) {
 	if len(frame) < untagged {
 		return answer{}, false
 	}
 	sender, protocol, packet := net.HardwareAddr(bytes.Clone(frame[6:macs])), binary.BigEndian.Uint16(frame[etherType:]), frame[untagged:]
-	if protocol == unix.ETH_P_8021Q && len(frame) >= oneTagged {
+	if protocol == unix.ETH_P_8021Q && len(frame) >= oneTagged && tag == 0 {
 		tag, protocol, packet = int(binary.BigEndian.Uint16(packet)&0xfff), binary.BigEndian.Uint16(packet[2:]), packet[4:]
 	}
 	var address netip.Addr
 	switch {
-	case protocol == unix.ETH_P_ARP && len(packet) >= 18: // RFC 826: the sender's protocol address at 14
-		address, _ = netip.AddrFromSlice(packet[14:18])
-	case protocol == unix.ETH_P_IPV6 && len(packet) >= headerV6+24 && packet[6] == unix.IPPROTO_ICMPV6 && packet[headerV6] == advertisement:
-		address, _ = netip.AddrFromSlice(packet[headerV6+8 : headerV6+24])
+	case protocol == unix.ETH_P_ARP && isARP(packet):
+		address, _ = netip.AddrFromSlice(packet[14:18]) // the sender's protocol address
+	case protocol == unix.ETH_P_IPV6 && isAdvertisement(packet):
+		address, _ = netip.AddrFromSlice(packet[headerV6+8 : headerV6+24]) // the target
 	default:
 		return answer{}, false
 	}
 	return answer{tag: tag, Holder: Holder{Address: address, MAC: sender}}, true
+}
+
+// isARP reports whether a packet is one of ARP for IPv4 on Ethernet (RFC 826).
+func isARP(packet []byte) bool {
+	return len(packet) >= 28 && bytes.Equal(packet[:6], []byte{0, 1, 8, 0, 6, 4})
+}
+
+// isAdvertisement reports whether hosts accept a packet as a neighbour advertisement (RFC 4861, section 7.1.2).
+func isAdvertisement(packet []byte) bool {
+	if len(packet) < headerV6+24 || packet[6] != unix.IPPROTO_ICMPV6 || packet[7] != ownNetwork {
+		return false
+	}
+	length := int(binary.BigEndian.Uint16(packet[4:]))
+	if length < 24 || len(packet) < headerV6+length {
+		return false
+	}
+	message := packet[headerV6 : headerV6+length]
+	return message[0] == advertisement && message[1] == 0 && message[8] != 0xff && checksum(packet[8:headerV6], message) == 0
+}
+
+// checksum returns the checksum of an ICMPv6 message with its pseudo-header (RFC 4443, section 2.3): 0 if the message has the right one.
+func checksum(addresses, message []byte) uint16 {
+	sum := uint32(len(message)) + unix.IPPROTO_ICMPV6 //nolint:gosec // at most 65535
+	for _, part := range [][]byte{addresses, message} {
+		for i, b := range part {
+			sum += uint32(b) << (8 * (1 - i%2))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum) //nolint:gosec // at most 65535
 }
 
 // tagOf returns the VLAN tag that the kernel has removed from a frame (packet(7), PACKET_AUXDATA); 0 if there was none.

@@ -169,10 +169,11 @@ func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
 // VPC's subnets: of two concurrent allocations of an address, one skips it.
 func (r *Reconciler) allocateUnambiguous(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	port := leases.PortOf(r.portKey(pod))
-	if s.Spec.PhysicalGateway() {
-		return r.allocateInUnderlay(ctx, port, want)
-	}
-	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
+	switch {
+	case lookup.VpcOf(s) != kubeovnv1.DefaultVpc:
+	case s.Spec.PhysicalGateway():
+		return r.allocateInUnderlay(ctx, port, s, want)
+	default:
 		return r.allocateInDefault(port, want)
 	}
 	reached, err := r.reached(ctx, s)

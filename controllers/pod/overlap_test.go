@@ -112,6 +112,21 @@ func TestAPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
 	w.agree(p)
 }
 
+// The node of an underlay pod of a custom VPC sends probes of the kubelet to the pod itself, not to the physical network.
+func TestAnUnderlayPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
+	w := newWorld(t)
+	w.tenants("blue")
+	w.Create(&kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}})
+	w.subnet("ovn-default", "10.16.0.0/29")
+	w.subnet("blue-net", "10.16.0.0/29", of("blue"), func(s *kubeovnv1.SubnetSpec) { s.Vlan = "v" })
+	w.start()
+	w.has(w.on("n1", "ovn-default", "d1"), "10.16.0.2")
+	asked := newPod("default", "asked", "logical_switch", "blue-net", "ip_address", "10.16.0.2")
+	w.Create(asked)
+	w.warned(asked, "address 10.16.0.2 is taken by d1.default in subnet ovn-default, which every node reaches: ask for another one")
+	w.has(w.on("n1", "blue-net", "b1"), "10.16.0.3")
+}
+
 // reservedInBlue creates two subnets with one CIDR, blue-net of VPC blue and ovn-default, and reserves 10.16.0.2 of blue-net for the pod of a
 // StatefulSet that is away.
 func (w world) reservedInBlue() (*controllertest.Process, *appsv1.StatefulSet) {

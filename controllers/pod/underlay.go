@@ -36,25 +36,20 @@ func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.
 	return vlan, nil
 }
 
-// allocateInUnderlay allocates an address of a physical network. It leaves out the addresses of nodes and of the API server, which are hosts of
-// the same network.
-func (r *Reconciler) allocateInUnderlay(ctx context.Context, port string, want ipam.Request) (ipam.Lease, error) {
+// allocateInUnderlay allocates an address of a physical network for a pod of the default VPC. It leaves out the addresses of nodes and of the API server, which are
+// hosts of the same network.
+func (r *Reconciler) allocateInUnderlay(ctx context.Context, port string, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
+	reached, err := r.reached(ctx, s)
+	if err != nil {
+		return ipam.Lease{}, err
+	}
 	for _, address := range want.Addresses {
-		if owner := r.hostAt(ctx, address); owner != "" {
+		if owner := reached.hosts[address]; owner != "" {
 			return ipam.Lease{}, &ipam.TakenError{Address: address, By: owner}
 		}
 	}
-	want.Avoid = func(address netip.Addr) bool { return r.hostAt(ctx, address) != "" }
+	want.Avoid = func(address netip.Addr) bool { return reached.hosts[address] != "" }
 	return r.Allocator.Allocate(port, want)
-}
-
-// hostAt returns a description of the node, or of the API server, with an address; "" if there is none.
-func (r *Reconciler) hostAt(ctx context.Context, address netip.Addr) string {
-	hosts, err := r.Networks.HostsIn(ctx, []netip.Prefix{netip.PrefixFrom(address, address.BitLen())})
-	if err != nil {
-		return "" // the cache is stopping
-	}
-	return hosts[address]
 }
 
 // yieldToLocalnet returns a *problem if the port name of a pod without a port is the name of an underlay subnet's port to its physical
