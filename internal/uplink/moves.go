@@ -54,13 +54,29 @@ func Plan(uplink string, m Memory, seen Observed) Moves {
 	}
 	slices.SortStableFunc(next.Addresses, shortFirst) // the first is the tunnel endpoint
 	slices.SortStableFunc(next.Routes, gatewaysLast)
+	extended := extend(next.Addresses, seen.UplinkAddresses)
 	return Moves{
 		Memory:         next,
-		AddAddresses:   without(next.Addresses, seen.BridgeAddresses),
+		AddAddresses:   without(next.Addresses, without(seen.BridgeAddresses, extended)),
 		AddRoutes:      without(next.Routes, seen.BridgeRoutes),
 		ClearAddresses: seen.UplinkAddresses,
 		ClearRoutes:    seen.UplinkRoutes,
 	}
+}
+
+// extend gives addresses the lifetimes that they have on the uplink if these are longer, and returns those addresses: some DHCP clients, which receive all packets of the
+// interface, renew them there.
+func extend(addresses, uplink []Address) (extended []Address) {
+	for i := range addresses {
+		a := &addresses[i]
+		for _, u := range uplink {
+			if a.key() == u.key() && a.Valid != 0 && (u.Valid == 0 || u.Valid > a.Valid+time.Second) {
+				a.Valid, a.Preferred = u.Valid, u.Preferred
+				extended = append(extended, *a)
+			}
+		}
+	}
+	return extended
 }
 
 // remember returns the entries that the bridge should have. If the uplink has only known entries, a move was interrupted or the

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -169,6 +170,28 @@ func TestPlanMovesSurvivesInterruption(t *testing.T) {
 			if rest := without(seen.UplinkAddresses, again.ClearAddresses); len(rest) > 0 {
 				t.Errorf("interrupted after %d steps: the uplink keeps %v", done, rest)
 			}
+		}
+	}
+}
+
+// TestALeaseThatIsRenewedOnTheUplinkIsLongerOnTheBridge has an address that a DHCP client has renewed on the interface after the move.
+func TestALeaseThatIsRenewedOnTheUplinkIsLongerOnTheBridge(t *testing.T) {
+	lease := func(valid time.Duration) []Address {
+		return []Address{{Prefix: netip.MustParsePrefix("192.0.2.50/24"), Valid: valid, Preferred: valid / 2}}
+	}
+	m := Memory{Uplink: "eth1", Addresses: lease(time.Hour)}
+	for uplink, want := range map[time.Duration]time.Duration{2 * time.Hour: 2 * time.Hour, 0: 0, time.Hour + time.Second: -1, time.Minute: -1} {
+		got := Plan("eth1", m, Observed{UplinkAddresses: lease(uplink), BridgeAddresses: lease(time.Hour)})
+		switch {
+		case want == -1:
+			if len(got.AddAddresses) > 0 || got.Memory.Addresses[0].Valid != time.Hour {
+				t.Errorf("with %s on the interface, plan: %+v", uplink, got)
+			}
+		case !slices.Equal(got.AddAddresses, lease(want)) || !slices.Equal(got.Memory.Addresses, lease(want)):
+			t.Errorf("with %s on the interface, plan: %+v", uplink, got)
+		}
+		if len(got.ClearAddresses) != 1 {
+			t.Errorf("with %s on the interface, it keeps the address", uplink)
 		}
 	}
 }
