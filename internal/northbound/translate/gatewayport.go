@@ -51,6 +51,7 @@ const interconnectionPrefix = "u2o-interconnection."
 // gatewayPort returns a gateway port with its peer, its chassis, the policies of the subnet and the ACLs of the localnet port.
 func gatewayPort(in SubnetInputs) []desired.Row {
 	port := in.Localnet.Router
+	in.RouteTable, in.IPv6RA = "", false // advertisements would make OVN's router the default router of other hosts of the physical network
 	rows := routerPair(in, port.Addresses)
 	name := rows[0].Model.(*nb.LogicalRouterPort).Name
 	set := desired.PortChassis(RouterPortRef(in.Name))
