@@ -114,12 +114,13 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 	var peers []validation.Peer
 	for _, peer := range in.peers {
-		onVlan, routed := peer.Spec.Vlan == in.subnet.Spec.Vlan, peer.Spec.OnRouter() && in.subnet.Spec.OnRouter()
+		onVlan := peer.Spec.Vlan == in.subnet.Spec.Vlan || slices.Contains(lookup.VlansOf(peer), in.subnet.Spec.Vlan)
+		routed := peer.Spec.OnRouter() && in.subnet.Spec.OnRouter()
 		if (onVlan || routed) && r.yields(in.subnet, peer, !onVlan) {
 			theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
 			found := validation.Peer{Name: peer.Name, CIDRs: theirs}
 			if onVlan {
-				found.Vlan = peer.Spec.Vlan
+				found.Vlan = in.subnet.Spec.Vlan
 			}
 			peers = append(peers, found)
 		}

@@ -60,13 +60,14 @@ func (r *Reconciler) localnetPort(subnet string) *nb.LogicalSwitchPort {
 }
 
 // checkNetwork returns a problem if addresses of the subnet are in use and its network changes between OVN and a physical one, or from one
-// physical network to another: the ports would lose their gateway.
+// physical network to another: the ports would lose their gateway. The network of a Vlan that does not exist is not known.
 func (r *Reconciler) checkNetwork(in inputs) *validation.Problem {
 	s, was := in.subnet, "an overlay subnet"
 	localnet := r.localnetPort(s.Name)
 	switch {
 	case s.Spec.Vlan == "" && localnet != nil:
 		was = "an underlay subnet"
+	case s.Spec.Vlan != "" && in.vlan == nil && localnet != nil:
 	case in.vlan != nil && localnet != nil && translate.NetworkOf(localnet) != in.vlan.Spec.Provider:
 		was = "in ProviderNetwork " + translate.NetworkOf(localnet)
 	case s.Spec.Vlan != "" && localnet == nil && northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)) != nil:
@@ -74,13 +75,17 @@ func (r *Reconciler) checkNetwork(in inputs) *validation.Problem {
 		return nil
 	}
 	held := r.holders(s.Name, func(netip.Addr) bool { return true })
-	if len(held) == 0 {
+	switch {
+	case len(held) == 0:
 		return nil
+	case s.Spec.Vlan != "" && in.vlan == nil && localnet != nil:
+		return validation.InUse("vlan: there is no Vlan %s, and addresses of the subnet are in use in ProviderNetwork %s: %s: write the former Vlan, "+
+			"or create Vlan %s in this ProviderNetwork", s.Spec.Vlan, translate.NetworkOf(localnet), listed(held), s.Spec.Vlan)
 	}
 	return validation.InUse("vlan: the subnet is %s, and its addresses are in use: %s: delete their owners, or create another subnet", was, listed(held))
 }
 
-// onSameVlan returns the underlay subnets of other VPCs on the Vlan of a subnet that overlap with CIDRs: their pods are on one physical network.
+// onSameVlan returns the underlay subnets of other VPCs that use the Vlan of a subnet that overlap with CIDRs: their pods are on one physical network.
 func (r *Reconciler) onSameVlan(ctx context.Context, s *kubeovnv1.Subnet, cidrs []netip.Prefix) ([]*kubeovnv1.Subnet, error) {
 	if s.Spec.Vlan == "" {
 		return nil, nil

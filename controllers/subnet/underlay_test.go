@@ -77,6 +77,11 @@ func TestAnUnderlaySubnetHasALocalnetPortAndNoRouterPort(t *testing.T) {
 	n.Change(s, func() { s.Spec.Vlan = "other" })
 	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the subnet is in ProviderNetwork net1, and its addresses are in use")
 	n.localnets("localnet.lab net1 30")
+	n.Change(s, func() { s.Spec.Vlan = "missing" })
+	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "there is no Vlan missing, and addresses of the subnet are in use in ProviderNetwork net1")
+	if got := n.subnet("lab").Status.ValidatedSpec.Vlan; got != "v" {
+		t.Errorf("the last valid Vlan is %s", got)
+	}
 	n.vlan("same", 31)
 	n.Change(s, func() { s.Spec.Vlan = "same" })
 	n.localnets("localnet.lab net1 31")

@@ -251,7 +251,21 @@ func TestVlansConflictAndBlockDeletion(t *testing.T) {
 		}
 		return ""
 	})
-	w.Delete(s)
+	// A refused change of the subnet leaves its pods on the Vlan.
+	s.Status.ValidatedSpec = s.Spec.DeepCopy()
+	w.Must(w.Client.Status().Update(w.Context(), s))
+	w.Change(s, func() { s.Spec.Vlan = "elsewhere" })
+	w.Eventually(func() string {
+		elsewhere := vlan("elsewhere", "net2", 0)
+		if w.Get(elsewhere); !slices.Equal(elsewhere.Status.Subnets, []string{"lab"}) {
+			return "status.subnets is wrong"
+		}
+		return ""
+	})
+	w.Rests("vlan")
+	w.Says(first, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no subnet uses it: lab")
+	s.Status.ValidatedSpec = s.Spec.DeepCopy()
+	w.Must(w.Client.Status().Update(w.Context(), s))
 	w.Gone(first)
 	w.Delete(second)
 	w.Gone(second, pn)

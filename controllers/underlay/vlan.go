@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -59,16 +60,13 @@ func (r *VlanReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager)
 		}
 	}
 	subnets := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		if vlan := o.(*kubeovnv1.Subnet).Spec.Vlan; vlan != "" {
-			return k8s.Requests(vlan)
-		}
-		return nil
+		return k8s.Requests(lookup.VlansOf(o.(*kubeovnv1.Subnet))...)
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vlan{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.sameTag), builder.WithPredicates(k8s.Changed(tagKey))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.ofProvider), builder.WithPredicates(k8s.Changed(isValid))).
-		Watches(&kubeovnv1.Subnet{}, subnets, builder.WithPredicates(k8s.Changed(func(s *kubeovnv1.Subnet) string { return s.Spec.Vlan }))).
+		Watches(&kubeovnv1.Subnet{}, subnets, builder.WithPredicates(k8s.Changed(func(s *kubeovnv1.Subnet) string { return strings.Join(lookup.VlansOf(s), ",") }))).
 		WithOptions(r.Gate.Workers(vlanWorkers)).
 		Complete(r.Gate.Reconciler(r))
 }

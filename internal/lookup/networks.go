@@ -24,7 +24,7 @@ const (
 	indexAddresses = "lookup.addresses"
 	// indexVpc finds subnets by their VPC.
 	indexVpc = "lookup.vpc"
-	// indexVlan finds subnets by their Vlan.
+	// indexVlan finds subnets by VlansOf.
 	indexVlan = "lookup.vlan"
 	// indexValidVpc finds subnets by the VPC in their last valid specs.
 	indexValidVpc = "lookup.validVpc"
@@ -51,7 +51,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 	}{
 		{&kubeovnv1.Subnet{}, indexAddresses, subnetAddresses},
 		{&kubeovnv1.Subnet{}, indexVpc, func(o client.Object) []string { return []string{VpcOf(o.(*kubeovnv1.Subnet))} }},
-		{&kubeovnv1.Subnet{}, indexVlan, vlanOf},
+		{&kubeovnv1.Subnet{}, indexVlan, func(o client.Object) []string { return VlansOf(o.(*kubeovnv1.Subnet)) }},
 		{&kubeovnv1.Subnet{}, indexValidVpc, validVpc},
 		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
 		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
@@ -78,14 +78,17 @@ func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subne
 	return list.Items, nil
 }
 
-func vlanOf(o client.Object) []string {
-	if vlan := o.(*kubeovnv1.Subnet).Spec.Vlan; vlan != "" {
-		return []string{vlan}
+// VlansOf returns the Vlans that a subnet uses: of its spec, and of its last valid spec, which stays applied while the current one is not valid.
+func VlansOf(s *kubeovnv1.Subnet) []string {
+	vlans := []string{s.Spec.Vlan}
+	if s.Status.ValidatedSpec != nil {
+		vlans = append(vlans, s.Status.ValidatedSpec.Vlan)
 	}
-	return nil
+	slices.Sort(vlans)
+	return slices.DeleteFunc(slices.Compact(vlans), func(vlan string) bool { return vlan == "" })
 }
 
-// SubnetsOfVlan returns the subnets of a Vlan, unsorted. They belong to the cache and must not be changed.
+// SubnetsOfVlan returns the subnets that use a Vlan, unsorted. They belong to the cache and must not be changed.
 func (n *Networks) SubnetsOfVlan(ctx context.Context, vlan string) ([]kubeovnv1.Subnet, error) {
 	var list kubeovnv1.SubnetList
 	if err := n.reader.List(ctx, &list, client.MatchingFields{indexVlan: vlan}, client.UnsafeDisableDeepCopy); err != nil {
