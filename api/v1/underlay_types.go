@@ -198,9 +198,13 @@ type VlanStatus struct {
 	// subnets are the names of the Subnets of this VLAN.
 	// +optional
 	Subnets []string `json:"subnets,omitempty"`
-	// conflict is true if an older Vlan has the same id and provider. Subnets of this Vlan wait.
+	// conflict is true if another Vlan has the same id and provider, and works with it or is older. This Vlan keeps validatedID; without one, its
+	// subnets wait.
 	// +optional
 	Conflict bool `json:"conflict,omitempty"`
+	// validatedID is the last id that was found valid. Subnets have it, and no other Vlan of the provider gets it.
+	// +optional
+	ValidatedID *int `json:"validatedID,omitempty"`
 }
 
 // Vlan is a VLAN of a ProviderNetwork.
@@ -230,7 +234,7 @@ type VlanList struct {
 	Items           []Vlan `json:"items"`
 }
 
-// Tag returns the VLAN's tag, 0 for untagged packets.
+// Tag returns the tag in the spec, 0 for untagged packets.
 func (v *Vlan) Tag() int { return cmp.Or(v.Spec.ID, v.Spec.VlanID) }
 
 // ChecksGateway reports whether pods of the subnet start only when its gateway answers: a router of the physical network, which is not checked

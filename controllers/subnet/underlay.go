@@ -35,18 +35,20 @@ func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.
 }
 
 // localnet returns the physical network of a subnet; nil for an overlay subnet. The error is northbound.ErrWaiting while the Vlan does not
-// exist or conflicts with another one.
+// exist, or has no valid tag.
 func (r *Reconciler) localnet(in inputs) (*translate.Localnet, error) {
 	switch {
 	case in.subnet.Spec.Vlan == "":
 		return nil, nil //nolint:nilnil // an overlay subnet has none
 	case in.vlan == nil:
 		return nil, fmt.Errorf("%w: Vlan %s does not exist: create it", northbound.ErrWaiting, in.subnet.Spec.Vlan)
-	case !k8s.IsTrue(in.vlan.Status.Conditions, kubeovnv1.ConditionValidated, in.vlan.Generation):
+	}
+	tag, valid := k8s.ValidTag(in.vlan)
+	if !valid {
 		return nil, fmt.Errorf("%w: Vlan %s is not valid: its condition %s says why", northbound.ErrWaiting, in.vlan.Name, kubeovnv1.ConditionValidated)
 	}
 	pod := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(translate.PodOfLocalnet(in.subnet.Name)))
-	return &translate.Localnet{Network: in.vlan.Spec.Provider, Tag: in.vlan.Tag(), NameTaken: pod != nil}, nil
+	return &translate.Localnet{Network: in.vlan.Spec.Provider, Tag: tag, NameTaken: pod != nil}, nil
 }
 
 // localnetPort returns the applied localnet port of a subnet, nil if it has none.
@@ -111,7 +113,8 @@ type vlanView struct {
 }
 
 func viewVlan(v *kubeovnv1.Vlan) vlanView {
-	return vlanView{v.Tag(), v.Spec.Provider, k8s.IsTrue(v.Status.Conditions, kubeovnv1.ConditionValidated, v.Generation)}
+	tag, valid := k8s.ValidTag(v)
+	return vlanView{tag, v.Spec.Provider, valid}
 }
 
 // onVlan enqueues the subnets of a Vlan.

@@ -33,6 +33,9 @@ func (n *network) validate(v *kubeovnv1.Vlan, problem *validation.Problem) {
 	n.Helper()
 	base := v.DeepCopy()
 	k8s.SetConditions(&v.Status.Conditions, v.Generation, k8s.Validated(problem))
+	if tag := v.Tag(); problem == nil {
+		v.Status.ValidatedID = &tag
+	}
 	n.Must(n.Client.Status().Patch(n.Context(), v, client.MergeFrom(base)))
 }
 
@@ -135,7 +138,8 @@ func TestNodesReportGatewaysThatDoNotAnswer(t *testing.T) {
 func TestASubnetOfAConflictingVlanWaits(t *testing.T) {
 	n := start(t)
 	n.node("n1", "10.30.0.3") // nodes may be on the same physical network
-	v := n.vlan("v", 30)
+	v := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
+	n.Create(v)
 	n.validate(v, validation.VlanConflict(30, "net1", "older"))
 	n.Create(underlay("lab", "10.30.0.0/24", "10.30.0.254", "v"))
 	if c := n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionFalse); !strings.Contains(c.Message, "Vlan v is not valid") {
@@ -146,6 +150,12 @@ func TestASubnetOfAConflictingVlanWaits(t *testing.T) {
 	}
 	n.validate(v, nil)
 	n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.Change(v, func() { v.Spec.ID = 31 })
+	n.validate(v, validation.VlanConflict(31, "net1", "younger"))
+	lab := n.subnet("lab")
+	n.Change(lab, func() { lab.Spec.MTU = 1400 })
+	n.Ready(lab)
+	n.localnets("localnet.lab net1 30")
 	// An overlapping subnet on the same Vlan, which is younger, is not applied.
 	n.Create(underlay("other", "10.30.0.128/25", "10.30.0.129", "v"))
 	n.condition("other", kubeovnv1.ConditionValidated, metav1.ConditionFalse)

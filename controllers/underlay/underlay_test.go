@@ -224,13 +224,36 @@ func TestVlansConflictAndBlockDeletion(t *testing.T) {
 	w.Get(first)
 	w.Change(first, func() { first.Spec.ID = 12 })
 	w.Ready(second)
-	w.Change(first, func() { first.Spec.ID = 10 })
-	w.Says(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Vlan first has id 10")
-	w.Change(second, func() { second.Spec.ID = 11 })
-	w.Ready(second)
-	if w.Get(second); second.Status.Conflict {
+	w.Get(second)
+	if second.Status.Conflict {
 		t.Error("status.conflict stays true")
 	}
+	// The older one does not take the id from the one that works with it, and keeps its own.
+	w.Change(first, func() { first.Spec.ID = 10 })
+	w.Says(first, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Vlan second has id 10")
+	w.Says(first, kubeovnv1.ConditionReady, metav1.ConditionFalse, "the last valid id, 12, stays applied")
+	w.Rests("vlan")
+	w.Ready(second)
+	third := vlan("third", "net1", 12)
+	w.Create(third)
+	w.Says(third, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Vlan first has id 12")
+	w.Change(second, func() { second.Spec.ID = 11 })
+	w.Ready(first, second, third)
+	third.Spec.ID = 11
+	w.Must(w.Client.Update(w.Context(), third))
+	w.Says(third, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Vlan second has id 11")
+	w.Get(third)
+	third.Status.ValidatedID = &third.Spec.ID // as if both were checked at the same time
+	w.Must(w.Client.Status().Update(w.Context(), third))
+	w.Eventually(func() string {
+		if w.Get(third); third.Status.ValidatedID != nil {
+			return "two Vlans work with one id"
+		}
+		return ""
+	})
+	w.Ready(second)
+	w.Delete(third)
+	w.Gone(third)
 	if err := w.Client.Patch(w.Context(), second, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"provider":"net2"}}`))); err == nil {
 		t.Error("the provider of a Vlan changed")
 	}

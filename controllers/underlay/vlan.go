@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// indexTag finds Vlans by ProviderNetwork and id, indexProvider by ProviderNetwork.
+	// indexTag finds Vlans by tagKeys, indexProvider by ProviderNetwork.
 	indexTag      = "underlay.tag"
 	indexProvider = "underlay.provider"
 	// vlanWorkers is the number of Vlans that are reconciled in parallel: their subnets then share transactions.
@@ -51,10 +51,10 @@ type VlanReconciler struct {
 // SetupWithManager registers the reconciler. It enqueues a Vlan for changes of: the Vlan; Vlans of the same ProviderNetwork and id; its
 // ProviderNetwork; and its subnets.
 func (r *VlanReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	for name, key := range map[string]func(*kubeovnv1.Vlan) string{
-		indexTag: tagKey, indexProvider: func(v *kubeovnv1.Vlan) string { return v.Spec.Provider },
+	for name, keys := range map[string]func(*kubeovnv1.Vlan) []string{
+		indexTag: tagKeys, indexProvider: func(v *kubeovnv1.Vlan) []string { return []string{v.Spec.Provider} },
 	} {
-		err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vlan{}, name, func(o client.Object) []string { return []string{key(o.(*kubeovnv1.Vlan))} })
+		err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vlan{}, name, func(o client.Object) []string { return keys(o.(*kubeovnv1.Vlan)) })
 		if err != nil {
 			return fmt.Errorf("index Vlans by %s: %w", name, err)
 		}
@@ -64,18 +64,42 @@ func (r *VlanReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager)
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vlan{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.sameTag), builder.WithPredicates(k8s.Changed(tagKey))).
+		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.sameTag), builder.WithPredicates(k8s.Changed(viewTags))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.ofProvider), builder.WithPredicates(k8s.Changed(isValid))).
 		Watches(&kubeovnv1.Subnet{}, subnets, builder.WithPredicates(k8s.Changed(func(s *kubeovnv1.Subnet) string { return strings.Join(lookup.VlansOf(s), ",") }))).
 		WithOptions(r.Gate.Workers(vlanWorkers)).
 		Complete(r.Gate.Reconciler(r))
 }
 
-func tagKey(v *kubeovnv1.Vlan) string { return v.Spec.Provider + "/" + strconv.Itoa(v.Tag()) }
+// tagKeys returns the keys of a Vlan for the id of its spec, the first one, and for its last valid id.
+func tagKeys(v *kubeovnv1.Vlan) []string {
+	keys := []string{tagKey(v, v.Tag())}
+	if tag, valid := k8s.ValidTag(v); valid && tag != v.Tag() {
+		keys = append(keys, tagKey(v, tag))
+	}
+	return keys
+}
+
+func tagKey(v *kubeovnv1.Vlan, tag int) string { return v.Spec.Provider + "/" + strconv.Itoa(tag) }
+
+// viewTags is the part of a Vlan that conflicts of others depend on.
+func viewTags(v *kubeovnv1.Vlan) string {
+	return fmt.Sprint(tagKeys(v), worksWith(v, v.Tag()))
+}
+
+// worksWith reports whether subnets of a Vlan have a tag.
+func worksWith(v *kubeovnv1.Vlan, tag int) bool {
+	has, valid := k8s.ValidTag(v)
+	return valid && has == tag
+}
 
 // sameTag enqueues the Vlans that conflict, or no longer conflict, with a Vlan.
 func (r *VlanReconciler) sameTag(ctx context.Context, o client.Object) []reconcile.Request {
-	return k8s.Listed(ctx, r.Client, &kubeovnv1.VlanList{}, client.MatchingFields{indexTag: tagKey(o.(*kubeovnv1.Vlan))})
+	var requests []reconcile.Request
+	for _, key := range tagKeys(o.(*kubeovnv1.Vlan)) {
+		requests = append(requests, k8s.Listed(ctx, r.Client, &kubeovnv1.VlanList{}, client.MatchingFields{indexTag: key})...)
+	}
+	return requests
 }
 
 func (r *VlanReconciler) ofProvider(ctx context.Context, o client.Object) []reconcile.Request {
@@ -114,15 +138,22 @@ func (r *VlanReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	return ctrl.Result{}, r.patchStatus(ctx, vlan, subnets, problem)
 }
 
-// conflict returns the problem of a Vlan with the id and provider of an older one.
+// conflict returns the problem of a Vlan with the id and provider of another one that precedes it: one that works with the id, so that a change never
+// breaks a working Vlan, otherwise the older one.
 func (r *VlanReconciler) conflict(ctx context.Context, vlan *kubeovnv1.Vlan) (*validation.Problem, error) {
 	var same kubeovnv1.VlanList
-	if err := r.Client.List(ctx, &same, client.MatchingFields{indexTag: tagKey(vlan)}, client.UnsafeDisableDeepCopy); err != nil {
+	tag := vlan.Tag()
+	if err := r.Client.List(ctx, &same, client.MatchingFields{indexTag: tagKey(vlan, tag)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Vlans of ProviderNetwork %s: %w", vlan.Spec.Provider, err)
 	}
 	for i := range same.Items {
-		if other := &same.Items[i]; other.Name != vlan.Name && lookup.Precedes(other, vlan) {
-			return validation.VlanConflict(vlan.Tag(), vlan.Spec.Provider, other.Name), nil
+		other := &same.Items[i]
+		precedes := worksWith(other, tag)
+		if precedes == worksWith(vlan, tag) {
+			precedes = lookup.Precedes(other, vlan)
+		}
+		if other.Name != vlan.Name && precedes {
+			return validation.VlanConflict(tag, vlan.Spec.Provider, other.Name), nil
 		}
 	}
 	return nil, nil
@@ -135,12 +166,21 @@ func (r *VlanReconciler) patchStatus(ctx context.Context, vlan *kubeovnv1.Vlan, 
 	}
 	base := vlan.DeepCopy()
 	vlan.Status.Subnets, vlan.Status.Conflict = subnets, problem != nil
+	switch tag := vlan.Tag(); {
+	case problem == nil:
+		vlan.Status.ValidatedID = &tag
+	case worksWith(vlan, tag): // both were checked at the same time
+		vlan.Status.ValidatedID = nil
+	}
 	ready := k8s.Ready(nil, nil)
 	switch {
 	case vlan.DeletionTimestamp != nil:
 		ready = k8s.NotReady(reasonInUse, "deleted when no subnet uses it: "+k8s.Some(subnets, maxListed))
 	case problem != nil:
 		ready = k8s.NotValid()
+		if id := vlan.Status.ValidatedID; id != nil {
+			ready.Message += fmt.Sprintf("; the last valid id, %d, stays applied", *id)
+		}
 	case provider == nil:
 		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf("ProviderNetwork %s does not exist: create it", vlan.Spec.Provider))
 	case !isValid(provider):

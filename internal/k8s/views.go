@@ -50,6 +50,14 @@ func WithValidSpec(s *kubeovnv1.Subnet) *kubeovnv1.Subnet {
 	return &valid
 }
 
+// ValidTag returns the tag that the subnets of a Vlan have; false if they have to wait.
+func ValidTag(v *kubeovnv1.Vlan) (int, bool) {
+	if id := v.Status.ValidatedID; id != nil {
+		return *id, true
+	}
+	return v.Tag(), IsTrue(v.Status.Conditions, kubeovnv1.ConditionValidated, v.Generation) // of a version without validatedID
+}
+
 // InternalIPs returns the node's addresses of type InternalIP, in the order of its status.
 func InternalIPs(node *corev1.Node) []netip.Addr {
 	return nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP })

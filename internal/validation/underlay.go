@@ -49,7 +49,7 @@ func ProviderNetwork(name string, spec *kubeovnv1.ProviderNetworkSpec) *Problem 
 	return nil
 }
 
-// VlanConflict is the problem of a Vlan with the id and the provider of an older one.
-func VlanConflict(id int, provider, older string) *Problem {
-	return Problemf(ReasonVlanConflict, "Vlan %s has id %d of ProviderNetwork %s already: choose another id, or use Vlan %s in subnets", older, id, provider, older)
+// VlanConflict is the problem of a Vlan with the id and the provider of another one that precedes it.
+func VlanConflict(id int, provider, other string) *Problem {
+	return Problemf(ReasonVlanConflict, "Vlan %s has id %d of ProviderNetwork %s already: choose another id, or use Vlan %s in subnets", other, id, provider, other)
 }
