@@ -140,7 +140,23 @@ func (r *Reconciler) interconnection(ctx context.Context, in inputs, c checked) 
 		leases.LogGiven(log, holder, lease, leases.SourceSubnet)
 	}
 	name := translate.InterconnectionRecord(lookup.VpcOf(s), s.Name)
+	if err := r.unrecordInterconnection(ctx, s, name); err != nil {
+		return lease.Addresses, err
+	}
 	return lease.Addresses, r.record(ctx, name, s.Name, lease.Addresses, translate.GatewayPortMAC(lease.Addresses))
+}
+
+// unrecordInterconnection deletes the IP objects of the router's port in a subnet, except the one named keep. A former VPC of the subnet has one until
+// the status has the present VPC.
+func (r *Reconciler) unrecordInterconnection(ctx context.Context, s *kubeovnv1.Subnet, keep string) error {
+	for _, vpc := range []string{lookup.VpcOf(s), s.Status.U2OInterconnectionVPC} {
+		if name := translate.InterconnectionRecord(vpc, s.Name); vpc != "" && name != keep {
+			if err := r.unrecord(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // without returns the CIDRs of a subnet without its gateways and the API server: these have no route to the overlay, so pods there reach them
@@ -186,7 +202,7 @@ func (r *Reconciler) releaseInterconnection(ctx context.Context, s *kubeovnv1.Su
 	if _, held := r.Allocator.Lookup(holder); !held && s.Status.U2OInterconnectionIP == "" {
 		return nil
 	}
-	if err := r.unrecord(ctx, translate.InterconnectionRecord(lookup.VpcOf(s), s.Name)); err != nil {
+	if err := r.unrecordInterconnection(ctx, s, ""); err != nil {
 		return err
 	}
 	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, holder, "the subnet is not interconnected")

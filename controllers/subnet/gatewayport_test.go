@@ -260,6 +260,25 @@ func TestAnUnderlaySubnetOfACustomVpc(t *testing.T) {
 		}
 	}
 
+	n.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant2"}})
+	record := func(vpc string) *kubeovnv1.IP {
+		return &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "u2o-interconnection." + vpc + ".lab"}}
+	}
+	if !n.Get(record("tenant")) {
+		t.Error("the router has no IP object")
+	}
+	n.change(s, func() { s.Spec.Vpc = "tenant2" })
+	n.Gone(record("tenant"))
+	n.Eventually(func() string {
+		if n.Get(s); s.Status.U2OInterconnectionVPC != "tenant2" || !n.Get(record("tenant2")) {
+			return "the router of the other VPC has no IP object"
+		}
+		return ""
+	})
+	n.change(s, func() { s.Spec.Vpc, s.Spec.U2OInterconnection = "tenant", false }) // both at once
+	n.Gone(record("tenant2"))
+	n.change(s, func() { s.Spec.U2OInterconnection = true })
+
 	// The pods of both are on one physical network.
 	other := underlay("other", "10.30.0.128/25", "10.30.0.254", "v")
 	n.Create(other)
