@@ -17,7 +17,6 @@ import (
 	"github.com/go-logr/logr"
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -80,25 +79,31 @@ func (r *Reconciler) gatewayNodes(ctx context.Context, in inputs) ([]string, err
 		return r.chassisOf(in.subnet.Name), fmt.Errorf("%w: no node of ProviderNetwork %s is ready, so none can host the router's port: its status has the causes",
 			northbound.ErrWaiting, name)
 	}
-	states := make(map[string]gateway.State, len(provider.Status.ReadyNodes))
+	type candidate struct {
+		name  string
+		state gateway.State
+		rank  [sha256.Size]byte
+	}
+	candidates := make([]candidate, 0, len(provider.Status.ReadyNodes))
 	for _, name := range provider.Status.ReadyNodes {
 		node, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		}
-		if states[name] = gateway.Down; node != nil {
-			states[name] = stateOf(node)
+		c := candidate{name, gateway.Down, sha256.Sum256([]byte(in.subnet.Name + "\x00" + name))}
+		if node != nil {
+			c.state = stateOf(node)
 		}
+		candidates = append(candidates, c)
 	}
-	rank := func(node string) []byte {
-		sum := sha256.Sum256([]byte(in.subnet.Name + "\x00" + node))
-		return sum[:]
-	}
-	nodes := slices.Clone(provider.Status.ReadyNodes)
-	slices.SortFunc(nodes, func(a, b string) int {
-		return cmp.Or(cmp.Compare(states[a], states[b]), bytes.Compare(rank(a), rank(b)))
+	slices.SortFunc(candidates, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.state, b.state), bytes.Compare(a.rank[:], b.rank[:]))
 	})
-	return nodes[:min(len(nodes), maxChassis)], nil
+	var nodes []string
+	for _, c := range candidates[:min(len(candidates), maxChassis)] {
+		nodes = append(nodes, c.name)
+	}
+	return nodes, nil
 }
 
 // stateOf returns the state of a node as host of gateway ports. Within seconds, BFD between the chassis replaces a node that fails.
@@ -225,16 +230,16 @@ func viewProvider(p *kubeovnv1.ProviderNetwork) string {
 	return strings.Join(p.Status.ReadyNodes, ",") + " " + strings.Join(p.Status.Vlans, ",")
 }
 
-// onProvider enqueues the subnets of a ProviderNetwork.
+// onProvider enqueues the subnets of a ProviderNetwork that have a gateway port.
 func (r *Reconciler) onProvider(ctx context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, vlan := range o.(*kubeovnv1.ProviderNetwork).Status.Vlans {
-		requests = append(requests, r.onVlan(ctx, &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: vlan}})...)
+		requests = append(requests, r.ofVlan(ctx, vlan, func(s *kubeovnv1.Subnet) bool { return s.Spec.OnRouter() })...)
 	}
 	return requests
 }
 
-// onHost enqueues the subnets of the ProviderNetworks for which a node is ready.
+// onHost enqueues the subnets with a gateway port of the ProviderNetworks for which a node is ready.
 func (r *Reconciler) onHost(ctx context.Context, node client.Object) []reconcile.Request {
 	var networks kubeovnv1.ProviderNetworkList
 	if err := r.Client.List(ctx, &networks, client.UnsafeDisableDeepCopy); err != nil {

@@ -118,6 +118,18 @@ func TestAGatewayPortLeavesNodesThatAreDown(t *testing.T) {
 		up(nodes[name], corev1.ConditionTrue)
 	}
 	n.hosts(before...)
+
+	// Subnets without a gateway port do not depend on nodes.
+	n.change(s, func() { s.Spec.LogicalGateway = false })
+	n.hosts()
+	n.Rests("subnet")
+	passes := n.Reconciles("subnet")
+	up(nodes["h1"], corev1.ConditionUnknown)
+	n.provider("h2")
+	n.Rests("subnet")
+	if now := n.Reconciles("subnet"); now != passes {
+		t.Errorf("a node that is down causes %d passes of a subnet without a gateway port", now-passes)
+	}
 }
 
 func TestASubnetOnTheRouterDoesNotOverlapWithAnother(t *testing.T) {

@@ -114,6 +114,10 @@ func (r *Reconciler) subnetsOf(ctx context.Context, vpc string, which func(*kube
 	if err != nil {
 		return nil // the cache is stopping
 	}
+	return requestsFor(subnets, which)
+}
+
+func requestsFor(subnets []kubeovnv1.Subnet, which func(*kubeovnv1.Subnet) bool) []reconcile.Request {
 	var requests []reconcile.Request
 	for i := range subnets {
 		if which(&subnets[i]) {

@@ -4,11 +4,9 @@
 package subnet
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -119,16 +117,16 @@ func viewVlan(v *kubeovnv1.Vlan) vlanView {
 
 // onVlan enqueues the subnets of a Vlan.
 func (r *Reconciler) onVlan(ctx context.Context, o client.Object) []reconcile.Request {
-	subnets, err := r.Networks.SubnetsOfVlan(ctx, o.GetName())
+	return r.ofVlan(ctx, o.GetName(), func(*kubeovnv1.Subnet) bool { return true })
+}
+
+// ofVlan returns requests for the subnets of a Vlan that which selects.
+func (r *Reconciler) ofVlan(ctx context.Context, vlan string, which func(*kubeovnv1.Subnet) bool) []reconcile.Request {
+	subnets, err := r.Networks.SubnetsOfVlan(ctx, vlan)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	slices.SortFunc(subnets, func(a, b kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
-	requests := make([]reconcile.Request, 0, len(subnets))
-	for i := range subnets {
-		requests = append(requests, k8s.Request(subnets[i].Name))
-	}
-	return requests
+	return requestsFor(subnets, which)
 }
 
 // hostsOf returns the addresses that nodes must reach outside of OVN and that a subnet must not contain to which nodes have a route through OVN.
