@@ -104,7 +104,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem := r.linkConflict(in, network.CIDRs); problem != nil {
 		return checked{}, problem
 	}
-	if problem := r.interconnectionInUse(in.subnet, features.Interconnection); problem != nil {
+	if problem := r.interconnectionInUse(in, features.Interconnection); problem != nil {
 		return checked{}, problem
 	}
 	return checked{network: network, features: features}, r.checkUse(in, network)

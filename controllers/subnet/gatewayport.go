@@ -125,8 +125,8 @@ func (r *Reconciler) chassisOf(subnet string) []string {
 func (r *Reconciler) interconnection(ctx context.Context, in inputs, c checked) ([]netip.Addr, error) {
 	s, log, holder := in.subnet, logr.FromContextOrDiscard(ctx), translate.InterconnectionHolder(in.subnet.Name)
 	lease, held := r.Allocator.Lookup(holder)
-	if held && !suits(lease.Addresses, c) {
-		leases.Release(log, r.Allocator, holder, "the subnet's spec has other addresses")
+	if held && !in.suits(lease.Addresses, c) {
+		leases.Release(log, r.Allocator, holder, "the subnet's spec has other addresses, or a host has them")
 		held = false
 	}
 	if !held {
@@ -183,19 +183,24 @@ func (in inputs) without(c checked) []netip.Prefix {
 	return rest.Prefixes()
 }
 
-// suits reports whether a spec permits the router's addresses: one in each CIDR, and those that the spec asks for.
-func suits(addresses []netip.Addr, c checked) bool {
+// suits reports whether a subnet permits the router's addresses: one in each CIDR, those that the spec asks for, and none of a host.
+func (in inputs) suits(addresses []netip.Addr, c checked) bool {
 	return len(addresses) == len(c.network.CIDRs) &&
-		!slices.ContainsFunc(addresses, func(a netip.Addr) bool { return outside(a, c.network) || isGateway(a, c.network) }) &&
+		!slices.ContainsFunc(addresses, func(a netip.Addr) bool { return outside(a, c.network) || isGateway(a, c.network) || in.hosts[a] != "" }) &&
 		!slices.ContainsFunc(c.features.Interconnection, func(a netip.Addr) bool { return !slices.Contains(addresses, a) })
 }
 
 // interconnectionInUse returns a problem if something else has an address that the spec asks for.
-func (r *Reconciler) interconnectionInUse(s *kubeovnv1.Subnet, asked []netip.Addr) *validation.Problem {
+func (r *Reconciler) interconnectionInUse(in inputs, asked []netip.Addr) *validation.Problem {
 	if len(asked) == 0 {
 		return nil
 	}
-	if held := r.holders(s.Name, func(a netip.Addr) bool { return slices.Contains(asked, a) }); len(held) > 0 {
+	for _, address := range asked {
+		if host := in.hosts[address]; host != "" {
+			return validation.InUse("u2oInterconnectionIP %s is the address of %s: choose another one", address, host)
+		}
+	}
+	if held := r.holders(in.subnet.Name, func(a netip.Addr) bool { return slices.Contains(asked, a) }); len(held) > 0 {
 		return validation.InUse("u2oInterconnectionIP is in use: %s: delete its owner, or choose another one", listed(held))
 	}
 	return nil

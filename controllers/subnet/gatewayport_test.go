@@ -203,6 +203,18 @@ func TestAnInterconnectedSubnetHasARouterPortWithAnAddressOfItsOwn(t *testing.T)
 		t.Errorf("without an address in the spec the router moves to %s", s.Status.U2OInterconnectionIP)
 	}
 
+	// No host of the physical network has an address of the router.
+	n.Change(s, func() { s.Spec.U2OInterconnectionIP = "10.30.0.1" })
+	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "u2oInterconnectionIP 10.30.0.1 is the address of node n1: choose another one")
+	n.change(s, func() { s.Spec.U2OInterconnectionIP = "" })
+	n.node("n2", "10.30.0.77")
+	n.Eventually(func() string {
+		if n.Get(s); s.Status.U2OInterconnectionIP == "" || strings.HasPrefix(s.Status.U2OInterconnectionIP, "10.30.0.77,") {
+			return "the router has the address of node n2"
+		}
+		return ""
+	})
+
 	n.change(s, func() { s.Spec.U2OInterconnection = false })
 	n.routerPorts()
 	n.Gone(record)
