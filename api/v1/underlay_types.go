@@ -6,6 +6,7 @@ package v1
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -288,14 +289,15 @@ const (
 // ProviderKey returns the key of a label or an annotation of nodes about a ProviderNetwork.
 func ProviderKey(provider, name string) string { return provider + ProviderKeySuffix + "/" + name }
 
-// maxSilentGateways is the maximum number of gateways in a value of ProviderSilentGateways.
+// maxSilentGateways is the maximum number of gateways that a node reports.
 const maxSilentGateways = 100
 
-// SilentGateway is a gateway of an underlay subnet that has not answered pods of a node.
+// SilentGateway is a gateway of an underlay subnet that has not answered pods of a node. SilentGateways sets Provider, the ProviderNetwork of the report.
 // +kubebuilder:object:generate=false
 type SilentGateway struct {
-	Subnet  string
-	Address netip.Addr
+	Provider string
+	Subnet   string
+	Address  netip.Addr
 }
 
 // FormatSilentGateways returns the value of ProviderSilentGateways, with at most maxSilentGateways of them.
@@ -307,17 +309,19 @@ func FormatSilentGateways(gateways []SilentGateway) string {
 	return strings.Join(texts, ",")
 }
 
-// SilentGateways returns the gateways that a node reports, for all ProviderNetworks. Malformed entries are left out.
+// SilentGateways returns the gateways that a node reports, for all ProviderNetworks in the order of their names: at most maxSilentGateways. Malformed
+// entries are left out.
 func SilentGateways(annotations map[string]string) []SilentGateway {
 	var gateways []SilentGateway
-	for key, value := range annotations {
-		if !strings.HasSuffix(key, ProviderKey("", ProviderSilentGateways)) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		provider, is := strings.CutSuffix(key, ProviderKey("", ProviderSilentGateways))
+		if !is {
 			continue
 		}
-		for i, text := range strings.SplitN(value, ",", maxSilentGateways+1) {
+		for text := range strings.SplitSeq(annotations[key], ",") {
 			subnet, address, _ := strings.Cut(text, "/")
-			if a, err := netip.ParseAddr(address); err == nil && i < maxSilentGateways {
-				gateways = append(gateways, SilentGateway{subnet, a})
+			if a, err := netip.ParseAddr(address); err == nil && len(gateways) < maxSilentGateways {
+				gateways = append(gateways, SilentGateway{provider, subnet, a})
 			}
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// indexSilent finds nodes by the subnets whose gateways have not answered their pods.
+// indexSilent finds nodes by the gateways that have not answered their pods: by ProviderNetwork and subnet (silentKey).
 const indexSilent = "subnet.silentGateways"
 
 // Reports of nodes about gateways are batched, because a node can change its report at any time.
@@ -33,43 +33,60 @@ const (
 )
 
 // silentOn returns the keys of indexSilent.
-func silentOn(o client.Object) []string { return slices.Collect(maps.Keys(silentBySubnet(o))) }
+func silentOn(o client.Object) []string {
+	var keys []string
+	for _, g := range kubeovnv1.SilentGateways(o.GetAnnotations()) {
+		keys = append(keys, silentKey(g.Provider, g.Subnet))
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func silentKey(provider, subnet string) string { return provider + "/" + subnet }
 
 // silentBySubnet returns the gateways that have not answered pods of a node, as text.
 func silentBySubnet(node client.Object) map[string]string {
 	bySubnet := map[string]string{}
 	for _, g := range kubeovnv1.SilentGateways(node.GetAnnotations()) {
-		bySubnet[g.Subnet] += " " + g.Address.String()
+		bySubnet[g.Subnet] += " " + silentKey(g.Provider, g.Address.String())
 	}
 	return bySubnet
 }
 
-// onSilentGateways reports the subnets of gateways about which a node's report changes.
+// onSilentGateways reports the subnets of gateways about which a node's report changes. A node can write any name.
 func (r *Reconciler) onSilentGateways() handler.EventHandler {
-	changed := func(before, after map[string]string) {
+	changed := func(ctx context.Context, before, after map[string]string) {
 		for _, reports := range []map[string]string{before, after} {
-			for subnet := range reports {
-				if before[subnet] != after[subnet] {
-					r.silent.Changed(subnet)
+			for name := range reports {
+				if before[name] == after[name] {
+					continue
+				}
+				subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+				if err == nil && subnet != nil && subnet.Spec.ChecksGateway() {
+					r.silent.Changed(name)
 				}
 			}
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, _ k8s.Queue) { changed(nil, silentBySubnet(e.Object)) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ k8s.Queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ k8s.Queue) {
+			changed(ctx, nil, silentBySubnet(e.Object))
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ k8s.Queue) {
 			if before, after := e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations(); !maps.Equal(before, after) {
-				changed(silentBySubnet(e.ObjectOld), silentBySubnet(e.ObjectNew))
+				changed(ctx, silentBySubnet(e.ObjectOld), silentBySubnet(e.ObjectNew))
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ k8s.Queue) { changed(silentBySubnet(e.Object), nil) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, _ k8s.Queue) {
+			changed(ctx, silentBySubnet(e.Object), nil)
+		},
 	}
 }
 
 // setGatewayAnswers sets the condition GatewayAnswers of an underlay subnet, and removes it from other subnets. Only the subnet's own gateways and names
-// of nodes get into the message.
-func (r *Reconciler) setGatewayAnswers(ctx context.Context, subnet *kubeovnv1.Subnet) error {
-	conditions := &subnet.Status.Conditions
+// of nodes get into the message. Reports count if they are about the subnet's ProviderNetwork, from nodes that it selects.
+func (r *Reconciler) setGatewayAnswers(ctx context.Context, in inputs) error {
+	subnet, conditions := in.subnet, &in.subnet.Status.Conditions
 	if !subnet.Spec.ChecksGateway() || subnet.DeletionTimestamp != nil {
 		apimeta.RemoveStatusCondition(conditions, kubeovnv1.ConditionGatewayAnswers)
 		return nil
@@ -78,16 +95,15 @@ func (r *Reconciler) setGatewayAnswers(ctx context.Context, subnet *kubeovnv1.Su
 	if err != nil {
 		return nil // the condition Validated has the reason
 	}
-	var reporting corev1.NodeList
-	if err := r.Client.List(ctx, &reporting, client.MatchingFields{indexSilent: subnet.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list nodes whose pods got no answer of a gateway: %w", err)
+	reporting, provider, err := r.silentNodes(ctx, in)
+	if err != nil {
+		return err
 	}
 	var nodes []string
 	silent := map[netip.Addr]bool{}
-	for i := range reporting.Items {
-		node := &reporting.Items[i]
+	for _, node := range reporting {
 		for _, g := range kubeovnv1.SilentGateways(node.Annotations) {
-			if g.Subnet == subnet.Name && slices.Contains(gateways, g.Address) {
+			if g.Provider == provider && g.Subnet == subnet.Name && slices.Contains(gateways, g.Address) {
 				silent[g.Address] = true
 				nodes = append(nodes, node.Name)
 			}
@@ -108,4 +124,31 @@ func (r *Reconciler) setGatewayAnswers(ctx context.Context, subnet *kubeovnv1.Su
 	k8s.SetConditions(conditions, subnet.Generation, c)
 	k8s.WarnAnew(r.Recorder, subnet, before, *conditions, c.Type)
 	return nil
+}
+
+// silentNodes returns the nodes that report gateways of a subnet about its ProviderNetwork, and the name of this ProviderNetwork.
+func (r *Reconciler) silentNodes(ctx context.Context, in inputs) ([]*corev1.Node, string, error) {
+	if in.vlan == nil {
+		return nil, "", nil
+	}
+	name := in.vlan.Spec.Provider
+	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, "", fmt.Errorf("get ProviderNetwork %s: %w", name, err)
+	}
+	if provider == nil {
+		return nil, "", nil
+	}
+	var all corev1.NodeList
+	if err := r.Client.List(ctx, &all, client.MatchingFields{indexSilent: silentKey(name, in.subnet.Name)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, "", fmt.Errorf("list nodes whose pods got no answer of a gateway: %w", err)
+	}
+	var nodes []*corev1.Node
+	for i := range all.Items {
+		node := &all.Items[i]
+		if selected, err := provider.Spec.Selects(node.Name, node.Labels); err == nil && selected {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, name, nil
 }

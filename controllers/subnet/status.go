@@ -40,7 +40,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	}
 	r.setNamespacesBound(in)
 	r.setPortsAvailable(subnet)
-	if err := r.setGatewayAnswers(ctx, subnet); err != nil {
+	if err := r.setGatewayAnswers(ctx, in); err != nil {
 		return err
 	}
 	ready := readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name))

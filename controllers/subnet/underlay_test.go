@@ -108,6 +108,7 @@ func TestNodesReportGatewaysThatDoNotAnswer(t *testing.T) {
 	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionTrue)
 	node := n.node("n1", "192.0.2.1")
 	n.Get(node)
+	n.provider()
 	key := kubeovnv1.ProviderKey("net1", kubeovnv1.ProviderSilentGateways)
 	report := func(value string) {
 		n.Change(node, func() { node.Annotations = map[string]string{key: value} })
@@ -121,6 +122,27 @@ func TestNodesReportGatewaysThatDoNotAnswer(t *testing.T) {
 	report("")
 	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionTrue)
 	report("lab/192.0.2.66") // not a gateway of the subnet
+	report("lab/fd00:30::fe")
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionFalse, "gateway fd00:30::fe does not answer")
+	n.Change(node, func() { // of another network
+		node.Annotations = map[string]string{kubeovnv1.ProviderKey("net2", kubeovnv1.ProviderSilentGateways): "lab/10.30.0.254"}
+	})
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionTrue)
+	report("lab/fd00:30::fe")
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionFalse)
+	pn := &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net1"}}
+	n.Get(pn)
+	n.Change(pn, func() { pn.Spec.ExcludeNodes = []string{"n1"} })
+	report("lab/10.30.0.254") // of a node that the network does not select
+	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionTrue)
+	n.Rests("subnet")
+	passes := n.Reconciles("subnet")
+	report("missing/10.30.0.254,join/10.30.0.254") // not of subnets with a check
+	n.Rests("subnet")
+	if now := n.Reconciles("subnet"); now > passes+1 { // one for the subnet of the former report
+		t.Errorf("a report about subnets without a check causes %d passes", now-passes)
+	}
+	n.Change(pn, func() { pn.Spec.ExcludeNodes = nil })
 	report("lab/fd00:30::fe")
 	n.Says(s, kubeovnv1.ConditionGatewayAnswers, metav1.ConditionFalse, "gateway fd00:30::fe does not answer")
 	n.Delete(node)
