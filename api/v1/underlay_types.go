@@ -109,8 +109,8 @@ type ProviderNetworkStatus struct {
 	// notReadyNodes are the selected nodes without a working bridge.
 	// +optional
 	NotReadyNodes []string `json:"notReadyNodes,omitempty"`
-	// turn is the node that may move an interface with addresses now, one in the cluster. It passes to another node when the move has succeeded, or
-	// when the node is no longer selected. After a change of the specification, the first node that waits has it.
+	// turn is the node that may move an interface with addresses now, one in the cluster. It passes to another node when the move has succeeded, when
+	// the node is refused or no longer selected, or when it does not begin. After a change of the specification, the first node that waits has it.
 	// +optional
 	Turn *ProviderNetworkTurn `json:"turn,omitempty"`
 	// vlans are the names of the Vlans of this network.
@@ -127,11 +127,18 @@ type ProviderNetworkTurn struct {
 	// failed is true if the node's move was undone. Other nodes wait until a later one succeeds.
 	// +optional
 	Failed bool `json:"failed,omitempty"`
+	// withdrawn is true if the node has not begun its move. It may not begin any longer, and another node gets the turn a little later.
+	// +optional
+	Withdrawn bool `json:"withdrawn,omitempty"`
+	// since is when the node got the turn, or when it was withdrawn.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
 }
 
 // HasTurn reports whether a node may move an interface with addresses.
 func (n *ProviderNetwork) HasTurn(node string) bool {
-	return n.Status.Turn != nil && n.Status.Turn.Node == node && n.Status.Turn.Generation == n.Generation
+	turn := n.Status.Turn
+	return turn != nil && turn.Node == node && turn.Generation == n.Generation && !turn.Withdrawn
 }
 
 // OwnConditions returns the conditions of the network itself, without the conditions of nodes.

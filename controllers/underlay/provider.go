@@ -59,6 +59,8 @@ type ProviderReconciler struct {
 	Gate     *reconciler.StartGate
 	// ReportDelay and ReportEvery replace reportDelay and reportEvery if they are not zero.
 	ReportDelay, ReportEvery time.Duration
+	// TurnTime and TurnPause replace turnTime and turnPause if they are not zero.
+	TurnTime, TurnPause time.Duration
 
 	reports reconciler.Paced
 	// holder is the network whose node has its turn.
@@ -66,7 +68,7 @@ type ProviderReconciler struct {
 }
 
 // SetupWithManager registers the reconciler. It enqueues a ProviderNetwork for changes of: the ProviderNetwork; its Vlans; the end of a turn in another
-// network; and, batched, labels and reports of nodes. VlanReconciler adds the index that it uses.
+// network; and, batched, labels, reports and losses of nodes. VlanReconciler adds the index that it uses.
 func (r *ProviderReconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	r.reports.Delay, r.reports.Every = cmp.Or(r.ReportDelay, reportDelay), cmp.Or(r.ReportEvery, reportEvery)
 	vlans := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
@@ -120,8 +122,8 @@ func (r *ProviderReconciler) changed(ctx context.Context, before, after client.O
 
 // report is the part of a node that the status of a network depends on.
 type report struct {
-	selected     bool
-	ready, cause string
+	selected, lost bool
+	ready, cause   string
 }
 
 // viewReport returns the report of a node about a network. node may be nil.
@@ -135,6 +137,7 @@ func viewReport(pn *kubeovnv1.ProviderNetwork, node client.Object) report {
 	}
 	return report{
 		selected: true,
+		lost:     isLost(node.(*corev1.Node)),
 		ready:    node.GetLabels()[kubeovnv1.ProviderKey(pn.Name, kubeovnv1.ProviderReady)],
 		cause:    node.GetAnnotations()[kubeovnv1.ProviderKey(pn.Name, kubeovnv1.ProviderError)],
 	}
@@ -177,13 +180,17 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	setStatus(pn, vlans, nodes.Items, free)
+	r.setStatus(pn, vlans, nodes.Items, free)
 	r.hold(pn.Name, pn.Status.Turn)
+	if turn := pn.Status.Turn; turn != nil && turn.Withdrawn && base.Status.Turn != nil && !base.Status.Turn.Withdrawn {
+		k8s.Warn(r.Recorder, pn, reasonTurnUnused, fmt.Sprintf("node %s has its turn and does not begin: the next node that waits gets it. See the pods "+
+			"kube-ovn-cni and ovs-ovn of node %s", turn.Node, turn.Node))
+	}
 	k8s.WarnAnew(r.Recorder, pn, base.Status.OwnConditions(), pn.Status.OwnConditions(),
 		kubeovnv1.ConditionValidated, kubeovnv1.ConditionReady, kubeovnv1.ConditionFieldsSupported)
 	r.warnOfNodes(pn, base.Status)
 	nodeCounts.Set([]string{pn.Name}, float64(len(pn.Status.ReadyNodes)), float64(len(pn.Status.NotReadyNodes)))
-	return ctrl.Result{}, k8s.PatchStatus(ctx, r.Client, base, pn)
+	return ctrl.Result{RequeueAfter: max(0, r.turnLeft(pn.Status.Turn))}, k8s.PatchStatus(ctx, r.Client, base, pn)
 }
 
 // warnOfNodes sends an event about each node that was ready before, or was not ready for another reason. A node that has not reported yet, or waits for its
@@ -206,12 +213,14 @@ func (r *ProviderReconciler) warnOfNodes(pn *kubeovnv1.ProviderNetwork, before k
 
 // setStatus computes the status of a ProviderNetwork from its spec and from the reports of nodes. free says that no node of another network has
 // its turn.
-func setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Node, free bool) {
+func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Node, free bool) {
 	problem := validation.ProviderNetwork(pn.Name, &pn.Spec)
 	status := kubeovnv1.ProviderNetworkStatus{Vlans: vlans}
 	var causes []kubeovnv1.ProviderNetworkCondition
+	lost := map[string]bool{}
 	for i := range nodes {
 		node := &nodes[i]
+		lost[node.Name] = isLost(node)
 		cause := causeOf(pn, node)
 		if problem != nil { // agents keep their bridges
 			if cause == nil && slices.Contains(pn.Status.ReadyNodes, node.Name) {
@@ -233,7 +242,7 @@ func setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Nod
 	slices.Sort(status.NotReadyNodes)
 	slices.SortFunc(causes, func(a, b kubeovnv1.ProviderNetworkCondition) int { return strings.Compare(a.Node, b.Node) })
 	if pn.DeletionTimestamp == nil {
-		status.Turn = nextTurn(pn, pn.Status.Turn, causes, free)
+		status.Turn = r.nextTurn(pn, causes, lost, free)
 	}
 	ready := networkReady(pn, vlans, &status, causes)
 	if problem != nil {

@@ -4,10 +4,14 @@
 package underlay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -16,30 +20,83 @@ import (
 // Reasons of nodes, as agents report them (internal/providerbridge).
 const (
 	reasonAwaitingTurn = "AwaitingTurn"
+	reasonMoving       = "Moving"
 	reasonRolledBack   = "RolledBack"
 )
 
+// reasonTurnUnused is the reason of the event about a node that has not begun its move.
+const reasonTurnUnused = "TurnUnused"
+
+const (
+	// turnTime is for a node to begin its move.
+	turnTime = 5 * time.Minute
+	// turnPause is from the end of an unused turn to the next one. A node that began in the last moment has reported it then, or has its addresses back.
+	turnPause = time.Minute
+)
+
 // refusals are the reasons of nodes that have moved nothing, and do not until something else changes.
-var refusals = []string{"InterfaceNotFound", "InterfaceUnsuitable", "NoCarrier", "Conflict", "InterfaceManaged", "GatewayUnreachable", "InvalidRequest"}
+var refusals = []string{
+	"InterfaceNotFound", "InterfaceUnsuitable", "NoCarrier", "Conflict", "InterfaceManaged", "NamedByRules", "GatewayUnreachable", "InvalidRequest",
+}
 
 // nextTurn returns which node may move an interface with addresses. The turn stays at a node until its move has succeeded, so that a configuration that
-// cuts nodes off reaches one node only.
-func nextTurn(pn *kubeovnv1.ProviderNetwork, before *kubeovnv1.ProviderNetworkTurn, causes []kubeovnv1.ProviderNetworkCondition, free bool) *kubeovnv1.ProviderNetworkTurn {
-	if before != nil && before.Generation == pn.Generation {
+// cuts nodes off reaches one node only. A node that does not begin loses the turn, and after a pause the next one has it. lost are nodes whose kubelet reports
+// nothing: they cannot begin.
+func (r *ProviderReconciler) nextTurn(pn *kubeovnv1.ProviderNetwork, causes []kubeovnv1.ProviderNetworkCondition, lost map[string]bool, free bool) *kubeovnv1.ProviderNetworkTurn {
+	now, last := metav1.Now(), ""
+	if before := pn.Status.Turn; before != nil && before.Generation == pn.Generation {
+		last = before.Node
 		of := func(c kubeovnv1.ProviderNetworkCondition) bool { return c.Node == before.Node }
 		if i := slices.IndexFunc(causes, of); i >= 0 { // it is selected, and not ready
-			turn := *before
-			turn.Failed = turn.Failed || causes[i].Reason == reasonRolledBack
-			if turn.Failed || !slices.Contains(refusals, causes[i].Reason) {
+			turn, reason := *before, causes[i].Reason
+			turn.Failed = turn.Failed || reason == reasonRolledBack
+			switch {
+			case turn.Failed || reason == reasonMoving: // it has begun
+				turn.Withdrawn = false
+				return &turn
+			case slices.Contains(refusals, reason):
+			case turn.Since == nil: // of a former version
+				turn.Since = &now
+				return &turn
+			case r.turnLeft(&turn) > 0:
+				return &turn
+			case !turn.Withdrawn:
+				turn.Withdrawn, turn.Since = true, &now
 				return &turn
 			}
 		}
 	}
-	waits := func(c kubeovnv1.ProviderNetworkCondition) bool { return c.Reason == reasonAwaitingTurn }
-	if i := slices.IndexFunc(causes, waits); i >= 0 && free {
-		return &kubeovnv1.ProviderNetworkTurn{Node: causes[i].Node, Generation: pn.Generation}
+	var waiting []string
+	for _, c := range causes {
+		if c.Reason == reasonAwaitingTurn && !lost[c.Node] {
+			waiting = append(waiting, c.Node)
+		}
 	}
-	return nil
+	if len(waiting) == 0 || !free {
+		return nil
+	}
+	next := max(0, slices.IndexFunc(waiting, func(node string) bool { return node > last })) // after the last one, so that each gets a turn
+	return &kubeovnv1.ProviderNetworkTurn{Node: waiting[next], Generation: pn.Generation, Since: &now}
+}
+
+// turnLeft returns the time until a node that has not begun loses its turn, or until the pause ends.
+func (r *ProviderReconciler) turnLeft(turn *kubeovnv1.ProviderNetworkTurn) time.Duration {
+	if turn == nil || turn.Failed || turn.Since == nil {
+		return 0
+	}
+	whole := cmp.Or(r.TurnTime, turnTime)
+	if turn.Withdrawn {
+		whole = cmp.Or(r.TurnPause, turnPause)
+	}
+	return time.Until(turn.Since.Add(whole))
+}
+
+// isLost reports whether the kubelet of a node has stopped reporting, as on a node that is switched off. A kubelet that reports that its node is not ready may
+// wait for its network.
+func isLost(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+	})
 }
 
 // othersWait reports whether no node has its turn in another network.

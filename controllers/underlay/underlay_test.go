@@ -29,12 +29,15 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 type world struct{ *controllertest.World }
 
 // newWorld starts both controllers. A ProviderNetwork is requested at most once in every because of reports of nodes.
-func newWorld(t *testing.T, every time.Duration) world {
+func newWorld(t *testing.T, every time.Duration, changes ...func(*underlay.ProviderReconciler)) world {
 	w := world{controllertest.New(t)}
 	w.Nodes = nil
 	w.Start(controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
-		return p.Run(ctx, &underlay.VlanReconciler{Client: p.Client, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate},
-			&underlay.ProviderReconciler{Client: p.Client, Recorder: p.Recorder, Gate: p.Gate, ReportDelay: time.Millisecond, ReportEvery: every})
+		providers := &underlay.ProviderReconciler{Client: p.Client, Recorder: p.Recorder, Gate: p.Gate, ReportDelay: time.Millisecond, ReportEvery: every}
+		for _, change := range changes {
+			change(providers)
+		}
+		return p.Run(ctx, &underlay.VlanReconciler{Client: p.Client, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}, providers)
 	}})
 	return w
 }
@@ -300,6 +303,30 @@ func TestVlansConflictAndBlockDeletion(t *testing.T) {
 	})
 }
 
+// says reports "ready", or why a node is not ready for a network.
+func (w world) says(node *corev1.Node, network, report string) {
+	w.Helper()
+	if report == "ready" {
+		w.reports(node, map[string]string{kubeovnv1.ProviderKey(network, kubeovnv1.ProviderReady): "true"}, nil)
+		return
+	}
+	w.reports(node, nil, map[string]string{kubeovnv1.ProviderKey(network, kubeovnv1.ProviderError): report})
+}
+
+// turn waits until a node has its turn, or no node if it is empty.
+func (w world) turn(pn *kubeovnv1.ProviderNetwork, node string, failed bool) {
+	w.Helper()
+	w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
+		switch {
+		case node == "" && s.Turn != nil:
+			return "node " + s.Turn.Node + " has its turn"
+		case node != "" && (s.Turn == nil || s.Turn.Node != node || s.Turn.Failed != failed || !pn.HasTurn(node)):
+			return fmt.Sprintf("it is not the turn of node %s: %+v", node, s.Turn)
+		}
+		return ""
+	})
+}
+
 // TestInterfacesWithAddressesMoveNodeByNode lets nodes of two networks wait for their turn, and a move fail.
 func TestInterfacesWithAddressesMoveNodeByNode(t *testing.T) {
 	w := newWorld(t, time.Millisecond)
@@ -319,26 +346,8 @@ func TestInterfacesWithAddressesMoveNodeByNode(t *testing.T) {
 	}
 	net1, net2 := provider("net1", only("a")), provider("net2", only("c"))
 	w.Create(net1)
-	says := func(node, network, report string) {
-		key := kubeovnv1.ProviderKey(network, kubeovnv1.ProviderReady)
-		if report == "ready" {
-			w.reports(nodes[node], map[string]string{key: "true"}, nil)
-			return
-		}
-		w.reports(nodes[node], nil, map[string]string{kubeovnv1.ProviderKey(network, kubeovnv1.ProviderError): report})
-	}
-	turn := func(pn *kubeovnv1.ProviderNetwork, node string, failed bool) {
-		w.Helper()
-		w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
-			switch {
-			case node == "" && s.Turn != nil:
-				return "node " + s.Turn.Node + " has its turn"
-			case node != "" && (s.Turn == nil || s.Turn.Node != node || s.Turn.Failed != failed || !pn.HasTurn(node)):
-				return "it is not the turn of node " + node
-			}
-			return ""
-		})
-	}
+	says := func(node, network, report string) { w.says(nodes[node], network, report) }
+	turn := w.turn
 	says("b", "net1", "AwaitingTurn: it waits")
 	turn(net1, "b", false)
 	says("a", "net1", "AwaitingTurn: it waits")
@@ -376,4 +385,57 @@ func TestInterfacesWithAddressesMoveNodeByNode(t *testing.T) {
 	turn(net1, "a", false)
 	says("a", "net1", "ready")
 	turn(net1, "", false)
+}
+
+func TestATurnPassesFromANodeThatDoesNotBegin(t *testing.T) {
+	const turn = 2 * time.Second
+	w := newWorld(t, time.Millisecond, func(r *underlay.ProviderReconciler) { r.TurnTime, r.TurnPause = turn, turn })
+	nodes := map[string]*corev1.Node{}
+	up := func(name string, status corev1.ConditionStatus) {
+		t.Helper()
+		w.Get(nodes[name])
+		nodes[name].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+		w.Must(w.Client.Status().Update(w.Context(), nodes[name]))
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.Create(nodes[name])
+		w.says(nodes[name], "net1", "AwaitingTurn: it waits")
+	}
+	up("a", corev1.ConditionUnknown) // switched off
+	up("b", corev1.ConditionFalse)   // waits for its network
+	pn := provider("net1")
+	w.Create(pn)
+	withdrawn := func(node string) {
+		t.Helper()
+		w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
+			if s.Turn == nil || s.Turn.Node != node || !s.Turn.Withdrawn || pn.HasTurn(node) {
+				return fmt.Sprintf("node %s has its turn: %+v", node, s.Turn)
+			}
+			return ""
+		})
+	}
+	w.turn(pn, "b", false)
+	withdrawn("b")
+	w.event("node b has its turn and does not begin")
+	w.turn(pn, "c", false)
+	w.says(nodes["c"], "net1", "Moving: it moves")
+	time.Sleep(turn + turn/2)
+	w.turn(pn, "c", false)
+	w.says(nodes["c"], "net1", "ready")
+	w.turn(pn, "b", false)
+	withdrawn("b")
+	w.says(nodes["b"], "net1", "Moving: it moves") // it began in the last moment
+	w.turn(pn, "b", false)
+	w.says(nodes["b"], "net1", "RolledBack: it has its addresses back")
+	w.turn(pn, "b", true)
+	up("a", corev1.ConditionTrue)
+	time.Sleep(turn + turn/2)
+	w.turn(pn, "b", true)
+	w.Change(pn, func() { pn.Spec.DefaultInterface = "eth2" })
+	w.says(nodes["b"], "net1", "NamedByRules: a rule names the interface")
+	w.turn(pn, "a", false)
+	w.says(nodes["a"], "net1", "NamedByRules: a rule names the interface")
+	w.says(nodes["b"], "net1", "AwaitingTurn: it waits")
+	w.turn(pn, "b", false)
 }
