@@ -21,7 +21,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// vlan returns the Vlan of an underlay subnet; nil for another subnet. The error is a *problem if the Vlan does not exist.
+// vlan returns the Vlan of an underlay subnet with the tag that the subnet has; nil for another subnet. The error is a *problem if the Vlan does not exist,
+// or has no valid tag.
 func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.Vlan, error) {
 	if s.Spec.Vlan == "" {
 		return nil, nil //nolint:nilnil // an overlay subnet has none
@@ -33,8 +34,17 @@ func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.
 	if vlan == nil {
 		return nil, &problem{message: fmt.Sprintf("Vlan %s of subnet %s does not exist", s.Spec.Vlan, s.Name), subnets: []string{s.Name}}
 	}
-	return vlan, nil
+	tag, valid := k8s.ValidTag(vlan)
+	if !valid {
+		return nil, &problem{message: fmt.Sprintf("Vlan %s of subnet %s is not valid", s.Spec.Vlan, s.Name), subnets: []string{s.Name}}
+	}
+	applied := *vlan
+	applied.Spec.ID, applied.Spec.VlanID = tag, 0
+	return &applied, nil
 }
+
+// tagOf returns the tag that subnets of a Vlan have as text.
+func tagOf(vlan *kubeovnv1.Vlan) string { return fmt.Sprint(k8s.ValidTag(vlan)) }
 
 // allocateInUnderlay allocates an address of a physical network for a pod of the default VPC. It leaves out the addresses of nodes and of the API server, which are
 // hosts of the same network.
@@ -75,7 +85,7 @@ func (r *Reconciler) onVlan() handler.EventHandler {
 		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			before, after := e.ObjectOld.(*kubeovnv1.Vlan), e.ObjectNew.(*kubeovnv1.Vlan)
-			if before.Tag() == after.Tag() {
+			if tagOf(before) == tagOf(after) {
 				return
 			}
 			r.pending.wakeAll()

@@ -19,6 +19,11 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	w := newWorld(t)
 	vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
 	w.Create(vlan)
+	works := func(id *int) {
+		t.Helper()
+		vlan.Status.ValidatedID = id
+		w.Must(w.Client.Status().Update(w.Context(), vlan))
+	}
 	w.subnet("ovn-default", "10.16.0.0/24")
 	w.Subnet("office", func(s *kubeovnv1.SubnetSpec) {
 		s.CIDRBlock, s.Vlan, s.Namespaces = "10.30.0.0/29", "v", []string{"office"}
@@ -33,6 +38,7 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	w.Must(w.Client.Status().Patch(w.Context(), node, client.MergeFrom(base)))
 	w.start()
 
+	works(&vlan.Spec.ID)
 	first := w.pod("office", "first")
 	if got := first.Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != "10.30.0.3" {
 		t.Errorf("the first pod has %s: node host has 10.30.0.2", got)
@@ -49,6 +55,10 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	w.warned(asked, "10.30.0.2")
 
 	w.Change(vlan, func() { vlan.Spec.ID = 31 })
+	if second := w.pod("office", "second"); second.Annotations[kubeovnv1.AnnotationVlanID.Key()] != "30" {
+		t.Errorf("a pod has VLAN %s before its Vlan works with it", second.Annotations[kubeovnv1.AnnotationVlanID.Key()])
+	}
+	works(&vlan.Spec.ID)
 	eventually.Wait{For: "the pod's VLAN must follow"}.Holds(t, func() bool {
 		w.Get(first)
 		return first.Annotations[kubeovnv1.AnnotationVlanID.Key()] == "31"
@@ -75,4 +85,14 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	thief := newPod("office", "localnet")
 	w.Create(thief)
 	w.warned(thief, "port name localnet.office belongs to subnet office")
+
+	works(nil)
+	early := newPod("office", "early")
+	w.Create(early)
+	w.warned(early, "Vlan v of subnet office is not valid")
+	works(&vlan.Spec.ID)
+	eventually.Wait{For: "the pod must get its VLAN"}.Holds(t, func() bool {
+		w.Get(early)
+		return early.Annotations[kubeovnv1.AnnotationVlanID.Key()] == "31"
+	})
 }
