@@ -171,7 +171,7 @@ func checksum(addresses, message []byte) uint16 {
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}
-	return ^uint16(sum) //nolint:gosec // at most 65535
+	return ^uint16(sum)
 }
 
 // tagOf returns the VLAN tag that the kernel has removed from a frame (packet(7), PACKET_AUXDATA); 0 if there was none.
