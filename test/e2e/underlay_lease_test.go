@@ -30,7 +30,9 @@ var _ = Describe("an interface with a DHCP client and router advertisements", La
 
 	BeforeEach(func(ctx SpecContext) {
 		node = suite.Workers[0]
-		before := uplinkState(ctx, node, "eth2")
+		var before string
+		Eventually(func() string { before = uplinkState(ctx, node, "eth2"); return before }).WithContext(ctx).WithTimeout(30 * time.Second).
+			ShouldNot(ContainSubstring("br-net1"), "the bridge of the specs before")
 		DeferCleanup(func(ctx SpecContext) {
 			exec(ctx, node, "sh", "-c", `kill $(cat /run/eth2.pid); sysctl -qw net.ipv6.conf.eth2.accept_ra=1 net.ipv6.conf.eth2.ra_defrtr_metric=1024
 				ip address flush dev eth2 scope global; ip -6 route flush dev eth2 proto ra; ip -6 route del $0 dev eth2 || true`, network.Prefixes[1].String())
