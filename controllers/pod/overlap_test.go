@@ -116,7 +116,10 @@ func TestAPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
 func TestAnUnderlayPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
 	w := newWorld(t)
 	w.tenants("blue")
-	w.Create(&kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}})
+	vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
+	w.Create(vlan)
+	vlan.Status.ValidatedID = &vlan.Spec.ID
+	w.Must(w.Client.Status().Update(w.Context(), vlan))
 	w.subnet("ovn-default", "10.16.0.0/29")
 	w.subnet("blue-net", "10.16.0.0/29", of("blue"), func(s *kubeovnv1.SubnetSpec) { s.Vlan = "v" })
 	w.start()
