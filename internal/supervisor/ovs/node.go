@@ -150,7 +150,7 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 	defer db.Close()
 	n.db.Store(db)
 	supervisor.Retry(ctx, func(err error) { n.options.Log.Error(err, "preparing bridges of provider networks again") }, func() error {
-		return n.providers.beforeSwitchStarts(ctx, db)
+		return errors.Join(forgetTurns(ctx, db), n.providers.beforeSwitchStarts(ctx, db))
 	})
 	startSwitch()
 	var bridges sync.WaitGroup

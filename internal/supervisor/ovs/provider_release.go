@@ -67,6 +67,28 @@ func (p *providers) leave(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// forgetTurns removes the permission to move from stored requests. While the node was down, another one can have got it. The agent adds it again.
+func forgetTurns(ctx context.Context, db *client.Client) error {
+	row, err := root(ctx, db)
+	if err != nil {
+		return err
+	}
+	requests, _ := providerbridge.Requests(row.ExternalIDs)
+	var remove []string
+	insert := map[string]string{}
+	for provider, q := range requests {
+		if q.Turn {
+			q.Turn = false
+			key := providerbridge.RequestKey(provider)
+			remove, insert[key] = append(remove, key), q.Format()
+		}
+	}
+	if len(remove) == 0 {
+		return nil
+	}
+	return setIDs(ctx, db, remove, insert)
+}
+
 // beforeSwitchStarts removes interfaces from bridges in the database whose move was not completed, or was before a reboot, before ovs-vswitchd
 // takes their packets again. They move again from the state that they have now. An interface that cannot be restored now does not keep ovs-vswitchd from starting: guards
 // repeat it.

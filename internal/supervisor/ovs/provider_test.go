@@ -654,6 +654,39 @@ func TestADamagedJournalDoesNotStopTheSwitch(t *testing.T) {
 	}
 }
 
+// TestAStoredTurnIsForgotten has a turn of the time before `kiln ovs` started.
+func TestAStoredTurnIsForgotten(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	ended := p.running(t)
+	requests := map[string]providerbridge.Request{
+		"net1": {Interface: "eth8", Turn: true, Attempt: "1", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}, "net2": {Interface: "eth9", Attempt: "1"},
+	}
+	p.request(t, ended, requests)
+	p.until(t, ended, providerbridge.StateFailed)
+	db := p.database(t, ended)
+	defer db.Close()
+	for range 2 {
+		try(t, forgetTurns(t.Context(), db))
+	}
+	without := requests["net1"]
+	without.Turn = false
+	requests["net1"] = without
+	supervisortest.Eventually(t, "the turn is gone from the database", func() error {
+		row, err := root(t.Context(), db)
+		if err != nil {
+			return err
+		}
+		got, _ := providerbridge.Requests(row.ExternalIDs)
+		if diff := cmp.Diff(requests, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
 // silence removes the gateway's addresses, and speak adds them again.
 func silence(h *netlink.Handle, link netlink.Link) {
 	for _, p := range prefixes("192.0.2.2/24", "2001:db8::2/64") {
