@@ -59,7 +59,7 @@ func (l Lease) Ask(ctx context.Context, link netlink.Link) (renewed Lease, err e
 	} else {
 		renewed, err = askRouters(ctx, link, l.of, false)
 	}
-	renewed.Longest = max(l.Longest, renewed.Duration)
+	renewed.Longest = max(l.Longest, l.Duration, renewed.Duration)
 	return renewed, err
 }
 
