@@ -31,7 +31,7 @@ var _ = Describe("an interface with a DHCP client and router advertisements", La
 	BeforeEach(func(ctx SpecContext) {
 		node = suite.Workers[0]
 		var before string
-		Eventually(func() string { before = uplinkState(ctx, node, "eth2"); return before }).WithContext(ctx).WithTimeout(30 * time.Second).
+		Eventually(func() string { before = uplinkState(ctx, node, "eth2"); return before }).WithContext(ctx).WithTimeout(30*time.Second).
 			ShouldNot(ContainSubstring("br-net1"), "the bridge of the specs before")
 		DeferCleanup(func(ctx SpecContext) {
 			exec(ctx, node, "sh", "-c", `kill $(cat /run/eth2.pid); sysctl -qw net.ipv6.conf.eth2.accept_ra=1 net.ipv6.conf.eth2.ra_defrtr_metric=1024
