@@ -24,19 +24,20 @@ func (s *Server) Northd() *Northd {
 	s.t.Helper()
 	n := &Northd{nb: s, Southbound: create(newServer(s.t, "OVN_Southbound", schema.Southbound))}
 	command := s.program("usr/bin/ovn-northd", "--ovnnb-db="+s.Endpoint(), "--ovnsb-db="+n.Southbound.Endpoint(),
-		"--unixctl="+n.control(), "-vconsole:warn", "-vfile:off", "-vsyslog:off")
+		"--unixctl="+n.Control(), "-vconsole:warn", "-vfile:off", "-vsyslog:off")
 	n.process = daemontest.Start(s.t, "ovn-northd", filepath.Join(n.Southbound.dir, "northd.log"), command)
 	s.t.Cleanup(n.Stop)
 	n.Await("a first row", func(sb *Server) bool { return len(sb.Rows("SB_Global")) > 0 })
 	return n
 }
 
-func (n *Northd) control() string { return filepath.Join(n.Southbound.dir, "northd.ctl") }
+// Control is the path of the control socket.
+func (n *Northd) Control() string { return filepath.Join(n.Southbound.dir, "northd.ctl") }
 
 // Recomputes returns how many times northd recomputed a node of its incremental engine in full (ovn-northd(8), inc-engine).
 func (n *Northd) Recomputes(node string) int {
 	n.nb.t.Helper()
-	out, err := n.nb.program("usr/bin/ovn-appctl", "-t", n.control(), "inc-engine/show-stats", node, "recompute").CombinedOutput()
+	out, err := n.nb.program("usr/bin/ovn-appctl", "-t", n.Control(), "inc-engine/show-stats", node, "recompute").CombinedOutput()
 	count, convErr := strconv.Atoi(strings.TrimSpace(string(out)))
 	if err != nil || convErr != nil {
 		n.nb.t.Fatalf("inc-engine/show-stats %s: %v\n%s", node, err, out)

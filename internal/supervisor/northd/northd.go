@@ -149,6 +149,7 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready, s.versions, nil) })
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { s.watchStatus(ctx); return nil })
+	group.Go(func() error { s.watchFloods(ctx); return nil })
 	group.Go(func() error { s.serveMetrics(ctx); return nil })
 	return group.Wait()
 }
