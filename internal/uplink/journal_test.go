@@ -104,8 +104,12 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 		return
 	}
 	link, bridge := configured(t), made(t, "br-net1")
+	resolved := func(on netlink.Link, mac byte) {
+		try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: on.Attrs().Index, IP: net.ParseIP("192.0.2.78"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, mac}, State: netlink.NUD_STALE}))
+	}
+	resolved(link, 8)
 	before := must(Read(link))
-	if len(before.Addresses) != 4 || len(before.Routes) != 6 || len(before.Neighbours) != 1 || before.MTU != 1450 {
+	if len(before.Addresses) != 4 || len(before.Routes) != 6 || len(before.Neighbours) != 2 || before.MTU != 1450 {
 		t.Fatalf("state: %+v", before)
 	}
 	if !slices.ContainsFunc(before.Routes, func(r Route) bool { return r.Expires > sinceBoot() }) {
@@ -117,7 +121,7 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 		t.Fatalf("moved %d: %v", n, err)
 	}
 	after := must(Read(bridge))
-	if len(after.Addresses) != 4 || len(after.Routes) != 5 || len(after.Neighbours) != 1 { // the route of an address is the kernel's there
+	if len(after.Addresses) != 4 || len(after.Routes) != 5 || len(after.Neighbours) != 2 { // the route of an address is the kernel's there
 		t.Errorf("the bridge has %+v", after)
 	}
 	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 4 {
@@ -127,6 +131,8 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 	if !slices.Equal(Prefixes(left.Addresses), []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")}) || len(left.Routes) > 0 {
 		t.Errorf("the interface keeps %+v, not only the virtual address", left)
 	}
+	resolved(bridge, 9)
+	before.Neighbours[1].MAC = "02:00:00:00:00:09"
 	try(t, netlink.SetPromiscOn(link)) // as an ovs-vswitchd that was killed leaves it
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

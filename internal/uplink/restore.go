@@ -166,7 +166,9 @@ func giveBack(before State, link, bridge netlink.Link, step Step) (refused, err 
 	}
 	refused, err = giveAddresses(before, link, last)
 	do(err)
-	do(addNeighbours(link, before.Neighbours, last))
+	known, err := before.knownNow(bridge)
+	do(err)
+	do(addNeighbours(link, known, last))
 	_, err = giveRoutes(before, link, bridge, last)
 	do(err)
 	if bridge != nil {

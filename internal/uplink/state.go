@@ -181,6 +181,17 @@ func neighbours(link netlink.Link) ([]Neighbour, error) {
 	return known[:min(len(known), maxNeighbours)], nil
 }
 
+// knownNow returns the neighbours of the bridge, which can be nil, and the permanent ones of the interface. Others of the interface can have changed their
+// MAC addresses since its state was read.
+func (s State) knownNow(bridge netlink.Link) ([]Neighbour, error) {
+	known := slices.DeleteFunc(slices.Clone(s.Neighbours), func(n Neighbour) bool { return !n.Permanent })
+	if bridge == nil {
+		return known, nil
+	}
+	now, err := neighbours(bridge)
+	return append(known, slices.DeleteFunc(now, func(n Neighbour) bool { return n.Permanent })...), err
+}
+
 func (n Neighbour) on(link netlink.Link) (*netlink.Neigh, error) {
 	mac, err := net.ParseMAC(n.MAC)
 	if err != nil {

@@ -4,11 +4,13 @@
 package ovs
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/uplink"
@@ -30,6 +32,10 @@ func vlanOf(name string) (parent string, id int, is bool) {
 // createdFor is the alias (ip-link(8)) of the VLAN interfaces that are created for a bridge. Only they are deleted.
 func createdFor(bridge string) string { return "created for " + bridge + " by Kiln" }
 
+// unmarked is the name of a VLAN interface until it has its alias, which the kernel does not set when it creates one. An interface with this name was
+// left by a program that ended between the two.
+func unmarked(v *netlink.Vlan) string { return fmt.Sprintf("kiln%x.%x", v.ParentIndex, v.VlanId) }
+
 // createVLAN creates the interface of a request if it is missing and Request.CreateVLAN is set. It is idempotent.
 func createVLAN(bridge string, q providerbridge.Request) error {
 	parentName, id, is := vlanOf(q.Interface)
@@ -45,14 +51,21 @@ func createVLAN(bridge string, q providerbridge.Request) error {
 		return err
 	}
 	made := &netlink.Vlan{LinkAttrs: netlink.NewLinkAttrs(), VlanId: id}
-	made.Name, made.ParentIndex = q.Interface, parent.Attrs().Index
-	if err := netlink.LinkAdd(made); err != nil {
+	made.ParentIndex = parent.Attrs().Index
+	made.Name = unmarked(made)
+	if err := netlink.LinkAdd(made); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("create VLAN interface %s: %w", q.Interface, err)
 	}
-	if err := netlink.LinkSetAlias(made, createdFor(bridge)); err != nil {
+	if link, err = uplink.Link(made.Name); err != nil || link == nil { // another name has the VLAN of this interface
+		return errors.Join(fmt.Errorf("create VLAN interface %s: VLAN %d of %s has another interface", q.Interface, id, parentName), err)
+	}
+	if err := netlink.LinkSetAlias(link, createdFor(bridge)); err != nil {
 		return fmt.Errorf("mark VLAN interface %s: %w", q.Interface, err)
 	}
-	if err := netlink.LinkSetUp(made); err != nil {
+	if err := netlink.LinkSetName(link, q.Interface); err != nil {
+		return fmt.Errorf("name VLAN interface %s: %w", q.Interface, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set %s up: %w", q.Interface, err)
 	}
 	return nil
@@ -65,7 +78,8 @@ func deleteCreated(bridge, except string) error {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	for _, l := range links {
-		if _, is := l.(*netlink.Vlan); !is || l.Attrs().Alias != createdFor(bridge) || l.Attrs().Name == except {
+		v, is := l.(*netlink.Vlan)
+		if !is || l.Attrs().Name == except || l.Attrs().Alias != createdFor(bridge) && l.Attrs().Name != unmarked(v) {
 			continue
 		}
 		if err := netlink.LinkDel(l); err != nil {

@@ -150,6 +150,9 @@ func TestAMissingVLANInterfaceIsCreated(t *testing.T) {
 	p := newProvided(t)
 	eth1 := must(netlink.LinkByName("eth1"))
 	try(t, netlink.LinkDel(addLink(t, must(netlink.NewHandle()), vlan(eth1, 9))))
+	interrupted := vlan(eth1, 9) // without a mark
+	interrupted.Name = unmarked(interrupted)
+	try(t, netlink.LinkAdd(interrupted))
 	ended := p.running(t)
 	q := providerbridge.Request{Interface: "eth1.9", Attempt: "1"}
 	p.request(t, ended, map[string]providerbridge.Request{"net1": q})
@@ -167,6 +170,7 @@ func TestAMissingVLANInterfaceIsCreated(t *testing.T) {
 		t.Errorf("created: %+v", made)
 	}
 	supervisortest.Eventually(t, "the node is reached", p.reached)
+	supervisortest.Eventually(t, "the unfinished one has the name", gone(interrupted.Name))
 	q.Interface, q.Attempt = "eth1.10", "3"
 	p.request(t, ended, map[string]providerbridge.Request{"net1": q})
 	supervisortest.Eventually(t, "the former one is deleted", gone("eth1.9"))
