@@ -82,11 +82,14 @@ var _ = Describe("an interface with a DHCP client and router advertisements", La
 		exec(ctx, lab.Router, "sh", "-c", "kill -STOP $(pidof dnsmasq)")
 		resume := func(ctx context.Context) { exec(ctx, lab.Router, "sh", "-c", "kill -CONT $(pidof dnsmasq)") }
 		DeferCleanup(func(ctx SpecContext) { resume(ctx) }, NodeTimeout(time.Minute))
+		Eventually(func() error { // seconds before the client's lease ends
+			_, err := limitedAddresses(ctx, node, "eth2", network)
+			return err
+		}).WithContext(ctx).WithTimeout(topology.ShortLease + time.Minute).Should(Succeed())
 		Eventually(func(g Gomega) {
 			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(provider), provider)).To(Succeed())
 			g.Expect(fmt.Sprint(provider.Status.Conditions)).To(ContainSubstring("has renewed"))
-		}).WithContext(ctx).WithTimeout(topology.ShortLease + time.Minute).Should(Succeed())
-		Eventually(func() error { _, err := limitedAddresses(ctx, node, "eth2", network); return err }).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+		}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
 		disconnectVLANs(ctx, provider, vlan) // otherwise it moves again
 		resume(ctx)
 		Eventually(func(g Gomega) { // also if the client begins again
