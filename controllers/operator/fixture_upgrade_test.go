@@ -36,7 +36,7 @@ func (s *scenario) atWork(t *testing.T) *workloads {
 	return w
 }
 
-// settledOn waits until every component runs an image.
+// settledOn waits until every component runs an image, and OVNCluster is available. One that is not yet available would not become so while an image fails.
 func (s *scenario) settledOn(t *testing.T, image string) {
 	t.Helper()
 	if image == "" {
@@ -55,6 +55,7 @@ func (s *scenario) settledOn(t *testing.T, image string) {
 		return found
 	}).Should(HaveLen(len(forward)))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	g.Eventually(s.condition(t, "Available")).Should(HavePrefix("True"))
 	g.Eventually(func() v1alpha1.UpgradeStatus { return s.cluster(t).Status.Upgrade }).Should(Equal(
 		v1alpha1.UpgradeStatus{Images: s.cluster(t).Status.Upgrade.Images}))
 }
