@@ -298,6 +298,9 @@ func (d Directory) Move(ctx context.Context, bridge string) (moved int, err erro
 		}
 		if len(plan.AddAddresses) > 0 {
 			plan.AddNeighbours = j.Before.Neighbours
+			if j.Complete != 0 { // long ago: others can have changed since
+				plan.AddNeighbours = j.Before.permanent()
+			}
 		}
 		moved = len(plan.Memory.Addresses)
 		if j.Complete != index {

@@ -82,6 +82,12 @@ func configured(t *testing.T) netlink.Link {
 	return link
 }
 
+// resolved adds a neighbour, which is not permanent.
+func resolved(t *testing.T, link netlink.Link, mac byte) {
+	t.Helper()
+	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: net.ParseIP("192.0.2.78"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, mac}, State: netlink.NUD_STALE}))
+}
+
 // same compares states; times may differ by the seconds to which the kernel rounds them, and the metric of a route like the kernel's by one.
 func same(want, got State) string {
 	for _, s := range []*State{&want, &got} {
@@ -104,10 +110,7 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 		return
 	}
 	link, bridge := configured(t), made(t, "br-net1")
-	resolved := func(on netlink.Link, mac byte) {
-		try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: on.Attrs().Index, IP: net.ParseIP("192.0.2.78"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, mac}, State: netlink.NUD_STALE}))
-	}
-	resolved(link, 8)
+	resolved(t, link, 8)
 	before := must(Read(link))
 	if len(before.Addresses) != 4 || len(before.Routes) != 6 || len(before.Neighbours) != 2 || before.MTU != 1450 {
 		t.Fatalf("state: %+v", before)
@@ -131,7 +134,7 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 	if !slices.Equal(Prefixes(left.Addresses), []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")}) || len(left.Routes) > 0 {
 		t.Errorf("the interface keeps %+v, not only the virtual address", left)
 	}
-	resolved(bridge, 9)
+	resolved(t, bridge, 9)
 	before.Neighbours[1].MAC = "02:00:00:00:00:09"
 	try(t, netlink.SetPromiscOn(link)) // as an ovs-vswitchd that was killed leaves it
 	ctx, cancel := context.WithCancel(t.Context())
@@ -439,6 +442,28 @@ func TestWhatWasRemovedStaysRemoved(t *testing.T) {
 	try(t, d.PutBack(t.Context(), "br-net1", "test"))
 	if diff := same(want, must(Read(link))); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestNeighboursOfTheMoveAreNotAddedAgain moves another address after a neighbour has got another MAC address.
+func TestNeighboursOfTheMoveAreNotAddedAgain(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	link, bridge := configured(t), made(t, "br-net1")
+	resolved(t, link, 8)
+	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: must(Read(link)), Deadline: Deadline(time.Hour)}))
+	_, err := d.Move(t.Context(), "br-net1")
+	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
+	resolved(t, bridge, 9)
+	want := must(neighbours(bridge))
+	try(t, AddAddress(link, netip.MustParsePrefix("203.0.113.5/24")))
+	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 5 {
+		t.Fatalf("%d addresses: %v", n, err)
+	}
+	if got := must(neighbours(bridge)); len(want) != 2 || !slices.Equal(got, want) {
+		t.Errorf("neighbours: %+v, want %+v", got, want)
 	}
 }
 

@@ -166,9 +166,7 @@ func giveBack(before State, link, bridge netlink.Link, step Step) (refused, err 
 	}
 	refused, err = giveAddresses(before, link, last)
 	do(err)
-	known, err := before.knownNow(bridge)
-	do(err)
-	do(addNeighbours(link, known, last))
+	do(addNeighbours(link, before.knownNow(bridge), last))
 	_, err = giveRoutes(before, link, bridge, last)
 	do(err)
 	if bridge != nil {

@@ -182,14 +182,21 @@ func neighbours(link netlink.Link) ([]Neighbour, error) {
 }
 
 // knownNow returns the neighbours of the bridge, which can be nil, and the permanent ones of the interface. Others of the interface can have changed their
-// MAC addresses since its state was read.
-func (s State) knownNow(bridge netlink.Link) ([]Neighbour, error) {
-	known := slices.DeleteFunc(slices.Clone(s.Neighbours), func(n Neighbour) bool { return !n.Permanent })
-	if bridge == nil {
-		return known, nil
+// MAC addresses since its state was read. Those that cannot be listed are resolved when they are needed.
+func (s State) knownNow(bridge netlink.Link) (known []Neighbour) {
+	if bridge != nil {
+		known, _ = neighbours(bridge)
 	}
-	now, err := neighbours(bridge)
-	return append(known, slices.DeleteFunc(now, func(n Neighbour) bool { return n.Permanent })...), err
+	for _, n := range s.permanent() {
+		if !slices.ContainsFunc(known, func(k Neighbour) bool { return k.Address == n.Address }) {
+			known = append(known, n)
+		}
+	}
+	return known
+}
+
+func (s State) permanent() []Neighbour {
+	return slices.DeleteFunc(slices.Clone(s.Neighbours), func(n Neighbour) bool { return !n.Permanent })
 }
 
 func (n Neighbour) on(link netlink.Link) (*netlink.Neigh, error) {

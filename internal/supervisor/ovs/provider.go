@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ovn-kubernetes/libovsdb/cache"
@@ -161,13 +162,21 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 		return 0, err
 	}
 	var errs []error
-	for _, bridge := range slices.Sorted(maps.Keys(merged(have, named(journals)))) {
-		provider := bridge[len(providerbridge.Bridge("")):]
-		if _, wanted := requests[provider]; wanted || malformed[provider] != nil {
-			continue
-		}
-		errs = append(errs, p.release(ctx, db, provider, "the provider network was removed from the node"))
+	present := merged(have, named(journals))
+	wanted := func(bridge string) bool {
+		provider := strings.TrimPrefix(bridge, providerbridge.Bridge(""))
+		_, is := requests[provider]
+		return is || malformed[provider] != nil
 	}
+	for _, bridge := range slices.Sorted(maps.Keys(present)) {
+		if !wanted(bridge) {
+			errs = append(errs, p.release(ctx, db, bridge[len(providerbridge.Bridge("")):], "the provider network was removed from the node"))
+		}
+	}
+	errs = append(errs, deleteCreated(func(bridge, _ string) bool { // of networks that never got a bridge
+		_, is := present[bridge]
+		return is || wanted(bridge)
+	}))
 	users := p.users(requests)
 	sharer, err := sharing(ctx, db)
 	if err != nil {

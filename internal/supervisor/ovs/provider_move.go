@@ -60,7 +60,7 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 			return failure(err)
 		}
 	}
-	if err := deleteCreated(bridge, q.Interface); err != nil { // of a former specification
+	if err := deleteCreated(func(of, name string) bool { return of != bridge || name == q.Interface }); err != nil { // of a former specification
 		return failure(err)
 	}
 	link, refused := p.suitable(q)

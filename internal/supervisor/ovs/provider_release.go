@@ -47,7 +47,8 @@ func (p *providers) release(ctx context.Context, db *client.Client, provider, ca
 	if err := p.directory.Step.Before("delete bridge " + bridge); err != nil {
 		return err
 	}
-	if err := errors.Join(stopSharing(ctx, db, provider), deleteBridge(ctx, db, bridge), deleteCreated(bridge, "")); err != nil {
+	created := deleteCreated(func(of, _ string) bool { return of != bridge })
+	if err := errors.Join(stopSharing(ctx, db, provider), deleteBridge(ctx, db, bridge), created); err != nil {
 		return err
 	}
 	return p.directory.Remove(bridge)
@@ -127,5 +128,8 @@ func (p *providers) releaseAll(ctx context.Context, db *client.Client) error {
 	for bridge := range merged(have, named(journals)) {
 		errs = append(errs, p.release(ctx, db, bridge[len(providerbridge.Bridge("")):], "Kiln is removed from the node"))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return deleteCreated(func(string, string) bool { return false }) // also of networks that never got a bridge
 }

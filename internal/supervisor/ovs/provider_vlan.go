@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/uplink"
@@ -30,10 +29,22 @@ func vlanOf(name string) (parent string, id int, is bool) {
 }
 
 // createdFor is the alias (ip-link(8)) of the VLAN interfaces that are created for a bridge. Only they are deleted.
-func createdFor(bridge string) string { return "created for " + bridge + " by Kiln" }
+func createdFor(bridge string) string { return createdPrefix + bridge + createdSuffix }
+
+const (
+	createdPrefix = "created for "
+	createdSuffix = " by Kiln"
+)
+
+// creator returns the bridge of createdFor.
+func creator(alias string) (bridge string, is bool) {
+	bridge, is = strings.CutPrefix(alias, createdPrefix)
+	bridge, ends := strings.CutSuffix(bridge, createdSuffix)
+	return bridge, is && ends
+}
 
 // unmarked is the name of a VLAN interface until it has its alias, which the kernel does not set when it creates one. An interface with this name was
-// left by a program that ended between the two.
+// left by a process that ended between the two, and is deleted.
 func unmarked(v *netlink.Vlan) string { return fmt.Sprintf("kiln%x.%x", v.ParentIndex, v.VlanId) }
 
 // createVLAN creates the interface of a request if it is missing and Request.CreateVLAN is set. It is idempotent.
@@ -53,38 +64,40 @@ func createVLAN(bridge string, q providerbridge.Request) error {
 	made := &netlink.Vlan{LinkAttrs: netlink.NewLinkAttrs(), VlanId: id}
 	made.ParentIndex = parent.Attrs().Index
 	made.Name = unmarked(made)
-	if err := netlink.LinkAdd(made); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := netlink.LinkAdd(made); err != nil {
 		return fmt.Errorf("create VLAN interface %s: %w", q.Interface, err)
 	}
-	if link, err = uplink.Link(made.Name); err != nil || link == nil { // another name has the VLAN of this interface
-		return errors.Join(fmt.Errorf("create VLAN interface %s: VLAN %d of %s has another interface", q.Interface, id, parentName), err)
-	}
-	if err := netlink.LinkSetAlias(link, createdFor(bridge)); err != nil {
+	if err := netlink.LinkSetAlias(made, createdFor(bridge)); err != nil {
 		return fmt.Errorf("mark VLAN interface %s: %w", q.Interface, err)
 	}
-	if err := netlink.LinkSetName(link, q.Interface); err != nil {
+	if err := netlink.LinkSetName(made, q.Interface); err != nil {
 		return fmt.Errorf("name VLAN interface %s: %w", q.Interface, err)
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
+	if err := netlink.LinkSetUp(made); err != nil {
 		return fmt.Errorf("set %s up: %w", q.Interface, err)
 	}
 	return nil
 }
 
-// deleteCreated deletes the VLAN interfaces that were created for a bridge, except one.
-func deleteCreated(bridge, except string) error {
+// deleteCreated deletes the VLAN interfaces that were created for bridges, except those to keep. One whose creation was interrupted has no bridge.
+func deleteCreated(keep func(bridge, name string) bool) error {
 	links, err := uplink.Whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
+	var errs []error
 	for _, l := range links {
 		v, is := l.(*netlink.Vlan)
-		if !is || l.Attrs().Name == except || l.Attrs().Alias != createdFor(bridge) && l.Attrs().Name != unmarked(v) {
+		if !is {
+			continue
+		}
+		bridge, created := creator(l.Attrs().Alias)
+		if !created && l.Attrs().Name != unmarked(v) || keep(bridge, l.Attrs().Name) {
 			continue
 		}
 		if err := netlink.LinkDel(l); err != nil {
-			return fmt.Errorf("delete VLAN interface %s: %w", l.Attrs().Name, err)
+			errs = append(errs, fmt.Errorf("delete VLAN interface %s: %w", l.Attrs().Name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

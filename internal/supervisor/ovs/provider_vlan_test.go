@@ -150,9 +150,11 @@ func TestAMissingVLANInterfaceIsCreated(t *testing.T) {
 	p := newProvided(t)
 	eth1 := must(netlink.LinkByName("eth1"))
 	try(t, netlink.LinkDel(addLink(t, must(netlink.NewHandle()), vlan(eth1, 9))))
-	interrupted := vlan(eth1, 9) // without a mark
-	interrupted.Name = unmarked(interrupted)
+	interrupted, lost := vlan(eth1, 9), vlan(eth1, 11) // one without a mark, and one of a network that is not requested and never got a bridge
+	interrupted.Name, lost.Alias = unmarked(interrupted), createdFor("br-net2")
 	try(t, netlink.LinkAdd(interrupted))
+	try(t, netlink.LinkAdd(lost))
+	try(t, netlink.LinkSetAlias(lost, lost.Alias))
 	ended := p.running(t)
 	q := providerbridge.Request{Interface: "eth1.9", Attempt: "1"}
 	p.request(t, ended, map[string]providerbridge.Request{"net1": q})
@@ -170,7 +172,8 @@ func TestAMissingVLANInterfaceIsCreated(t *testing.T) {
 		t.Errorf("created: %+v", made)
 	}
 	supervisortest.Eventually(t, "the node is reached", p.reached)
-	supervisortest.Eventually(t, "the unfinished one has the name", gone(interrupted.Name))
+	supervisortest.Eventually(t, "the unfinished one is deleted", gone(interrupted.Name))
+	supervisortest.Eventually(t, "the lost one is deleted", gone(lost.Name))
 	q.Interface, q.Attempt = "eth1.10", "3"
 	p.request(t, ended, map[string]providerbridge.Request{"net1": q})
 	supervisortest.Eventually(t, "the former one is deleted", gone("eth1.9"))
