@@ -12,14 +12,18 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 )
 
-// Intervals of floods: the first one between its checks, and how many times longer than a full computation it waits after it has requested one.
+// floodsInterval is the time between two checks. After a request it is floodsPause times as long as the full computation took, at most floodsMaximum, so that a
+// tenant whose changes cause requests does not delay the ports of others for long.
 const (
 	floodsInterval = 500 * time.Millisecond
-	floodsPause    = 10
+	floodsPause    = 4
+	floodsMaximum  = 10 * time.Second
+	// floodsPoll is the time between looks whether a full computation has ended.
+	floodsPoll = 50 * time.Millisecond
 )
 
-// repaired counts the full computations that floods requested.
-var repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
+// repairs counts the full computations that floods requested.
+var repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "kiln_northd_repairs_total",
 	Help: "Full computations that the supervisor of ovn-northd requested, because new ports can be missing from the multicast groups of their switches.",
 }, []string{"hostname"})
@@ -28,48 +32,66 @@ var repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
 // requests a full computation (inc-engine/recompute, ovn-northd(8)), which adds them. Without it, broadcasts, multicasts, and ARP and neighbour
 // discovery from a physical network never reach these ports.
 //
-// ovn-northd 25.03 adds a port to the groups when the engine's node `lflow` handles the change that added the port to the node `northd`. If it computes `lflow` from
+// ovn-northd 25.03 adds a port to the groups when the engine's node `lflow` handles the change that added the port. If it computes `lflow` from
 // all inputs in the same iteration, for example because an ACL is added, the node `multicast_igmp` takes the change for handled, and nothing adds the port.
-type floods struct {
-	// lflowOnly is how many more times lflow was computed from all its inputs than northd, which includes lflow; ports is how often northd handled changes.
-	lflowOnly, ports float64
-}
+type floods struct{ last counts }
 
-// missed reports whether ports can have been missed since the last call, from the output of `inc-engine/show-stats`.
-func (f *floods) missed(statistics string) bool {
-	last := *f
-	*f = floods{}
+// counts has how often nodes of the engine were computed: lflow and northd from all their inputs (each time northd is, lflow is, too), and multicast_igmp from
+// changes of northd.
+type counts struct{ lflow, northd, changes float64 }
+
+func countsOf(statistics string) (c counts) {
 	for _, n := range unixctl.ParseEngine(statistics) {
 		switch n.Name {
-		case "northd":
-			f.lflowOnly -= n.Recomputed
-			f.ports = n.Computed
 		case "lflow":
-			f.lflowOnly += n.Recomputed
+			c.lflow = n.Recomputed
+		case "northd":
+			c.northd = n.Recomputed
+		case "multicast_igmp":
+			c.changes = n.Computed
 		}
 	}
-	return f.lflowOnly > last.lflowOnly && f.ports > last.ports
+	return c
 }
 
-// repair requests a full computation if ports can have been missed, and returns the time until the next check.
-func (f *floods) repair(ctx context.Context, call func(ctx context.Context, command string) (string, error)) (repaired bool, next time.Duration) {
+// missed reports whether ports can have been missed since the last counts.
+func (c counts) missed(last counts) bool {
+	return c.lflow-c.northd > last.lflow-last.northd && c.changes > last.changes
+}
+
+// repair requests a full computation if ports can have been missed, and waits for its end. It returns the time until the next check.
+func (f *floods) repair(ctx context.Context, call func(ctx context.Context, command string) (string, error)) (requested bool, next time.Duration) {
 	statistics, err := call(ctx, "inc-engine/show-stats")
-	if err != nil || !f.missed(statistics) {
+	if err != nil {
+		return false, floodsInterval
+	}
+	found := countsOf(statistics)
+	if !found.missed(f.last) {
+		f.last = found
 		return false, floodsInterval
 	}
 	begun := time.Now()
 	if _, err := call(ctx, "inc-engine/recompute"); err != nil {
-		*f = floods{} // requested again
-		return false, floodsInterval
+		return false, floodsInterval // requested again
 	}
-	// The daemon computes after it has answered, and answers nothing meanwhile.
-	_, _ = call(ctx, "status")
-	return true, max(floodsInterval, floodsPause*time.Since(begun))
+	f.last = found // not a later one: ports can be missed between this look and the full computation
+	// It begins after the transaction that is under way, and after a back-off.
+	for took := time.Duration(0); took < floodsMaximum/floodsPause && ctx.Err() == nil; took = time.Since(begun) {
+		if statistics, err = call(ctx, "inc-engine/show-stats"); err == nil && countsOf(statistics).northd != found.northd {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(floodsPoll):
+		}
+	}
+	return true, min(max(floodsInterval, floodsPause*time.Since(begun)), floodsMaximum)
 }
 
 // watchFloods repairs multicast groups until ctx ends.
 func (s *supervised) watchFloods(ctx context.Context) {
 	var f floods
+	requests := repairs.WithLabelValues(s.options.Node)
 	next := time.NewTimer(floodsInterval)
 	defer next.Stop()
 	of := s.running.Load()
@@ -82,10 +104,10 @@ func (s *supervised) watchFloods(ctx context.Context) {
 		if process := s.running.Load(); process != of {
 			of, f = process, floods{}
 		}
-		done, pause := f.repair(ctx, s.call)
-		if done {
-			repaired.WithLabelValues(s.options.Node).Inc()
-			s.options.Log.V(1).Info("requested a full computation: new ports can be missing from multicast groups")
+		requested, pause := f.repair(ctx, s.call)
+		if requested {
+			requests.Inc()
+			s.options.Log.V(1).Info("requested a full computation: new ports could be missing from multicast groups")
 		}
 		next.Reset(pause)
 	}

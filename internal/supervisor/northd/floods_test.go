@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
@@ -79,7 +82,7 @@ func TestNewPortsAreInMulticastGroups(t *testing.T) {
 	if done, next := f.repair(t.Context(), func(context.Context, string) (string, error) { return "", errors.New("busy") }); done || next != floodsInterval {
 		t.Errorf("without an answer: %v, next in %s", done, next)
 	}
-	if done, next := f.repair(t.Context(), call); !done || next < floodsInterval {
+	if done, next := f.repair(t.Context(), call); !done || next < floodsInterval || next > floodsMaximum {
 		t.Errorf("with an ACL: %v, next in %s", done, next)
 	}
 	daemon.Await("the port in the group", flooded("p1", "p2", "p3"))
@@ -88,26 +91,89 @@ func TestNewPortsAreInMulticastGroups(t *testing.T) {
 	}
 }
 
-// TestAFullComputationThatIsNotRequestedIsRequestedAgain: the daemon ends, or is busy for long.
-func TestAFullComputationThatIsNotRequestedIsRequestedAgain(t *testing.T) {
-	const statistics = "Node: northd\n- recompute: 1\n- compute: 2\n- cancel: 0\nNode: lflow\n- recompute: 2\n- compute: 1\n- cancel: 0\n"
-	var f floods
-	var requests int
-	call := func(_ context.Context, command string) (string, error) {
-		if command != "inc-engine/recompute" {
-			return statistics, nil
-		}
-		if requests++; requests == 1 {
+// engine plays ovn-northd's engine, which computes some looks after a request.
+type engine struct {
+	mu                     sync.Mutex
+	lflow, northd, changes int
+	refuse, busy, looks    int // requests to refuse; looks until a full computation
+	requests               int
+}
+
+func (e *engine) call(_ context.Context, command string) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if command == "inc-engine/recompute" {
+		if e.refuse--; e.refuse >= 0 {
 			return "", errors.New("busy")
 		}
+		e.requests++
+		e.looks = e.busy
 		return "", nil
 	}
-	var done []bool
-	for range 3 {
-		d, _ := f.repair(t.Context(), call)
-		done = append(done, d)
+	if e.looks--; e.looks == 0 {
+		e.lflow, e.northd = e.lflow+1, e.northd+1
 	}
-	if !slices.Equal(done, []bool{false, true, false}) {
-		t.Errorf("requested: %v", done)
+	return statistics(e.lflow, e.northd, e.changes), nil
+}
+
+func statistics(lflow, northd, changes int) string {
+	const node = "Node: %s\n- recompute: %12d\n- compute: %12d\n- cancel: %12d\n"
+	return fmt.Sprintf(node+node+node, "northd", northd, changes, 0, "multicast_igmp", northd, changes, 0, "lflow", lflow, 0, 0)
+}
+
+func TestWhenAFullComputationIsRequested(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		lflow, northd int // how often they are computed from all inputs
+		changes       int
+		requested     bool
+	}{
+		{"nothing happens", 0, 0, 0, false},
+		{"changes are handled", 0, 0, 3, false},
+		{"everything is computed", 1, 1, 1, false},
+		{"lflow is computed without a change of northd", 2, 0, 0, false},
+		{"lflow is computed with a change of northd", 1, 0, 1, true},
+		{"and everything as well", 3, 2, 1, true},
+	} {
+		e := &engine{lflow: 4, northd: 3, changes: 2, busy: 1}
+		f := floods{last: countsOf(statistics(4, 3, 2))}
+		e.lflow, e.northd, e.changes = e.lflow+c.lflow, e.northd+c.northd, e.changes+c.changes
+		if requested, _ := f.repair(t.Context(), e.call); requested != c.requested {
+			t.Errorf("%s: requested: %v", c.name, requested)
+		}
+		if requested, _ := f.repair(t.Context(), e.call); requested {
+			t.Errorf("%s: requested twice", c.name)
+		}
 	}
+}
+
+// TestTheEndOfAFullComputationIsAwaited: a daemon in its back-off answers before it computes, and one that is busy refuses.
+func TestTheEndOfAFullComputationIsAwaited(t *testing.T) {
+	const busy = 15
+	e := &engine{lflow: 2, northd: 1, changes: 1, refuse: 1, busy: busy}
+	var f floods
+	if requested, next := f.repair(t.Context(), e.call); requested || next != floodsInterval {
+		t.Errorf("refused: %v, next in %s", requested, next)
+	}
+	if requested, next := f.repair(t.Context(), e.call); !requested || next < floodsPause*(busy-1)*floodsPoll || next > floodsMaximum {
+		t.Errorf("accepted: %v, next in %s", requested, next)
+	}
+	e.changes++
+	if e.lflow++; e.requests != 1 {
+		t.Errorf("%d requests", e.requests)
+	}
+	if requested, _ := f.repair(t.Context(), e.call); !requested {
+		t.Error("a second port is not repaired")
+	}
+}
+
+// TestEachDaemonIsRepaired starts two daemons in turn, which have missed ports.
+func TestEachDaemonIsRepaired(t *testing.T) {
+	tr := newTrial(t, "standby", "127.0.6.9:10671")
+	counted := testutil.ToFloat64(repairs.WithLabelValues(tr.options.Node))
+	for i := 1; i <= 2; i++ {
+		tr.clusters <- clusterOf("c", fmt.Sprintf("192.0.2.%d", i))
+		tr.until("a full computation is requested", func() bool { return len(tr.noted("requested")) == i })
+	}
+	tr.until("it is counted", func() bool { return testutil.ToFloat64(repairs.WithLabelValues(tr.options.Node)) == counted+2 })
 }

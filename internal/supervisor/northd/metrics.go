@@ -44,7 +44,7 @@ func (s *supervised) serveMetrics(ctx context.Context) {
 		return
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+adminapi.MetricsPath, supervisor.MetricsHandler(supervisor.NewCollector(s.collect), answerTime, repaired))
+	mux.Handle("GET "+adminapi.MetricsPath, supervisor.MetricsHandler(supervisor.NewCollector(s.collect), answerTime, repairs))
 	report := func(err error) {
 		if ctx.Err() == nil {
 			s.options.Log.Error(err, "serving metrics again")
