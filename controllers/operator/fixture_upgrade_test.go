@@ -36,7 +36,7 @@ func (s *scenario) atWork(t *testing.T) *workloads {
 	return w
 }
 
-// settledOn waits until every component runs an image, and OVNCluster is available. One that is not yet available would not become so while an image fails.
+// settledOn waits until every component runs an image and the conditions agree.
 func (s *scenario) settledOn(t *testing.T, image string) {
 	t.Helper()
 	if image == "" {

@@ -158,9 +158,11 @@ func (w *workloads) daemonSet(ctx context.Context, key client.ObjectKey, pods []
 	for i := range nodes {
 		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == nodes[i].Name }) {
 			w.serial++
-			if err := w.start(ctx, fmt.Sprintf("%s-%d", key.Name, w.serial), key.Name, nodes[i].Name, set.Spec.Template); err != nil {
+			pod, err := w.start(ctx, fmt.Sprintf("%s-%d", key.Name, w.serial), key.Name, nodes[i].Name, set.Spec.Template)
+			if err != nil {
 				return err
 			}
+			pods = append(pods, pod...)
 		}
 	}
 	status := set.Status
@@ -192,7 +194,8 @@ func (w *workloads) statefulSet(ctx context.Context, key client.ObjectKey, pods 
 		return err
 	}
 	if len(pods) == 0 {
-		return w.start(ctx, key.Name+"-0", key.Name, node, set.Spec.Template)
+		_, err := w.start(ctx, key.Name+"-0", key.Name, node, set.Spec.Template)
+		return err
 	}
 	status := set.Status
 	set.Status.ObservedGeneration, set.Status.Replicas, set.Status.UpdateRevision = set.Generation, int32(len(pods)), revisionOf(&set)
@@ -211,7 +214,8 @@ func (w *workloads) deployment(ctx context.Context, key client.ObjectKey, pods [
 	template := set.Spec.Template
 	if len(pods) == 0 {
 		w.serial++
-		return w.start(ctx, fmt.Sprintf("%s-%d", key.Name, w.serial), key.Name, node, template)
+		_, err := w.start(ctx, fmt.Sprintf("%s-%d", key.Name, w.serial), key.Name, node, template)
+		return err
 	}
 	status := set.Status
 	set.Status.ObservedGeneration, set.Status.Replicas = set.Generation, 1
@@ -238,21 +242,21 @@ func count(pods []corev1.Pod, template corev1.PodTemplateSpec) (updated, serving
 	return updated, serving
 }
 
-// start creates a pod and, unless its image fails, makes it ready.
-func (w *workloads) start(ctx context.Context, name, component, on string, template corev1.PodTemplateSpec) error {
+// start creates a pod and, unless its image fails, makes it ready. It creates none of a component that is held.
+func (w *workloads) start(ctx context.Context, name, component, on string, template corev1.PodTemplateSpec) ([]corev1.Pod, error) {
 	w.mu.Lock()
 	held, image := w.held == component, imageOf(template)
 	fails := w.fails[image]
 	w.mu.Unlock()
 	if held {
-		return nil
+		return nil, nil
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: template.Labels, Annotations: template.Annotations},
 		Spec:       corev1.PodSpec{NodeName: on, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: image}}},
 	}
 	if err := w.admin.Create(ctx, pod); err != nil {
-		return err
+		return nil, err
 	}
 	pod.Status = corev1.PodStatus{PodIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: "192.0.2.1"}}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
@@ -267,5 +271,8 @@ func (w *workloads) start(ctx context.Context, name, component, on string, templ
 		}}
 	}
 	pod.Status.Conditions = []corev1.PodCondition{ready}
-	return w.admin.Status().Update(ctx, pod)
+	if err := w.admin.Status().Update(ctx, pod); err != nil {
+		return nil, err
+	}
+	return []corev1.Pod{*pod}, nil
 }

@@ -59,9 +59,14 @@ func imageOf(t corev1.PodTemplateSpec) string { return t.Spec.Containers[0].Imag
 // serves reports whether a pod is ready.
 func (r progress) serves() bool { return r.ready > 0 }
 
+// serving reports whether every pod is ready, with the current template or an earlier one. Pods on nodes that do not answer
+// are not counted.
+func (r progress) serving(unreachable int32) bool {
+	return r.observed && r.serves() && r.ready >= r.desired-unreachable
+}
+
 // complete reports whether every pod is ready and has the current template. Pods on nodes that do not answer are not
 // counted.
 func (r progress) complete(unreachable int32) bool {
-	wanted := r.desired - unreachable
-	return r.observed && r.serves() && r.updated >= wanted && r.ready >= wanted
+	return r.serving(unreachable) && r.updated >= r.desired-unreachable
 }

@@ -146,6 +146,19 @@ func TestRollbackOfAnUnfinishedUpgrade(t *testing.T) {
 	}
 }
 
+// failsAndReturns makes the only pod of a component unready, and ready again.
+func (s *scenario) failsAndReturns(t *testing.T, component string) {
+	t.Helper()
+	g := newG(t)
+	var pods corev1.PodList
+	g.Expect(s.admin.List(t.Context(), &pods, client.MatchingLabels{render.ComponentLabel: component})).To(Succeed())
+	g.Expect(pods.Items).To(HaveLen(1))
+	s.setReady(t, &pods.Items[0], false)
+	g.Eventually(s.condition(t, "Available")).Should(Equal("False WaitingForComponents: not serving yet: " + component))
+	s.setReady(t, &pods.Items[0], true)
+	g.Eventually(s.condition(t, "Available")).Should(HavePrefix("True"))
+}
+
 func TestAFailingImageStopsTheUpgrade(t *testing.T) {
 	s, w := working(t)
 	g := newG(t)
@@ -163,6 +176,7 @@ func TestAFailingImageStopsTheUpgrade(t *testing.T) {
 	g.Expect(controller.Spec.Paused).To(BeTrue(), "it is held until its turn comes")
 	s.stable(t)
 	g.Expect(w.history()).To(BeEmpty(), "the nodes keep their pods while the image cannot be pulled")
+	s.failsAndReturns(t, render.NorthdName)
 	g.Expect(s.exists(t, &appsv1.DaemonSet{}, render.ImageName)()).To(Succeed())
 	s.setImage(t, imageNow)
 	s.settledOn(t, imageNow)

@@ -25,8 +25,8 @@ import (
 // component is the state of one workload.
 type component struct {
 	row v1alpha1.ComponentStatus
-	// serves is set if at least one pod is ready, and serving if all pods on nodes that answer are ready and updated. complete is set if,
-	// in addition, nothing is pending, such as a requested backup.
+	// serves is set if at least one pod is ready, and serving if all pods on nodes that answer are ready. complete is set if, in
+	// addition, these are updated and nothing is pending, such as a requested backup.
 	serves, serving, complete bool
 	// aside is set if the network does not need the component.
 	aside bool
@@ -125,14 +125,13 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 	if name == render.AgentName {
 		c.troubles = append(c.troubles, p.kubeProxyConflicts()...)
 	}
-	c.serving = progress.complete(unreachable)
+	c.serving, c.complete = progress.serving(unreachable), progress.complete(unreachable)
 	leaderless := (name == render.NorthboundName && p.cluster.Status.Northbound.Leader == "") ||
 		(name == render.SouthboundName && p.cluster.Status.Southbound.Leader == "")
 	if leaderless {
-		c.serves, c.serving = false, false
+		c.serves, c.serving, c.complete = false, false, false
 	}
 	c.row.Message = c.message(progress, unreachable, leaderless)
-	c.complete = c.serving
 	for _, n := range p.notes[name] {
 		c.complete, c.serving = false, c.serving && n.aside
 		c.row.Message = strings.TrimPrefix(c.row.Message+"; "+n.text, "; ")
