@@ -37,7 +37,7 @@ import (
 const maxChassis = 3
 
 // gatewayPort returns the port of the VPC's router in an underlay subnet; nil if it has none. The error is ErrWaiting while no node can host the
-// port, or no address is free for it. A port that works stays with an error, unless it lost its addresses.
+// port, or no address is free for it. A port that works stays with an error, unless it may not have its addresses.
 func (r *Reconciler) gatewayPort(ctx context.Context, in inputs, c checked) (*translate.GatewayPort, error) {
 	spec := &in.subnet.Spec
 	if spec.Vlan == "" || !spec.U2OInterconnection {
@@ -121,34 +121,39 @@ func (r *Reconciler) chassisOf(subnet string) []string {
 }
 
 // interconnection returns the addresses of the router in an interconnected subnet, one per CIDR. It allocates them on first use, and retains
-// them while the spec permits them. It returns them also if their IP object could not be written.
+// them while the spec permits them, and until one that it asks for is free. With addresses and an error, the router uses them.
 func (r *Reconciler) interconnection(ctx context.Context, in inputs, c checked) ([]netip.Addr, error) {
 	s, log, holder := in.subnet, logr.FromContextOrDiscard(ctx), translate.InterconnectionHolder(in.subnet.Name)
 	lease, held := r.Allocator.Lookup(holder)
-	if held && !in.suits(lease.Addresses, c) {
-		leases.Release(log, r.Allocator, holder, "the subnet's spec has other addresses, or a host has them")
+	if held && !in.permits(lease.Addresses, c) {
+		leases.Release(log, r.Allocator, holder, "the subnet does not permit these addresses, or a host has them")
 		held = false
 	}
-	if !held {
-		var err error
-		lease, err = r.Allocator.Allocate(holder, ipam.Request{
+	var notGiven error
+	if !held || !asIn(c.features.Interconnection, lease.Addresses) {
+		given, err := r.Allocator.Allocate(holder, ipam.Request{
 			Subnet: s.Name, Addresses: c.features.Interconnection, AnyPool: true,
 			Avoid: func(a netip.Addr) bool { return in.hosts[a] != "" },
 		})
 		var taken *ipam.TakenError
 		switch {
+		case err == nil:
+			lease = given
+			leases.LogGiven(log, holder, lease, leases.SourceSubnet)
 		case errors.Is(err, ipam.ErrExhausted) || errors.As(err, &taken):
-			return nil, fmt.Errorf("%w: the router gets no address for u2oInterconnection: %w", northbound.ErrWaiting, err)
-		case err != nil:
-			return nil, fmt.Errorf("find an address for u2oInterconnection: %w", err)
+			notGiven = fmt.Errorf("%w: the router gets no address for u2oInterconnection: %w", northbound.ErrWaiting, err)
+		default:
+			notGiven = fmt.Errorf("find an address for u2oInterconnection: %w", err)
 		}
-		leases.LogGiven(log, holder, lease, leases.SourceSubnet)
+		if notGiven != nil && !held {
+			return nil, notGiven
+		}
 	}
 	name := translate.InterconnectionRecord(lookup.VpcOf(s), s.Name)
 	if err := r.unrecordInterconnection(ctx, s, name); err != nil {
-		return lease.Addresses, err
+		return lease.Addresses, errors.Join(notGiven, err)
 	}
-	return lease.Addresses, r.record(ctx, name, s.Name, lease.Addresses, translate.GatewayPortMAC(lease.Addresses))
+	return lease.Addresses, errors.Join(notGiven, r.record(ctx, name, s.Name, lease.Addresses, translate.GatewayPortMAC(lease.Addresses)))
 }
 
 // unrecordInterconnection deletes the IP objects of the router's port in a subnet, except the one named keep. A former VPC of the subnet has one until
@@ -183,11 +188,15 @@ func (in inputs) without(c checked) []netip.Prefix {
 	return rest.Prefixes()
 }
 
-// suits reports whether a subnet permits the router's addresses: one in each CIDR, those that the spec asks for, and none of a host.
-func (in inputs) suits(addresses []netip.Addr, c checked) bool {
+// permits reports whether the router may have addresses in a subnet: one in each CIDR, and none of a host.
+func (in inputs) permits(addresses []netip.Addr, c checked) bool {
 	return len(addresses) == len(c.network.CIDRs) &&
-		!slices.ContainsFunc(addresses, func(a netip.Addr) bool { return outside(a, c.network) || isGateway(a, c.network) || in.hosts[a] != "" }) &&
-		!slices.ContainsFunc(c.features.Interconnection, func(a netip.Addr) bool { return !slices.Contains(addresses, a) })
+		!slices.ContainsFunc(addresses, func(a netip.Addr) bool { return outside(a, c.network) || isGateway(a, c.network) || in.hosts[a] != "" })
+}
+
+// asIn reports whether all asked addresses are among those of the router.
+func asIn(asked, addresses []netip.Addr) bool {
+	return !slices.ContainsFunc(asked, func(a netip.Addr) bool { return !slices.Contains(addresses, a) })
 }
 
 // interconnectionInUse returns a problem if something else has an address that the spec asks for.
