@@ -28,8 +28,13 @@ const (
 // MaxName is the maximum length of a provider network's name in bytes: interface names have at most 15, and the bridge's starts with br-.
 const MaxName = 12
 
+const bridgePrefix = "br-"
+
 // Bridge returns the name of the provider network's bridge, which is also the name of the bridge's interface.
-func Bridge(provider string) string { return "br-" + provider }
+func Bridge(provider string) string { return bridgePrefix + provider }
+
+// Provider returns the name of the provider network that has a bridge.
+func Provider(bridge string) string { return strings.TrimPrefix(bridge, bridgePrefix) }
 
 // RequestKey returns the key of the Request for a provider network.
 func RequestKey(provider string) string { return requestPrefix + provider }

@@ -172,7 +172,7 @@ func TestEachDaemonIsRepaired(t *testing.T) {
 	tr := newTrial(t, "standby", "127.0.6.9:10671")
 	counted := testutil.ToFloat64(repairs.WithLabelValues(tr.options.Node))
 	for i := 1; i <= 2; i++ {
-		tr.clusters <- clusterOf("c", fmt.Sprintf("192.0.2.%d", i))
+		tr.show(clusterOf("c", fmt.Sprintf("192.0.2.%d", i)))
 		tr.until("a full computation is requested", func() bool { return len(tr.noted("requested")) == i })
 	}
 	tr.until("it is counted", func() bool { return testutil.ToFloat64(repairs.WithLabelValues(tr.options.Node)) == counted+2 })

@@ -117,11 +117,12 @@ type trial struct {
 	mu       sync.Mutex
 	said     []string
 	turn     chan struct{}
+	ended    chan struct{}
 }
 
 func newTrial(t *testing.T, role, health string) *trial {
 	t.Setenv(envRole, role)
-	tr := &trial{T: t, clusters: make(chan *v1alpha1.OVNCluster), turn: make(chan struct{})}
+	tr := &trial{T: t, clusters: make(chan *v1alpha1.OVNCluster), turn: make(chan struct{}), ended: make(chan struct{})}
 	leads, writes, runs := make(chan bool), make(chan string), make(chan string)
 	tr.options = Options{
 		RunDir: supervisortest.RunDir(t), TLSDir: t.TempDir(), HealthAddress: health, Program: []string{os.Args[0]}, Clusters: tr.clusters,
@@ -136,7 +137,11 @@ func newTrial(t *testing.T, role, health string) *trial {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Run(ctx, tr.options) }()
+	go func() {
+		err := Run(ctx, tr.options)
+		close(tr.ended)
+		done <- err
+	}()
 	supervisortest.Watch(ctx, t, "the supervisor of ovn-northd", done)
 	go func() {
 		for {
@@ -159,6 +164,16 @@ func newTrial(t *testing.T, role, health string) *trial {
 		}
 	})
 	return tr
+}
+
+// show gives the supervisor a new state of the OVNCluster.
+func (tr *trial) show(cluster *v1alpha1.OVNCluster) {
+	tr.Helper()
+	select {
+	case tr.clusters <- cluster:
+	case <-tr.ended:
+		tr.Fatal("the supervisor has ended")
+	}
 }
 
 func (tr *trial) say(what string) {
@@ -206,12 +221,12 @@ func clusterOf(id string, addresses ...string) *v1alpha1.OVNCluster {
 
 func TestTheActiveOneStartsAgainAfterOneThatStandsBy(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.1:10671")
-	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.show(clusterOf("c", "192.0.2.1"))
 	tr.untilSaid("leads true")
 	tr.untilSaid("writes c")
-	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2")
+	tr.show(clusterOf("c", "192.0.2.1", "192.0.2.2"))
 	tr.untilSaid("waits")
-	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2") // nothing new
+	tr.show(clusterOf("c", "192.0.2.1", "192.0.2.2")) // nothing new
 	if got := tr.starts(); len(got) != 1 {
 		t.Errorf("it did not wait: %v", got)
 	}
@@ -223,20 +238,20 @@ func TestTheActiveOneStartsAgainAfterOneThatStandsBy(t *testing.T) {
 // forever.
 func TestTheOneThatWasActiveStartsAgainAtOnce(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.5:10671")
-	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.show(clusterOf("c", "192.0.2.1"))
 	tr.untilSaid("leads true")
 	t.Setenv(envRole, "standby") // the role of the next process
-	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2")
+	tr.show(clusterOf("c", "192.0.2.1", "192.0.2.2"))
 	tr.turn <- struct{}{}
 	tr.until("it starts with both members", func() bool { return len(tr.starts()) == 2 })
-	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2", "192.0.2.3")
+	tr.show(clusterOf("c", "192.0.2.1", "192.0.2.2", "192.0.2.3"))
 	tr.until("it starts with all members", func() bool { return len(tr.starts()) == 3 })
 }
 
 // Members of the previous version serve only the port 6645, and members of the next version only 6649.
 func TestItTriesBothPortsOfEachMember(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.8:10671")
-	tr.clusters <- clusterOf("c", "192.0.2.1", "2001:db8::2")
+	tr.show(clusterOf("c", "192.0.2.1", "2001:db8::2"))
 	tr.untilSaid("leads true")
 	want := "--ovnsb-db=ssl:192.0.2.1:6649,ssl:[2001:db8::2]:6649,ssl:192.0.2.1:6645,ssl:[2001:db8::2]:6645"
 	if got := tr.noted("southbound"); !slices.Equal(got, []string{want}) {
@@ -246,9 +261,9 @@ func TestItTriesBothPortsOfEachMember(t *testing.T) {
 
 func TestOneThatStandsByStartsAgainAtOnce(t *testing.T) {
 	tr := newTrial(t, "standby", "127.0.6.2:10671")
-	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.show(clusterOf("c", "192.0.2.1"))
 	tr.untilSaid("runs")
-	tr.clusters <- clusterOf("c", "192.0.2.2")
+	tr.show(clusterOf("c", "192.0.2.2"))
 	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
 }
 
@@ -271,19 +286,19 @@ func TestItStartsAgainForALeaderThatItDoesNotFind(t *testing.T) {
 			t.Errorf("%s: started %d times, want %d", why, len(got), want)
 		}
 	}
-	tr.clusters <- led("192.0.2.1")
+	tr.show(led("192.0.2.1"))
 	tr.untilSaid("runs")
-	tr.clusters <- led("192.0.2.2")
+	tr.show(led("192.0.2.2"))
 	asked(5)
 	starts(1, "a new leader, and it is connected")
 	cut := filepath.Join(tr.options.RunDir, "cut off")
 	if err := os.WriteFile(cut, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tr.clusters <- led("")
+	tr.show(led(""))
 	asked(5)
 	starts(1, "no leader")
-	tr.clusters <- led("192.0.2.3")
+	tr.show(led("192.0.2.3"))
 	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
 	asked(5)
 	starts(2, "it has been started for this leader")
@@ -296,12 +311,12 @@ func TestItKeepsNewMembersWhenItStartsAgainForALeader(t *testing.T) {
 		c.Status.Northbound.Leader, c.Status.Southbound.Leader = by, by
 		return c
 	}
-	tr.clusters <- led("192.0.2.1", "192.0.2.1", "192.0.2.2")
+	tr.show(led("192.0.2.1", "192.0.2.1", "192.0.2.2"))
 	tr.untilSaid("writes c") // it is active, and was connected to the first leader
 	if err := os.WriteFile(filepath.Join(tr.options.RunDir, "cut off"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tr.clusters <- led("192.0.2.2", "192.0.2.2", "192.0.2.3") // and never again
+	tr.show(led("192.0.2.2", "192.0.2.2", "192.0.2.3")) // and never again
 	tr.untilSaid("waits")
 	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
 	if again := tr.starts()[1]; !strings.Contains(again, "192.0.2.3") || strings.Contains(again, "192.0.2.1:") {
@@ -311,19 +326,19 @@ func TestItKeepsNewMembersWhenItStartsAgainForALeader(t *testing.T) {
 
 func TestItStopsWhileTheNorthboundDatabaseIsFilled(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.3:10671")
-	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.show(clusterOf("c", "192.0.2.1"))
 	tr.untilSaid("leads true")
 	recovering := clusterOf("d", "192.0.2.1")
 	for _, phase := range []v1alpha1.RecoveryPhase{v1alpha1.RecoveryCreating, v1alpha1.RecoveryFilling} {
 		recovering.Status.Northbound.Recovery = &v1alpha1.RecoveryStatus{Phase: phase}
-		tr.clusters <- recovering.DeepCopy()
+		tr.show(recovering.DeepCopy())
 	}
 	tr.untilSaid("leads false")
 	if got := tr.starts(); len(got) != 1 {
 		t.Errorf("it runs meanwhile: %v", got)
 	}
 	recovering.Status.Northbound.Recovery.Phase = v1alpha1.RecoveryCompleted
-	tr.clusters <- recovering.DeepCopy()
+	tr.show(recovering.DeepCopy())
 	tr.untilSaid("writes d") // the same addresses, another database
 }
 
@@ -331,9 +346,9 @@ func TestItStopsWhileTheNorthboundDatabaseIsFilled(t *testing.T) {
 // count.
 func TestADatabaseIsWrittenOnceTheOneThatRunsNowHasSaidSoTwice(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.4:10671")
-	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.show(clusterOf("c", "192.0.2.1"))
 	tr.untilSaid("writes c")
-	tr.clusters <- clusterOf("d", "192.0.2.1")
+	tr.show(clusterOf("d", "192.0.2.1"))
 	tr.untilSaid("writes d")
 	asked := tr.noted("asked")
 	last, times := asked[len(asked)-1], 0

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ovn-kubernetes/libovsdb/cache"
@@ -164,13 +163,13 @@ func (p *providers) reconcile(ctx context.Context, db *client.Client) (again tim
 	var errs []error
 	present := merged(have, named(journals))
 	wanted := func(bridge string) bool {
-		provider := strings.TrimPrefix(bridge, providerbridge.Bridge(""))
+		provider := providerbridge.Provider(bridge)
 		_, is := requests[provider]
 		return is || malformed[provider] != nil
 	}
 	for _, bridge := range slices.Sorted(maps.Keys(present)) {
 		if !wanted(bridge) {
-			errs = append(errs, p.release(ctx, db, bridge[len(providerbridge.Bridge("")):], "the provider network was removed from the node"))
+			errs = append(errs, p.release(ctx, db, providerbridge.Provider(bridge), "the provider network was removed from the node"))
 		}
 	}
 	errs = append(errs, deleteCreated(func(bridge, _ string) bool { // of networks that never got a bridge

@@ -126,7 +126,7 @@ func (p *providers) releaseAll(ctx context.Context, db *client.Client) error {
 	}
 	var errs []error
 	for bridge := range merged(have, named(journals)) {
-		errs = append(errs, p.release(ctx, db, bridge[len(providerbridge.Bridge("")):], "Kiln is removed from the node"))
+		errs = append(errs, p.release(ctx, db, providerbridge.Provider(bridge), "Kiln is removed from the node"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
