@@ -161,13 +161,13 @@ func (w *world) discard(t testing.TB) {
 // clear deletes all objects of the scenario and waits until the operator has observed that. No garbage collector runs here.
 func (s *scenario) clear(t testing.TB) {
 	t.Helper()
-	ctx := context.Background()
+	ctx, operator := context.Background(), s.operator(t)
 	if err := s.deleteCluster(ctx); err != nil {
 		t.Errorf("delete the OVNCluster: %v", err)
 	}
 	// Without an OVNCluster an idle operator stays idle.
 	eventually.Wait{For: "the end of the last pass"}.Holds(t, func() bool {
-		return load(t) == s.idleLoad && apierrors.IsNotFound(s.operator(t).Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &v1alpha1.OVNCluster{}))
+		return load(t) == s.idleLoad && apierrors.IsNotFound(operator.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &v1alpha1.OVNCluster{}))
 	})
 	ours := client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}
 	for _, kind := range slices.Concat(ownedKinds(), policyKinds()) {

@@ -65,6 +65,7 @@ func installed(t *testing.T) *scenario {
 			s.spoilt = true
 		}
 	})
+	theWorld.operator(t)
 	if s := theWorld.standing; s != nil && !s.spoilt && s.restore(t) {
 		return s
 	}

@@ -42,7 +42,16 @@ func series(t *testing.T, name string) map[string]float64 {
 	return values
 }
 
+// withoutOperator stops an operator that an earlier test left: it writes the metrics of this process. The next scenario starts one.
+func withoutOperator(t *testing.T) {
+	t.Helper()
+	if err := theWorld.stopOperator(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
+	withoutOperator(t)
 	rows := []v1alpha1.ComponentStatus{{Name: "measured", Desired: 3, Ready: 2, Updated: 1}}
 	measure(rollout.Plan{Stage: v1alpha1.StageNodes, Stuck: true}, rows)
 	measure(rollout.Plan{Stage: v1alpha1.StageNorthd, Back: true, Held: true}, rows)
@@ -97,6 +106,7 @@ func TestAnInstallationIsMeasured(t *testing.T) {
 }
 
 func TestConditionsAreMeasured(t *testing.T) {
+	withoutOperator(t)
 	measureConditions([]metav1.Condition{{Type: "Available", Status: "False", Reason: "Waiting"}, {Type: "Degraded", Status: "True", Reason: "Trouble"}})
 	measureConditions([]metav1.Condition{{Type: "Available", Status: "True", Reason: "ComponentsServe"}, {Type: "Degraded", Status: "False", Reason: "NoTrouble"}})
 	want := map[string]float64{"ComponentsServe True Available ": 1, "NoTrouble False Degraded ": 1}
