@@ -8,7 +8,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +52,13 @@ const (
 // managedLabels are the labels of a provider network that the agent writes, and removes.
 var managedLabels = []string{v1.ProviderReady, v1.ProviderInterface, v1.ProviderMTU, v1.ProviderMoved}
 
+// reasonsNotMoved are the reasons of interfaces that are not in a bridge. An interface whose addresses had moved has them back then. With another reason,
+// such as an error, it may still be in the bridge.
+var reasonsNotMoved = []providerbridge.Reason{
+	providerbridge.ReasonUnsuitable, providerbridge.ReasonNoCarrier, providerbridge.ReasonManaged, providerbridge.ReasonNamed,
+	providerbridge.ReasonUnreachable, providerbridge.ReasonAwaitingTurn, providerbridge.ReasonRolledBack,
+}
+
 // Reconciler requests the bridges of the provider networks that select this node.
 type Reconciler struct {
 	// Client reads from the cache, Live from the API server.
@@ -65,6 +74,7 @@ type Reconciler struct {
 
 	requests k8s.RequestSource
 	last     map[string]providerbridge.Result
+	moved    map[string]providerbridge.Result // the last result of each bridge that has taken over addresses, until the interface has them back
 }
 
 // SetupWithManager registers the reconciler. It runs a pass for changes of ProviderNetworks, of the node's labels and annotations, of
@@ -156,7 +166,7 @@ func (r *Reconciler) wanted(ctx context.Context, node *corev1.Node, networks []v
 	return wanted, nil
 }
 
-// peers returns addresses of other nodes. It reads a few nodes only, and only for a new request: the agent's cache has no other node.
+// peers returns at most MaxPeers addresses of other nodes, so four nodes with both families. It reads a few nodes only, and only for a new request: the agent's cache has no other node.
 func (r *Reconciler) peers(ctx context.Context) ([]netip.Addr, error) {
 	var nodes corev1.NodeList
 	if err := r.Live.List(ctx, &nodes, client.Limit(providerbridge.MaxPeers+1)); err != nil {
@@ -183,6 +193,7 @@ func (r *Reconciler) remember(ctx context.Context, node *corev1.Node, results ma
 		}
 		changed = changed || before.MTU != result.MTU
 	}
+	r.returns(node, results)
 	if r.last = results; changed {
 		r.MTUChanged()
 	}
@@ -197,6 +208,45 @@ func (r *Reconciler) event(node *corev1.Node, provider string, before, result pr
 		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, eventMoved, "Move", "ProviderNetwork %s: bridge %s has taken over %d addresses of interface %s",
 			provider, providerbridge.Bridge(provider), result.Moved, result.Interface)
 	}
+}
+
+// returns reports interfaces that have their addresses back, and remembers which bridges have addresses. event reports moves that were rolled back.
+func (r *Reconciler) returns(node *corev1.Node, results map[string]providerbridge.Result) {
+	for _, provider := range slices.Sorted(maps.Keys(r.moved)) {
+		before := r.moved[provider]
+		result, found := results[provider]
+		if found && !hasReturned(before, result) {
+			continue
+		}
+		delete(r.moved, provider)
+		if result.Reason == providerbridge.ReasonRolledBack {
+			continue
+		}
+		message := fmt.Sprintf("ProviderNetwork %s: interface %s has its addresses back from bridge %s", provider, before.Interface, providerbridge.Bridge(provider))
+		if result.State == providerbridge.StateFailed {
+			message += ": " + result.Message
+		}
+		k8s.Note(r.Recorder, node, eventReturned, message)
+	}
+	for provider, result := range results {
+		if result.State == providerbridge.StateReady && result.Moved > 0 {
+			if r.moved == nil {
+				r.moved = map[string]providerbridge.Result{}
+			}
+			r.moved[provider] = result
+		}
+	}
+}
+
+// hasReturned reports whether a result shows that the interface of an earlier result is no longer in the bridge.
+func hasReturned(before, result providerbridge.Result) bool {
+	switch result.State {
+	case providerbridge.StateReady:
+		return result.Interface != before.Interface
+	case providerbridge.StateFailed:
+		return slices.Contains(reasonsNotMoved, result.Reason)
+	}
+	return result.State == providerbridge.StateMoving
 }
 
 // report writes the states of the wanted bridges on the Node, in one patch, or nothing if the Node has them. It returns the time after which a
