@@ -151,7 +151,6 @@ type SubnetSpec struct {
 	// +optional
 	ACLs []ACL `json:"acls,omitempty"`
 	// vlan is the Vlan of an underlay subnet, whose pods have addresses of a physical network. gateway is then a router of that network.
-	// This version builds underlay subnets in the default VPC only.
 	// +optional
 	Vlan string `json:"vlan,omitempty"`
 	// logicalGateway makes OVN's router the gateway of an underlay subnet, on one node at a time. It has no effect in other subnets.
