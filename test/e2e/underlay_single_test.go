@@ -142,10 +142,10 @@ var _ = Describe("the interface of the kubelet", Label(kubeletNIC, disruptive, m
 	DescribeTable("moves after a kill in the middle", func(ctx SpecContext, daemon string) {
 		node := suite.Workers[0]
 		onNodes(node)
-		killed := inMove(ctx, node, addressOfNode(ctx, node, netip.IPv4Unspecified()).String(), `pkill -KILL -f "^/usr/bin/`+daemon+`( |$)"`)
+		killed := inMove(ctx, node, addressOfNode(ctx, node, netip.IPv4Unspecified()).String(), `pkill -KILL -f "^/usr/bin/`+daemon+`( |$)"`, "")
 		Expect(suite.Objects.Create(ctx, provider)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { deleteObjects(ctx, provider) }, NodeTimeout(2*time.Minute))
-		Eventually(killed).WithContext(ctx).WithTimeout(time.Minute).Should(BeTrue())
+		Eventually(killed).WithContext(ctx).WithTimeout(time.Minute).Should(BeTrue(), "%s was killed in the trial", daemon)
 		Eventually(func(g Gomega) {
 			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(provider), provider)).To(Succeed())
 			g.Expect(provider.Status.Ready).To(BeTrue(), "%+v", provider.Status)
@@ -163,10 +163,10 @@ var _ = Describe("the interface of the kubelet", Label(kubeletNIC, disruptive, m
 		node := suite.Workers[0]
 		onNodes(node)
 		address := addressOfNode(ctx, node, netip.IPv4Unspecified()).String()
-		began := inMove(ctx, node, address, `for i in $(seq 600); do pkill -KILL -x ovs-vswitchd; pkill -KILL -f "^/usr/bin/kiln ovs( |$)"; sleep 0.1; done`)
+		killed := inMove(ctx, node, address, "pkill -KILL -x ovs-vswitchd", `for i in $(seq 600); do pkill -KILL -x ovs-vswitchd; pkill -KILL -f "^/usr/bin/kiln ovs( |$)"; sleep 0.1; done`)
 		Expect(suite.Objects.Create(ctx, provider)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { deleteObjects(ctx, provider) }, NodeTimeout(2*time.Minute))
-		Eventually(began).WithContext(ctx).WithTimeout(time.Minute).Should(BeTrue())
+		Eventually(killed).WithContext(ctx).WithTimeout(time.Minute).Should(BeTrue(), "ovs-vswitchd was killed in the trial")
 		Eventually(addressesOn).WithContext(ctx).WithArguments(node, "br-net1").WithTimeout(time.Minute).ShouldNot(ContainSubstring(address + "/"))
 		Expect(addressesOn(ctx, node, "eth0")).To(ContainSubstring(address + "/"))
 		for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -175,13 +175,13 @@ var _ = Describe("the interface of the kubelet", Label(kubeletNIC, disruptive, m
 	}, SpecTimeout(6*time.Minute))
 })
 
-// inMove runs a command on a node as soon as the bridge of the provider network has an address of the node, which is in the trial of the move. The
-// returned function reports whether it has begun.
-func inMove(ctx context.Context, node, address, command string) func(context.Context) bool {
+// inMove runs the command kill on a node as soon as the bridge of the provider network has an address of the node, which is in the trial of the move, and
+// after it the command next. The returned function reports whether kill has succeeded: pkill fails if no process matches.
+func inMove(ctx context.Context, node, address, kill, next string) func(context.Context) bool {
 	GinkgoHelper()
 	marker := fmt.Sprintf("/run/in-move-%d", time.Now().UnixNano())
-	exec(ctx, node, "sh", "-c", `setsid sh -c 'until ip -o address show dev br-net1 2>/dev/null | grep -qF " $0/"; do sleep 0.01; done; touch $1; '"$2" "$0" "$1" </dev/null >/dev/null 2>&1 &`,
-		address, marker, command)
+	exec(ctx, node, "sh", "-c", `setsid sh -c 'until ip -o address show dev br-net1 2>/dev/null | grep -qF " $0/"; do sleep 0.01; done; '"$2"' && touch $1; '"$3" "$0" "$1" </dev/null >/dev/null 2>&1 &`,
+		address, marker, kill, next)
 	return func(ctx context.Context) bool {
 		_, err := suite.Node.Exec(ctx, node, "ls", marker)
 		return err == nil
