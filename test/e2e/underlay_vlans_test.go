@@ -56,6 +56,13 @@ var _ = Describe("VLANs of a physical network", Label("underlay"), Ordered, Cont
 	}, SpecTimeout(4*time.Minute))
 
 	It("apply NetworkPolicies to both directions", Label(physical), func(ctx SpecContext) {
+		By("the traffic that the policy allows, and the traffic that it blocks")
+		for _, a := range cluster.PodAddrs(there) {
+			for _, v := range topology.VLANs {
+				Expect(answerOf(ctx, fromPod(there), netip.AddrPortFrom(inFamily(v.Outside(), a), topology.OutsidePort))).To(Equal(v.HostName()))
+				Expect(answerOf(ctx, fromNode(v.HostName()), netip.AddrPortFrom(a, cluster.HTTPPort))).To(Equal(there.Name))
+			}
+		}
 		applyPolicy(ctx, first.Name, "two-hosts", fmt.Sprintf(`{podSelector: {matchLabels: {app: there}}, policyTypes: [Ingress, Egress],
 			ingress: [{from: [%s]}], egress: [{to: [%s]}]}`, blocks(first.Outside()), blocks(second.Outside())))
 		for _, a := range cluster.PodAddrs(there) {
@@ -70,6 +77,10 @@ var _ = Describe("VLANs of a physical network", Label("underlay"), Ordered, Cont
 			}
 		}
 	}, SpecTimeout(3*time.Minute))
+
+	It("apply SecurityGroups to both directions", Label(physical), func(ctx SpecContext) {
+		expectGroup(ctx, first, here, there, fromNode(first.HostName()), fromNode(second.HostName()))
+	}, SpecTimeout(4*time.Minute))
 
 	It("reach a pod with static addresses at its new node", Label(physical), func(ctx SpecContext) {
 		addresses := first.At(200)
@@ -86,33 +97,41 @@ var _ = Describe("VLANs of a physical network", Label("underlay"), Ordered, Cont
 	}, SpecTimeout(3*time.Minute))
 
 	It("report an address that another host has, and do not use it", Label(physical, disruptive), func(ctx SpecContext) {
-		mac := strings.TrimSpace(exec(ctx, first.HostName(), "cat", "/sys/class/net/eth0/address"))
+		mac := macOf(ctx, first.HostName())
 		for i, address := range first.At(201) {
 			name := fmt.Sprintf("conflict-%d", i)
-			exec(ctx, first.HostName(), "ip", "address", "add", address.String(), "dev", "eth0", "nodad")
-			free := func(ctx context.Context) {
-				exec(ctx, first.HostName(), "sh", "-c", "ip address del $0 dev eth0 || true", address.String())
+			free := giveAddresses(ctx, first.HostName(), address)
+			expectWaiting(ctx, withAddresses(name, suite.Workers[i], first.Name, first.At(201)),
+				And(ContainSubstring("AddressConflict"), ContainSubstring(mac), ContainSubstring(address.Addr().String())))
+			for _, pod := range []*corev1.Pod{here, there} { // on the node of the waiting pod, and on another one
+				expectNeighbour(ctx, pod, address.Addr(), first.HostName(), mac)
 			}
-			DeferCleanup(func(ctx SpecContext) { free(ctx) }, NodeTimeout(time.Minute))
-			pod := withAddresses(name, suite.Workers[i], first.Name, first.At(201))
-			_, err := suite.Cluster.CoreV1().Pods(first.Name).Create(ctx, pod, metav1.CreateOptions{})
-			Expect(err).NotTo(HaveOccurred())
-			Eventually(warnings).WithContext(ctx).WithArguments(first.Name, name).WithTimeout(30 * time.Second).
-				Should(ContainElement(And(ContainSubstring("AddressConflict"), ContainSubstring(mac), ContainSubstring(address.Addr().String()))))
-			waiting, err := suite.Cluster.CoreV1().Pods(first.Name).Get(ctx, name, metav1.GetOptions{})
-			Expect(err).NotTo(HaveOccurred())
-			Expect(waiting.Status.Phase).To(Equal(corev1.PodPending))
-			Expect(fetchFrom(ctx, fromNode(first.HostName()), netip.AddrPortFrom(address.Addr(), topology.OutsidePort), "/hostname")).To(Equal(first.HostName()))
+			Expect(answerOf(ctx, fromNode(second.HostName()), netip.AddrPortFrom(address.Addr(), topology.OutsidePort))).To(Equal(first.HostName()))
+			Expect(phaseOf(ctx, first.Name, name)).To(Equal(corev1.PodPending))
 
 			By("creating the pod again after the host has given the address up")
 			free(ctx)
 			removePods(ctx, first.Name, name)
-			_, err = suite.Cluster.Run(ctx, withAddresses(name, suite.Workers[i], first.Name, first.At(201)))
+			_, err := suite.Cluster.Run(ctx, withAddresses(name, suite.Workers[i], first.Name, first.At(201)))
 			Expect(err).NotTo(HaveOccurred())
 			Expect(answerOf(ctx, fromNode(first.HostName()), netip.AddrPortFrom(address.Addr(), cluster.HTTPPort))).To(Equal(name))
 			removePods(ctx, first.Name, name)
 		}
 	}, SpecTimeout(4*time.Minute))
+
+	It("report a pod that asks for the addresses and the MAC address of another host, and do not start it", Label(physical, disruptive), func(ctx SpecContext) {
+		mac := macOf(ctx, first.HostName())
+		giveAddresses(ctx, first.HostName(), first.At(202)...)
+		pod := withAddresses("twin", suite.Workers[0], first.Name, first.At(202))
+		pod.Annotations[keyMAC] = mac
+		expectWaiting(ctx, pod, Or(ContainSubstring("MAC"), ContainSubstring("mac_address")))
+		for _, pod := range []*corev1.Pod{here, there} {
+			for _, address := range topology.Addrs(first.At(202)) {
+				expectNeighbour(ctx, pod, address, first.HostName(), mac)
+			}
+		}
+		Expect(phaseOf(ctx, first.Name, pod.Name)).To(Equal(corev1.PodPending))
+	}, SpecTimeout(3*time.Minute))
 
 	It("leave pods unchanged by router advertisements and DHCP of the network", Label(physical), func(ctx SpecContext) {
 		state := func() string {
