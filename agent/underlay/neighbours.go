@@ -79,7 +79,7 @@ type Holder struct {
 }
 
 // Check returns an error that names the host if a host of the physical network has an address of an underlay pod, or that names the gateway
-// if the pod's gateway does not answer. During a migration, a virtual machine has its addresses on two nodes: they are not checked.
+// if the pod's gateway does not answer.
 func (n *Neighbours) Check(ctx context.Context, network v1.PodNetwork) error {
 	if network.ProviderNetwork == "" {
 		return nil
@@ -91,9 +91,11 @@ func (n *Neighbours) Check(ctx context.Context, network v1.PodNetwork) error {
 	if err := n.checkVLAN(ctx, ready.Interface, network); err != nil {
 		return err
 	}
-	look := Look{Interface: ready.Interface, Tag: network.VLAN}
-	if network.Machine == "" {
-		look.MAC, look.Addresses = network.MAC, network.Addresses
+	if err := checkNode(network); err != nil {
+		return err
+	}
+	look := Look{
+		Interface: ready.Interface, Tag: network.VLAN, MAC: network.MAC, Addresses: network.Addresses, Migrates: network.Machine != "",
 	}
 	if look.Gateways, err = n.gatewaysOf(ctx, network); err != nil {
 		return err
@@ -110,6 +112,22 @@ func (n *Neighbours) Check(ctx context.Context, network v1.PodNetwork) error {
 	if len(silent) > 0 {
 		return fmt.Errorf("GatewayNotAnswering: gateway %s of subnet %s does not answer on interface %s, VLAN %d: see if the physical switch passes the VLAN and "+
 			"the MAC addresses of pods, or set disableGatewayCheck", ipfamily.Join(silent), network.LogicalSwitch, ready.Interface, network.VLAN)
+	}
+	return nil
+}
+
+// checkNode returns an error if the node has an address of a pod: probes leave the node, so its kernel does not answer them.
+func checkNode(network v1.PodNetwork) error {
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return fmt.Errorf("list the addresses of the node: %w", err)
+	}
+	for _, address := range own {
+		prefix, err := netip.ParsePrefix(address.String())
+		if err == nil && slices.Contains(network.Addresses, prefix.Addr()) {
+			return fmt.Errorf("AddressConflict: the pod's node has address %s: add it to excludeIps of subnet %s, and create the pod again",
+				prefix.Addr(), network.LogicalSwitch)
+		}
 	}
 	return nil
 }
@@ -178,9 +196,12 @@ func (n *Neighbours) gatewaysOf(ctx context.Context, network v1.PodNetwork) ([]n
 type Look struct {
 	Interface string
 	Tag       int
-	// Addresses of the pod, which no other host may have, and its MAC address. Both are empty for a virtual machine.
+	// Addresses of the pod, which no other host may have, and its MAC address.
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
+	// Migrates: a virtual machine may have the addresses on another node. No probe has them as its source: the physical switch would send the
+	// machine's traffic here.
+	Migrates bool
 	// Gateways must answer.
 	Gateways []netip.Addr
 }
@@ -229,10 +250,10 @@ func (n *Neighbours) Find(ctx context.Context, look Look) (holder *Holder, silen
 }
 
 // probe sends the probes of a round. The first rounds look for the pod's addresses. Probes for gateways have the pod's MAC address, which the physical
-// switch must accept; those of later rounds also its address, which no other host has by then.
+// switch must accept; in later rounds also its address, which no other host has by then.
 func (n *Neighbours) probe(l *listener, look Look, gateways []netip.Addr, round int) error {
 	from, wait := sender{mac: look.MAC}, probeWait
-	if len(look.MAC) == 0 {
+	if look.Migrates {
 		from.mac = l.mac
 	}
 	if round >= probes {
@@ -250,7 +271,7 @@ func (n *Neighbours) probe(l *listener, look Look, gateways []netip.Addr, round 
 			continue
 		}
 		for _, address := range look.Addresses {
-			if round >= probes && address.Is4() == gateway.Is4() {
+			if round >= probes && !look.Migrates && address.Is4() == gateway.Is4() {
 				from.address = address
 			}
 		}

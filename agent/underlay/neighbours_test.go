@@ -10,10 +10,13 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
+	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -43,7 +46,9 @@ func TestHostsOfThePhysicalNetworkAreFound(t *testing.T) {
 		{name: "an IPv6 address in use in the VLAN", look: Look{Tag: tag, Addresses: addrs("fd00:37::fe"), MAC: podMAC}, holder: "fd00:37::fe"},
 		{name: "gateways that answer", look: Look{Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::fe")}},
 		{name: "gateways that answer in the VLAN", look: Look{Tag: tag, Addresses: ownInVLAN, MAC: podMAC, Gateways: addrs("10.37.0.254", "fd00:37::fe")}},
-		{name: "gateways of a machine", look: Look{Gateways: addrs("10.30.0.254", "fd00:30::fe")}},
+		{name: "gateways of a machine", look: Look{Migrates: true, Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::fe")}},
+		{name: "addresses of a machine on another node", look: Look{Migrates: true, Addresses: addrs("10.30.0.254", "fd00:30::fe"), MAC: hostMAC}},
+		{name: "an address of a machine in use", look: Look{Migrates: true, Addresses: addrs("10.30.0.254"), MAC: podMAC}, holder: "10.30.0.254"},
 		{
 			name: "a silent gateway of one family", look: Look{Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::1")},
 			silent: addrs("fd00:30::1"),
@@ -51,7 +56,9 @@ func TestHostsOfThePhysicalNetworkAreFound(t *testing.T) {
 		{name: "a gateway in another VLAN", look: Look{Tag: tag, Gateways: addrs("10.30.0.254")}, silent: addrs("10.30.0.254")},
 		{name: "gateways that answer senders with addresses", look: Look{Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::fe")}, strict: true},
 		{
-			name: "gateways that do not answer a machine without an address", look: Look{Gateways: addrs("10.30.0.254", "fd00:30::fe")}, strict: true,
+			name:   "gateways that do not answer a machine without an address",
+			look:   Look{Migrates: true, Addresses: own, MAC: podMAC, Gateways: addrs("10.30.0.254", "fd00:30::fe")},
+			strict: true,
 			silent: addrs("10.30.0.254", "fd00:30::fe"),
 		},
 	} {
@@ -79,8 +86,27 @@ func TestHostsOfThePhysicalNetworkAreFound(t *testing.T) {
 				if slices.Contains(look.Addresses, probe.address) && (probe.from.address.IsValid() || bytes.Equal(probe.from.mac, podMAC)) {
 					t.Errorf("the probe for the pod's address %s has the sender %v", probe.address, probe.from)
 				}
+				if look.Migrates && (probe.from.address.IsValid() || bytes.Equal(probe.from.mac, look.MAC)) {
+					t.Errorf("the probe for %s has the sender %v of a machine on another node", probe.address, probe.from)
+				}
 			}
 		})
+	}
+}
+
+func TestAPodGetsNoAddressOfItsNode(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	lo, err := netlink.LinkByName("lo")
+	must(t, err)
+	must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fd00:30::77"), Mask: net.CIDRMask(128, 128)}}))
+	must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("10.30.0.77"), Mask: net.CIDRMask(24, 32)}}))
+	for address, want := range map[string]bool{"10.30.0.77": true, "fd00:30::77": true, "10.30.0.7": false, "fd00:30::7": false} {
+		err := checkNode(v1.PodNetwork{Addresses: addrs(address), LogicalSwitch: "lab"})
+		if got := err != nil && strings.Contains(err.Error(), "AddressConflict: the pod's node has address "+address); got != want {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ package pod
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,6 +48,7 @@ func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 		Unknown:      forwards(a.pod) && !a.secure,
 		Shared:       a.shared,
 		PortSecurity: a.secure,
+		Quiet:        a.vlan != nil && !runs(a.pod) && !slices.ContainsFunc(others, runs),
 	}
 	if a.subnet.Spec.PhysicalGateway() { // its traffic leaves through no node
 		in.Vpc, in.NorthGateway = "", nil
@@ -59,6 +61,9 @@ func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 	}
 	return in
 }
+
+// runs reports whether a pod has its network: then its node has found no other host with its addresses. A pod does not run while its node has not yet looked.
+func runs(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }
 
 // answersDHCP returns the CIDRs in which the pod's subnet answers DHCP requests.
 func (a *attachment) answersDHCP() []netip.Prefix {

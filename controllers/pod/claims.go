@@ -4,10 +4,12 @@
 package pod
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"iter"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -34,7 +36,7 @@ type claimRules struct {
 }
 
 // deny returns why a pod of a namespace may not keep a lease, or "". It may if the namespace may use the subnet and the pools that contain
-// the addresses, and none of them is one of the subnet's vips, or if the IP object of the port has the same addresses. Tenants cannot write
+// the addresses, none of them is one of the subnet's vips, and no host of a physical network can have the MAC address, or if the IP object of the port has the same addresses. Tenants cannot write
 // IP objects, so these prove the lease of a running pod whose namespace is no longer listed.
 func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipam.Lease) (string, error) {
 	if c == nil {
@@ -59,6 +61,9 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 	spec := cmp.Or(k8s.ValidSpec(s), &s.Spec)
 	if vip, shared := lookup.SharedAmong(spec, lease.Addresses); denied == "" && shared {
 		denied = fmt.Sprintf("%s is one of the vips of subnet %s", vip, s.Name)
+	}
+	if denied == "" && spec.PortSecurity != kubeovnv1.PortSecurityRequested && foreignMAC(s, lease.MAC, lease.Addresses) {
+		denied = fmt.Sprintf("hosts of the physical network of subnet %s may have MAC address %s", s.Name, lease.MAC)
 	}
 	if denied == "" {
 		return "", nil
@@ -88,7 +93,7 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 	return "", nil
 }
 
-// matchesIPObject reports whether the IP object of a port contains the lease's subnet and addresses.
+// matchesIPObject reports whether the IP object of a port contains the lease's subnet and addresses, and its MAC address or none.
 func (c *claimRules) matchesIPObject(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
 	if c == nil {
 		return false, nil
@@ -101,7 +106,8 @@ func (c *claimRules) matchesIPObject(ctx context.Context, port string, lease ipa
 		return false, nil
 	}
 	addresses, err := ipfamily.ParseAddrs(ip.Spec.IPAddress)
-	return err == nil && ip.Spec.Subnet == lease.Subnet && slices.Equal(addresses, lease.Addresses), nil
+	mac, noMAC := net.ParseMAC(ip.Spec.MACAddress)
+	return err == nil && ip.Spec.Subnet == lease.Subnet && slices.Equal(addresses, lease.Addresses) && (noMAC != nil || bytes.Equal(mac, lease.MAC)), nil
 }
 
 // retained returns the IP objects that retain addresses, for workloads or for users.

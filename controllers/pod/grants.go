@@ -46,7 +46,12 @@ func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name str
 // securesPort reports whether the pod's port drops packets from addresses other than the pod's own. A pod may request this, but cannot
 // opt out.
 func (r *Reconciler) securesPort(pod *corev1.Pod, s *kubeovnv1.Subnet) bool {
-	return kubeovnv1.IsTrue(pod.Annotations, kubeovnv1.AnnotationPortSecurity) || r.SecurePorts && s.Spec.PortSecurity == "" || s.Spec.PortSecurity == kubeovnv1.PortSecurityEnforced
+	return kubeovnv1.IsTrue(pod.Annotations, kubeovnv1.AnnotationPortSecurity) || r.securesSubnet(s)
+}
+
+// securesSubnet reports whether all ports of a subnet do so.
+func (r *Reconciler) securesSubnet(s *kubeovnv1.Subnet) bool {
+	return r.SecurePorts && s.Spec.PortSecurity == "" || s.Spec.PortSecurity == kubeovnv1.PortSecurityEnforced
 }
 
 // forwards reports whether the pod requests packets to MAC addresses that no port has.

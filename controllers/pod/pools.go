@@ -35,7 +35,11 @@ func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request ku
 		if err := r.mayUsePools(ctx, pod, pools); err != nil {
 			return nil, err
 		}
-		return requestsOfPools(pools, request, func(subnet string) bool { return request.Subnet == "" || request.Subnet == subnet })
+		wants, err := requestsOfPools(pools, request, func(subnet string) bool { return request.Subnet == "" || request.Subnet == subnet })
+		if err != nil {
+			return nil, err
+		}
+		return r.withoutForeignMACs(ctx, wants)
 	}
 	subnets, err := r.candidates(ctx, pod, request)
 	if err != nil {
@@ -60,6 +64,9 @@ func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request ku
 		if wants, err = limitToListed(client.ObjectKeyFromObject(pod), r.podTypeOf(pod), wants, request.Choices); err != nil {
 			return nil, err
 		}
+	}
+	if wants, err = r.withoutForeignMACs(ctx, wants); err != nil {
+		return nil, err
 	}
 	return wants, r.addPools(ctx, pod.Namespace, wants)
 }

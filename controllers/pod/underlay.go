@@ -6,7 +6,10 @@ package pod
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,6 +18,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -60,6 +64,43 @@ func (r *Reconciler) allocateInUnderlay(ctx context.Context, port string, s *kub
 	}
 	want.Avoid = func(address netip.Addr) bool { return reached.hosts[address] != "" }
 	return r.Allocator.Allocate(port, want)
+}
+
+// withoutForeignMACs returns the requests of a pod without those for a MAC address in an underlay subnet: a router, a node or another host of the physical
+// network can have it, and gets no frames once a pod uses it. IP objects, which tenants cannot write, reserve such addresses. Subnets without port security
+// accept frames from all MAC addresses anyway. The error is a *problem if no request is left.
+func (r *Reconciler) withoutForeignMACs(ctx context.Context, wants []ipam.Request) ([]ipam.Request, error) {
+	var kept []ipam.Request
+	var denied []string
+	for _, want := range wants {
+		if len(want.MAC) == 0 {
+			return wants, nil // all of them have the MAC address of the annotation, or none
+		}
+		s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: want.Subnet}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return nil, fmt.Errorf("get subnet %s: %w", want.Subnet, err)
+		}
+		if s != nil && r.securesSubnet(s) && foreignMAC(s, want.MAC, want.Addresses) {
+			denied = append(denied, s.Name)
+			continue
+		}
+		kept = append(kept, want)
+	}
+	if len(kept) == 0 && len(denied) > 0 {
+		return nil, &problem{subnets: denied, message: fmt.Sprintf("annotation %s: hosts of the physical network of subnet %s may have this MAC address: remove the annotation, "+
+			"or let an administrator reserve it for the pod by an IP object", keyMAC, strings.Join(denied, ", "))}
+	}
+	return kept, nil
+}
+
+// foreignMAC reports whether hosts of the physical network of a subnet can have a MAC address. No host has one that the allocator derives from an address of the pod.
+func foreignMAC(s *kubeovnv1.Subnet, mac net.HardwareAddr, addresses []netip.Addr) bool {
+	if s.Spec.Vlan == "" || len(mac) != 6 {
+		return false
+	}
+	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+		return ipfamily.MAC(a, 0) == [6]byte(mac) || ipfamily.MAC(a, 1) == [6]byte(mac)
+	})
 }
 
 // yieldToLocalnet returns a *problem if the port name of a pod without a port is the name of an underlay subnet's port to its physical

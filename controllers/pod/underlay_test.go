@@ -4,6 +4,7 @@
 package pod_test
 
 import (
+	"net"
 	"slices"
 	"testing"
 
@@ -14,6 +15,88 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
 )
+
+// A tenant can name the MAC address of a router or of a node, which would get no frames.
+func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
+	w := newWorld(t)
+	vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
+	w.Create(vlan)
+	vlan.Status.ValidatedID = &vlan.Spec.ID
+	w.Must(w.Client.Status().Update(w.Context(), vlan))
+	w.Create(&kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "reserved.default"}, Spec: kubeovnv1.IPSpec{
+		Subnet: "lab", Namespace: "default", PodName: "reserved", V4IPAddress: "10.30.0.40", MACAddress: "02:00:00:00:00:40",
+	}})
+	w.subnet("lab", "10.30.0.0/24,fd00:30::/64", func(s *kubeovnv1.SubnetSpec) { s.Vlan, s.PortSecurity = "v", kubeovnv1.PortSecurityEnforced })
+	w.subnet("open", "10.31.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vlan, s.PortSecurity = "v", kubeovnv1.PortSecurityRequested })
+	w.subnet("overlay", "10.32.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityEnforced })
+	process := w.start()
+	refused := func(name string, annotations ...string) {
+		t.Helper()
+		p := newPod("default", name, append(annotations, "logical_switch", "lab")...)
+		w.Create(p)
+		w.warned(p, "hosts of the physical network of subnet lab may have this MAC address")
+	}
+	gets := func(p *corev1.Pod, mac string) {
+		t.Helper()
+		if got := p.Annotations[kubeovnv1.AnnotationMACAddress.Key()]; got != mac {
+			t.Errorf("pod %s has MAC address %s, not %s", p.Name, got, mac)
+		}
+	}
+	refused("router", "mac_address", "52:54:00:00:00:fe")
+	refused("with-address", "mac_address", "52:54:00:00:00:fe", "ip_address", "10.30.0.20")
+	refused("derived-from-another", "mac_address", "06:4b:0a:1e:00:15", "ip_address", "10.30.0.20")
+	gets(w.pod("default", "as-derived", "logical_switch", "lab", "mac_address", "06:4b:0a:1e:00:14", "ip_address", "10.30.0.20"), "06:4b:0a:1e:00:14")
+	gets(w.pod("default", "reserved", "logical_switch", "lab", "mac_address", "02:00:00:00:00:40"), "02:00:00:00:00:40")
+	gets(w.pod("default", "trusted", "logical_switch", "open", "mac_address", "52:54:00:00:00:fe"), "52:54:00:00:00:fe")
+	gets(w.pod("default", "virtual", "logical_switch", "overlay", "mac_address", "52:54:00:00:00:fe"), "52:54:00:00:00:fe")
+
+	// After the loss of the database, annotations do not prove such a MAC address.
+	process.Stop()
+	w.losePorts()
+	mac, _ := net.ParseMAC("52:54:00:00:00:fe")
+	w.forgeAll(map[string]kubeovnv1.PodNetwork{"forged": {LogicalSwitch: "lab", Addresses: addrs("10.30.0.60"), MAC: mac}})
+	process = w.start()
+	forged := newPod("default", "forged")
+	w.Get(forged)
+	w.warned(forged, "hosts of the physical network of subnet lab may have this MAC address")
+	if lease, held := process.Allocator.Lookup("forged.default"); held {
+		t.Errorf("the pod with forged annotations holds %v", lease)
+	}
+}
+
+// OVN would answer ARP for addresses that the pod's node may find at another host.
+func TestOVNDoesNotKnowTheAddressesOfAPodThatHasNotStarted(t *testing.T) {
+	w := newWorld(t)
+	vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
+	w.Create(vlan)
+	vlan.Status.ValidatedID = &vlan.Spec.ID
+	w.Must(w.Client.Status().Update(w.Context(), vlan))
+	w.subnet("lab", "10.30.0.0/24,fd00:30::/64", func(s *kubeovnv1.SubnetSpec) { s.Vlan = "v" })
+	process := w.start()
+	p := w.pod("default", "web", "logical_switch", "lab", "ip_address", "10.30.0.20,fd00:30::20")
+	has := func(want string) {
+		t.Helper()
+		eventually.Wait{For: "the port must have the addresses " + want}.Holds(t, func() bool {
+			for _, port := range w.Database.Rows("Logical_Switch_Port") {
+				if port["name"] == "web.default" {
+					return slices.Equal(port.Strings("addresses"), []string{want})
+				}
+			}
+			return false
+		})
+	}
+	has("06:4b:0a:1e:00:14")
+	process.Stop()
+	process = w.start()
+	if lease, held := process.Allocator.Lookup("web.default"); !held || !slices.Equal(lease.Addresses, addrs("10.30.0.20", "fd00:30::20")) {
+		t.Errorf("after a restart the pod holds %v", lease)
+	}
+	has("06:4b:0a:1e:00:14")
+	w.Get(p)
+	p.Status.Phase = corev1.PodRunning
+	w.Must(w.Client.Status().Update(w.Context(), p))
+	has("06:4b:0a:1e:00:14 10.30.0.20 fd00:30::20")
+}
 
 func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	w := newWorld(t)

@@ -26,6 +26,7 @@ const (
 	idPod            = "pod"
 	idSwitch         = "ls"
 	idVips           = "vips"
+	idAddresses      = "addresses"
 )
 
 // keyPodPort is the key of the port on the pod's first network.
@@ -49,6 +50,9 @@ type PodInputs struct {
 	// Addresses are the pod's, at most one of each family.
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
+	// Quiet hides Addresses from OVN, which would answer ARP and neighbour discovery for them: a host of the physical network may have them. The
+	// port works without: the pod answers.
+	Quiet bool
 	// DHCP are the CIDRs of the subnet in whose families the port gets DHCP answers.
 	DHCP []netip.Prefix
 	// OwnDHCP are the pod's own DHCP options, at most one per family of its addresses.
@@ -93,6 +97,9 @@ func Pod(in PodInputs) []desired.Row {
 	if len(in.Others) > 0 {
 		port.Options[optionChassis] = strings.Join(append([]string{in.Node}, in.Others...), ",")
 		port.Options[optionActivation] = "rarp"
+	}
+	if in.Quiet {
+		port.Addresses, port.ExternalIDs[idAddresses] = []string{in.MAC.String()}, ipfamily.Join(in.Addresses)
 	}
 	if len(in.Vips) > 0 {
 		port.ExternalIDs[idVips] = ipfamily.Join(in.Vips)
@@ -172,6 +179,9 @@ func ReadPortLease(port *nb.LogicalSwitchPort) (PortLease, bool) {
 		return lease, false
 	}
 	fields := strings.Fields(port.Addresses[0])
+	if hidden := port.ExternalIDs[idAddresses]; hidden != "" && len(fields) == 1 {
+		fields = append(fields, strings.Split(hidden, ",")...)
+	}
 	if len(fields) < 2 {
 		return lease, false
 	}

@@ -21,6 +21,7 @@ type podInput struct {
 	Addresses    []netip.Addr
 	MAC          hardwareAddr
 	PortSecurity bool
+	Quiet        bool
 	Vips         []netip.Addr
 	Shared       []netip.Addr
 	NorthGateway []netip.Addr
@@ -34,7 +35,7 @@ func (in podInput) inputs() PodInputs {
 	return PodInputs{
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node, Others: in.Others,
 		Subnet: in.Subnet, Vpc: in.Vpc,
-		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, OwnDHCP: in.OwnDHCP, Vips: in.Vips, Shared: in.Shared,
+		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, Quiet: in.Quiet, DHCP: in.DHCP, OwnDHCP: in.OwnDHCP, Vips: in.Vips, Shared: in.Shared,
 		NorthGateway: in.NorthGateway, Unknown: in.Unknown, Policy: in.Policy,
 	}
 }
@@ -51,13 +52,15 @@ func TestPodLeaseIsWhatThePortWasMadeFrom(t *testing.T) {
 	if err := in.MAC.UnmarshalText([]byte("0a:00:00:00:00:02")); err != nil {
 		t.Fatal(err)
 	}
-	got, ok := ReadPortLease(Pod(in.inputs())[0].Model.(*nb.LogicalSwitchPort))
-	if !ok {
-		t.Fatal("the port cannot be read")
-	}
-	want := PortLease{Port: "web.0.shop", Subnet: "s1", UID: "u1", Addresses: in.Addresses, MAC: in.MAC.HardwareAddr}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("lease differs (-want +got):\n%s", diff)
+	for _, in.Quiet = range []bool{false, true} {
+		got, ok := ReadPortLease(Pod(in.inputs())[0].Model.(*nb.LogicalSwitchPort))
+		if !ok {
+			t.Fatal("the port cannot be read")
+		}
+		want := PortLease{Port: "web.0.shop", Subnet: "s1", UID: "u1", Addresses: in.Addresses, MAC: in.MAC.HardwareAddr}
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("lease differs (-want +got):\n%s", diff)
+		}
 	}
 }
 
