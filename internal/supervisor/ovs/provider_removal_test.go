@@ -1,0 +1,103 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/uplink"
+)
+
+// TestARemovalOfKilnRestoresAMovedInterface removes Kiln from a node whose only interface has moved: while ovs-vswitchd still runs, and after everything was
+// killed, as the job of a removal finds it.
+func TestARemovalOfKilnRestoresAMovedInterface(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	eth1 := must(netlink.LinkByName("eth1"))
+	try(t, netlink.LinkSetMTU(eth1, 1450))
+	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth1.Attrs().Index, IP: net.ParseIP("2001:db8::77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 8}, State: netlink.NUD_PERMANENT}))
+	p.before = must(uplink.Read(must(netlink.LinkByName("eth1"))))
+	has := map[string]int{}
+	for _, a := range p.before.Addresses {
+		has["addresses of "+family(a.Prefix.Addr().Is4())]++
+	}
+	for _, r := range p.before.Routes {
+		has["routes of "+family(r.Family == 4)]++
+	}
+	for _, n := range p.before.Neighbours {
+		if n.Permanent {
+			has["neighbours of "+family(n.Address.Is4())]++
+		}
+	}
+	if len(has) != 6 || p.before.MTU != 1450 {
+		t.Fatalf("eth1 has %v and MTU %d", has, p.before.MTU)
+	}
+	for _, c := range []struct {
+		name   string
+		remove func(*testing.T, *os.Process, func() string)
+	}{
+		{"while ovs-vswitchd runs", func(t *testing.T, process *os.Process, _ func() string) {
+			try(t, process.Signal(syscall.SIGSTOP)) // otherwise, it moves the interface again
+			db := p.database(t, make(chan struct{}))
+			defer db.Close()
+			try(t, newProviders(p.options).releaseAll(t.Context(), db))
+		}},
+		{"after everything was killed", func(t *testing.T, _ *os.Process, kill func() string) {
+			kill()
+			try(t, os.MkdirAll(p.options.certificates(), 0o700)) // the sign that something is left to remove
+			try(t, CleanUp(t.Context(), p.options))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd, ended, stop := p.start(t)
+			defer func() {
+				if text := stop(); t.Failed() {
+					t.Log(text)
+				}
+			}()
+			p.request(t, ended, wanted)
+			if ready := p.until(t, ended, providerbridge.StateReady); ready.Moved != 2 || ready.MTU != 1450 {
+				t.Errorf("result: %+v", ready)
+			}
+			if left := must(uplink.Read(must(netlink.LinkByName("eth1")))); len(left.Addresses)+len(left.Routes) > 0 {
+				t.Errorf("eth1 keeps %+v", left)
+			}
+			supervisortest.Eventually(t, "the gateway reaches the node by the bridge", p.reached)
+			c.remove(t, cmd.Process, stop)
+			if err := p.restored(); err != nil { // it is complete when the removal has ended
+				t.Fatal(err)
+			}
+			supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
+			supervisortest.Eventually(t, "the bridge is removed", gone("br-net1"))
+			if left := must(uplink.DirectoryIn(p.options.RunDir).List()); len(left) > 0 {
+				t.Errorf("there are journals of %v", left)
+			}
+			stop()
+			if err := p.restored(); err != nil {
+				t.Fatal("after the end of everything", err)
+			}
+			supervisortest.Eventually(t, "the gateway reaches the node while nothing runs", p.reached)
+		})
+		if t.Failed() {
+			return // the node is not as before
+		}
+	}
+}
+
+func family(is4 bool) string {
+	if is4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}
