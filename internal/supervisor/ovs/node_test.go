@@ -25,6 +25,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/mistakes"
@@ -472,9 +473,14 @@ func checkChassis(t *testing.T, socket string) error {
 
 // pingFrom sends one echo request from a namespace and expects exactly one reply.
 func pingFrom(ns netns.NsHandle, address string) error {
+	network, local, protocol := "ip4:icmp", "0.0.0.0", 1
+	var ask, answer icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
+	if netip.MustParseAddr(address).Is6() {
+		network, local, protocol, ask, answer = "ip6:ipv6-icmp", "::", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
+	}
 	var conn *icmp.PacketConn
 	err := within(ns, func() (err error) {
-		conn, err = icmp.ListenPacket("ip4:icmp", "0.0.0.0")
+		conn, err = icmp.ListenPacket(network, local)
 		return err
 	})
 	if err != nil {
@@ -482,7 +488,7 @@ func pingFrom(ns netns.NsHandle, address string) error {
 	}
 	defer conn.Close()
 	id := int(time.Now().UnixNano() & 0xffff)
-	request, err := (&icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: id, Seq: 1}}).Marshal(nil)
+	request, err := (&icmp.Message{Type: ask, Body: &icmp.Echo{ID: id, Seq: 1}}).Marshal(nil)
 	if err != nil {
 		return err
 	}
@@ -501,8 +507,11 @@ func pingFrom(ns netns.NsHandle, address string) error {
 		if err != nil {
 			return err
 		}
-		message, err := icmp.ParseMessage(1, buffer[:n])
-		if echo, ok := message.Body.(*icmp.Echo); err == nil && ok && message.Type == ipv4.ICMPTypeEchoReply && echo.ID == id {
+		message, err := icmp.ParseMessage(protocol, buffer[:n])
+		if err != nil || message.Type != answer {
+			continue
+		}
+		if echo, ok := message.Body.(*icmp.Echo); ok && echo.ID == id {
 			replies++
 		}
 	}

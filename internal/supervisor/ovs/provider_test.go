@@ -310,7 +310,12 @@ func (p provided) until(t *testing.T, ended chan struct{}, state providerbridge.
 	return result
 }
 
-func (p provided) reached() error { return pingFrom(p.gateway, "192.0.2.1") }
+// reached pings the node from the gateway, in both families at once.
+func (p provided) reached() error {
+	six := make(chan error, 1)
+	go func() { six <- pingFrom(p.gateway, "2001:db8::1") }()
+	return errors.Join(pingFrom(p.gateway, "192.0.2.1"), <-six)
+}
 
 // restored compares eth1 with its state before.
 func (p provided) restored() error {
@@ -738,7 +743,13 @@ func TestAMoveThatCutsTheNodeOffIsUndone(t *testing.T) {
 const allKills = "KILN_UNDERLAY_KILLS"
 
 // quickKills are the points of the unit suite: with the interface attached, and with addresses in both places.
-var quickKills = map[int]bool{5: true, 20: true}
+var quickKills = []int{5, 20}
+
+// minKills and maxKills bound the steps of a move and of its removal.
+const (
+	minKills = 20
+	maxKills = 100
+)
 
 // TestANodeIsReachedWhereverTheProcessEnds ends `kiln ovs` before each step of a move and of a removal. Then either `kiln ovs` starts again, or
 // only the agent's guard runs. The node must be reached at its address in both cases.
@@ -747,25 +758,41 @@ func TestANodeIsReachedWhereverTheProcessEnds(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	first, _ := strconv.Atoi(os.Getenv(allKills))
-	for kill := max(first, 1); kill <= 100; kill++ {
-		if os.Getenv(allKills) == "" && !quickKills[kill] {
-			if kill > 20 {
-				return
-			}
-			continue
+	if os.Getenv(allKills) == "" {
+		for _, kill := range quickKills {
+			t.Run(fmt.Sprintf("step %d", kill), func(t *testing.T) {
+				if p.killed(t, kill) {
+					t.Error("the process did not end before this step")
+				}
+			})
 		}
+		return
+	}
+	first, _ := strconv.Atoi(os.Getenv(allKills))
+	for kill := max(first, 1); kill <= maxKills; kill++ {
 		var last bool
 		t.Run(fmt.Sprintf("step %d", kill), func(t *testing.T) { last = p.killed(t, kill) })
 		if last || t.Failed() {
 			return
 		}
 	}
+	t.Errorf("a move and its removal have more than %d steps", maxKills)
+}
+
+// killPoints returns the number of steps in the output of a process.
+func killPoints(output string) int { return strings.Count(output, "STEP ") }
+
+// complete checks that a process has been asked before each step of a move and of a removal.
+func complete(t *testing.T, output string) {
+	t.Helper()
+	if n := killPoints(output); n < minKills {
+		t.Errorf("a move and its removal have %d steps, want at least %d", n, minKills)
+	}
 }
 
 // killed runs a move that ends before a step. It reports whether the move and the removal have fewer steps.
 func (p provided) killed(t *testing.T, kill int) (last bool) {
-	ended, stop := p.process(t, kill)
+	cmd, ended, stop := p.start(t, processKill+"="+strconv.Itoa(kill))
 	p.request(t, ended, wanted)
 	done := make(chan struct{})
 	go func() { // a removal as soon as the move is complete
@@ -810,7 +837,11 @@ func (p provided) killed(t *testing.T, kill int) (last bool) {
 		}
 	}()
 	if last {
+		complete(t, steps)
 		return true
+	}
+	if n, code := killPoints(steps), cmd.ProcessState.ExitCode(); n != kill || code != 137 {
+		t.Fatalf("the process ended before step %d with exit code %d, want step %d and 137", n, code, kill)
 	}
 	t.Logf("ended before: %s", steps[strings.LastIndex(steps, "STEP ")+5:])
 
@@ -842,5 +873,6 @@ func (p provided) killed(t *testing.T, kill int) (last bool) {
 		return p.restored()
 	})
 	supervisortest.Eventually(t, "after the removal, the gateway reaches the node", p.reached)
+	complete(t, stopAgain())
 	return false
 }
