@@ -85,6 +85,14 @@ func solicit(ctx context.Context, link netlink.Link, enough func([]advertisement
 // advertised reports whether an entry of a State comes from router advertisements or DHCPv6, and can end.
 func (a Address) advertised() bool { return a.Valid != 0 && a.Prefix.Addr().Is6() }
 
+// advertisedName names the address for users. Those that hosts make from router advertisements have 64 bits.
+func (a Address) advertisedName() string {
+	if a.Prefix.Bits() != 64 {
+		return "the address " + a.Prefix.String() + " of a DHCP server"
+	}
+	return "the address " + a.Prefix.String()
+}
+
 // advertised is the same for routes. NetworkManager removes those that it made at their end, which the kernel does not know.
 func (r Route) advertised() bool { return r.Expires != 0 || r.Protocol == unix.RTPROT_RA }
 
@@ -174,7 +182,7 @@ func (s State) advertised(seen []advertisement) (shortest time.Duration, missing
 	for _, a := range s.Addresses {
 		if a.advertised() {
 			valid, preferred := a.lifetimes(seen)
-			count(kindAddress, "the address "+a.Prefix.String(), valid, preferred)
+			count(kindAddress, a.advertisedName(), valid, preferred)
 		}
 	}
 	for _, r := range s.Routes {

@@ -333,12 +333,12 @@ func (Directory) links(j *Journal) (uplink, bridge netlink.Link, err error) {
 }
 
 func observeAll(uplink, bridge netlink.Link, before State) (Observed, error) {
-	from, err := configuration(uplink)
+	from, err := configuration(uplink, before.Addresses...)
 	if err != nil {
 		return Observed{}, err
 	}
-	to, err := configuration(bridge)
+	to, err := configuration(bridge, before.Addresses...)
 	wide := wideFamilies(append(slices.Clone(before.Addresses), to.Addresses...))
-	from.Addresses = slices.DeleteFunc(from.Addresses, func(a Address) bool { return a.virtual(wide) && !contains(before.Addresses, a) })
+	from.Addresses = slices.DeleteFunc(from.Addresses, func(a Address) bool { return a.stays(wide) && !contains(before.Addresses, a) })
 	return Observed{UplinkAddresses: from.Addresses, UplinkRoutes: from.Routes, BridgeAddresses: to.Addresses, BridgeRoutes: to.Routes}, err
 }

@@ -245,8 +245,7 @@ func (s State) Needed() string {
 	return "the VLAN interface " + s.OnTop[0]
 }
 
-// Read returns the state of an interface. An address of a single host next to a wider one of its family stays where it is, and is not
-// returned: it is a virtual address, such as keepalived's, and the program that added it will remove it from this interface.
+// Read returns the state of an interface, without addresses that stay where they are: see Address.stays.
 func Read(link netlink.Link) (State, error) {
 	s, err := configuration(link)
 	if err != nil {
@@ -269,8 +268,8 @@ func Read(link netlink.Link) (State, error) {
 
 func promiscuous(link netlink.Link) bool { return link.Attrs().RawFlags&unix.IFF_PROMISC != 0 }
 
-// configuration returns the state without neighbours.
-func configuration(link netlink.Link) (State, error) {
+// configuration returns the state without neighbours. Addresses that are known to move do not stay.
+func configuration(link netlink.Link, known ...Address) (State, error) {
 	s := State{MTU: link.Attrs().MTU, Promiscuous: promiscuous(link)}
 	mode, err := readSetting(addrGenMode, link.Attrs().Name)
 	if err != nil {
@@ -280,7 +279,7 @@ func configuration(link netlink.Link) (State, error) {
 		return s, err
 	}
 	wide := wideFamilies(s.Addresses)
-	s.Addresses = slices.DeleteFunc(s.Addresses, func(a Address) bool { return a.virtual(wide) })
+	s.Addresses = slices.DeleteFunc(s.Addresses, func(a Address) bool { return a.stays(wide) && !contains(known, a) })
 	manual := map[netip.Prefix]bool{} // networks whose route is not the kernel's own, though it looks like that
 	for _, a := range s.Addresses {
 		network := a.Prefix.Masked()
@@ -289,20 +288,6 @@ func configuration(link netlink.Link) (State, error) {
 	}
 	s.Routes, err = routes(link, func(r netlink.Route) bool { return r.Protocol != unix.RTPROT_KERNEL || manual[prefixOf(r.Dst)] })
 	return s, err
-}
-
-// wideFamilies returns the families, true for IPv4, of which a list has an address of more than one host.
-func wideFamilies(list []Address) map[bool]bool {
-	wide := map[bool]bool{}
-	for _, a := range list {
-		wide[a.Prefix.Addr().Is4()] = wide[a.Prefix.Addr().Is4()] || !a.Prefix.IsSingleIP()
-	}
-	return wide
-}
-
-// virtual reports whether an address stays where it is: see Read.
-func (a Address) virtual(wide map[bool]bool) bool {
-	return a.Prefix.IsSingleIP() && wide[a.Prefix.Addr().Is4()]
 }
 
 // sinceBoot returns CLOCK_BOOTTIME, which all processes of the node share. It cannot be set.

@@ -80,6 +80,33 @@ func (p *providers) suitable(q providerbridge.Request) (netlink.Link, providerbr
 	return link, providerbridge.Result{}
 }
 
+// strands refuses an interface with addresses that would stay on it, where the network would not reach them after the move.
+func strands(link netlink.Link, bridge string) providerbridge.Result {
+	name := link.Attrs().Name
+	stay, err := uplink.Stranded(link)
+	switch {
+	case err != nil:
+		return failure(err)
+	case len(stay) > 0:
+		return failed(providerbridge.ReasonUnsuitable, "interface %s has the IPv6 address %s next to a wider one. The network would not reach it after the move to %s: if it is "+
+			"the node's own, give it the prefix length of its network, so that it moves; if a program such as keepalived adds it, let that program use another interface", name, stay[0], bridge)
+	}
+	return providerbridge.Result{}
+}
+
+// stranded reports addresses that the interface has got since its move, and that the network does not reach there. The bridge stays as it is.
+func (p *providers) stranded(bridge, name string) providerbridge.Result {
+	stay, err := p.directory.Stranded(bridge)
+	switch {
+	case err != nil:
+		return failure(err)
+	case len(stay) > 0:
+		return failed(providerbridge.ReasonUnsuitable, "interface %s has got the IPv6 address %s, which the network does not reach there, because %s receives its packets: if it "+
+			"is the node's own, give it the prefix length of its network, so that it moves; if a program such as keepalived adds it, let that program use %s", name, stay[0], bridge, bridge)
+	}
+	return providerbridge.Result{}
+}
+
 func nameOf(links []netlink.Link, index int) string {
 	at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index })
 	if at < 0 {

@@ -150,6 +150,9 @@ func (p *providers) begin(
 		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
 			"addresses and routes, or use an interface without them", q.Interface, j.Before.Needed())
 	}
+	if refused := strands(link, j.Bridge); refused.State != "" {
+		return refused
+	}
 	old := p.refused[provider]
 	waits := !q.Turn && old.attempt == j.Attempt && old.result.Reason == providerbridge.ReasonAwaitingTurn // rules of a whole node can be many: not again before its turn
 	if !waits {
@@ -409,6 +412,9 @@ func (p *providers) keep(ctx context.Context, db *client.Client, provider string
 	}
 	if err := errors.Join(p.directory.Step.Before("write ovn-bridge-mappings"), mapBridge(ctx, db, provider, true)); err != nil {
 		return failure(err)
+	}
+	if stay := p.stranded(bridge, q.Interface); stay.State != "" {
+		return stay
 	}
 	return providerbridge.Result{State: providerbridge.StateReady, MTU: link.Attrs().MTU, Moved: moved}
 }

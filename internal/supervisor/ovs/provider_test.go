@@ -466,6 +466,25 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			},
 		},
 		{
+			name: "an address of a single host from DHCP", request: providerbridge.Request{Interface: "eth1", Attempt: "8"},
+			reason: providerbridge.ReasonManaged, message: "a DHCP client, because the address 2001:db8::9/128",
+			before: func() { try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), single(600))) },
+			undo:   func() { try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), single(0))) },
+		},
+		{
+			name: "an address of a single host from DHCP, with managedInterface: Move", request: providerbridge.Request{
+				Interface: "eth1", Attempt: "9", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
+			},
+			reason: providerbridge.ReasonUnreachable, message: "before the move, no router advertises the address 2001:db8::9/128 of a DHCP server",
+			before: func() { try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), single(600))) },
+			undo:   func() { try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), single(0))) },
+		},
+		{
+			name: "an address of a single host", request: movable("10"), reason: providerbridge.ReasonUnsuitable, message: "the IPv6 address 2001:db8::9/128 next to a wider one",
+			before: func() { try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), single(0))) },
+			undo:   func() { try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), single(0))) },
+		},
+		{
 			name: "a default route from router advertisements", request: providerbridge.Request{
 				Interface: "eth1", Attempt: "5", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
 			},

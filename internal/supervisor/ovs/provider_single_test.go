@@ -1,0 +1,67 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// single is an IPv6 address of a single host, which ends after these seconds, or never.
+func single(seconds int) *netlink.Addr {
+	return &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::9/128")), ValidLft: seconds, PreferedLft: seconds, Flags: syscall.IFA_F_NODAD}
+}
+
+// TestAnAddressThatTheNetworkDoesNotReachIsReported adds addresses of single hosts to an interface that has moved: like keepalived, and like a DHCP client.
+func TestAnAddressThatTheNetworkDoesNotReachIsReported(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	p := newProvided(t)
+	ended := p.running(t)
+	p.request(t, ended, wanted)
+	p.until(t, ended, providerbridge.StateReady)
+	eth1, bridge := must(netlink.LinkByName("eth1")), must(netlink.LinkByName("br-net1"))
+	four := netip.MustParsePrefix("192.0.2.9/32")
+	is := func(v4, v6 bool) func() error {
+		return func() error {
+			four, six := pingFrom(p.gateway, "192.0.2.9"), pingFrom(p.gateway, "2001:db8::9")
+			if (four == nil) != v4 || (six == nil) != v6 {
+				return fmt.Errorf("192.0.2.9: %w, 2001:db8::9: %w", four, six)
+			}
+			return p.reached()
+		}
+	}
+
+	try(t, netlink.AddrAdd(eth1, &netlink.Addr{IPNet: ipNet(four)}))
+	supervisortest.Eventually(t, "the gateway reaches the IPv4 address", is(true, false))
+	try(t, netlink.AddrAdd(eth1, single(0)))
+	result := p.until(t, ended, providerbridge.StateFailed)
+	if result.Reason != providerbridge.ReasonUnsuitable || !strings.Contains(result.Message, "interface eth1 has got the IPv6 address 2001:db8::9/128") {
+		t.Errorf("result: %+v", result)
+	}
+	supervisortest.Eventually(t, "the gateway reaches the node, and not the IPv6 address", is(true, false))
+
+	try(t, errors.Join(netlink.AddrDel(eth1, single(0)), netlink.AddrAdd(bridge, single(0))))
+	p.until(t, ended, providerbridge.StateReady)
+	supervisortest.Eventually(t, "the gateway reaches the IPv6 address at the bridge", is(true, true))
+
+	try(t, errors.Join(netlink.AddrDel(bridge, single(0)), netlink.AddrAdd(eth1, single(600))))
+	supervisortest.Eventually(t, "the gateway reaches the address of a DHCP client", func() error {
+		if result := p.until(t, ended, providerbridge.StateReady); result.Moved != 3 {
+			return fmt.Errorf("result: %+v", result)
+		}
+		return is(true, true)()
+	})
+}
