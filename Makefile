@@ -133,7 +133,7 @@ underlay-kills: ## End `kiln ovs` before each step of a move of the node's only 
 underlay-kernel: ## The same, and other faults of moves, with the kernel's datapath (needs a lab that is up with DATAPATH=kernel)
 	go test -c -o _output/ovs.test ./internal/supervisor/ovs
 	$(IN_LAB) env KILN_TEST_DATAPATH=kernel KILN_UNDERLAY_KILLS=all _output/ovs.test -test.v -test.timeout 90m \
-		-test.run='^Test(ANodeIsReached|ARestorationHolds|AStoppedProcess|AMoveThatCuts|AnInterfaceMoves|RefusalsName|ConnectionsSurvive|VLANInterfacesStay|ABondMoves|AMissingVLAN)'
+		-test.run='^Test(ANodeIsReached|ARestorationHolds|AStoppedProcess|AMoveThatCuts|AnInterfaceMoves|RefusalsName|ConnectionsSurvive|VLANInterfacesStay|ABondMoves|AMissingVLAN|ARemovalOfKiln|AnAddressThatTheNetwork)'
 	$(IN_LAB) _output/ovs.test -test.v -test.run='^Test(VLANInterfacesStay|ABondMoves|AMissingVLAN)' # in userspace, where the host has no VLANs or bonds
 
 .PHONY: test-race
