@@ -14,11 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
-)
 
-// claimTable is a routing table that no rule uses ("kiln" in ASCII). A route in it records that the agent added its destination to an
-// interface: before Linux 5.18 (IFA_PROTO) the kernel does not record the origin of an address.
-const claimTable = 0x6b696c6e
+	"github.com/kiln-net/kiln/internal/uplink"
+)
 
 // setClaims makes the node answer ARP and neighbour requests for addresses. It adds each address to the interface whose network contains
 // it, unless the node has the address already. An address in no network of the node must be routed to the node by other means. Stale
@@ -53,7 +51,7 @@ func setClaims(want []netip.Addr) (links []int, err error) {
 
 // claimNotes returns the recorded addresses, each with the route that records it.
 func claimNotes() (map[netip.Addr]netlink.Route, error) {
-	filter := &netlink.Route{Protocol: routeProtocol, Table: claimTable}
+	filter := &netlink.Route{Protocol: routeProtocol, Table: uplink.ClaimTable}
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list egress addresses: %w", err)
@@ -67,22 +65,28 @@ func claimNotes() (map[netip.Addr]netlink.Route, error) {
 	return out, nil
 }
 
-// claim adds an address to the interface whose network contains it, and returns the index of the interface that has it; 0 for none.
+// claim adds an address to the interface whose network contains it, and returns the index of the interface that has it; 0 for none. It moves one that it
+// added before if the network is on another interface now, such as the bridge of a provider network.
 func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err error) {
-	network := 0
-	for _, a := range list {
+	var networks []int
+	var have *netlink.Addr
+	for i, a := range list {
 		switch p := prefixOf(a.IPNet); {
-		case p.Addr() == address && ours:
-			return a.LinkIndex, acceptAt(address, a.LinkIndex) // an earlier pass may have failed after it added the address
-		case p.Addr() == address:
+		case p.Addr() == address && !ours:
 			return 0, nil
-		case p.Contains(address) && !p.IsSingleIP() && network == 0:
-			network = a.LinkIndex
+		case p.Addr() == address:
+			have = &list[i]
+		case p.Contains(address) && !p.IsSingleIP():
+			networks = append(networks, a.LinkIndex)
 		}
 	}
-	if network == 0 {
+	if have != nil && (len(networks) == 0 || slices.Contains(networks, have.LinkIndex)) {
+		return have.LinkIndex, acceptAt(address, have.LinkIndex) // an earlier pass may have failed after it added the address
+	}
+	if len(networks) == 0 {
 		return 0, nil
 	}
+	network := networks[0]
 	device, err := netlink.LinkByIndex(network)
 	if err != nil {
 		return 0, fmt.Errorf("find the interface: %w", err)
@@ -90,8 +94,13 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 	if device.Attrs().Name == JoinInterface {
 		return 0, nil
 	}
+	if have != nil {
+		if err := remove(have); err != nil {
+			return 0, err
+		}
+	}
 	host := netipx.PrefixIPNet(netip.PrefixFrom(address, address.BitLen()))
-	note := &netlink.Route{Dst: host, Table: claimTable, Protocol: routeProtocol, Type: unix.RTN_BLACKHOLE}
+	note := &netlink.Route{Dst: host, Table: uplink.ClaimTable, Protocol: routeProtocol, Type: unix.RTN_BLACKHOLE}
 	if err := netlink.RouteReplace(note); err != nil { // before the address: an address without a record would never be removed
 		return 0, fmt.Errorf("note it: %w", err)
 	}
@@ -120,16 +129,23 @@ func release(address netip.Addr, note netlink.Route, list []netlink.Addr) error 
 		if p := prefixOf(list[i].IPNet); p.Addr() != address || !p.IsSingleIP() {
 			continue
 		}
-		device, err := netlink.LinkByIndex(list[i].LinkIndex)
-		if err == nil {
-			err = netlink.AddrDel(device, &list[i])
-		}
-		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("take back egress address %s: %w", address, err)
+		if err := remove(&list[i]); err != nil {
+			return err
 		}
 	}
 	if err := netlink.RouteDel(&note); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("forget egress address %s: %w", address, err)
+	}
+	return nil
+}
+
+func remove(address *netlink.Addr) error {
+	device, err := netlink.LinkByIndex(address.LinkIndex)
+	if err == nil {
+		err = netlink.AddrDel(device, address)
+	}
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("take back egress address %s: %w", address.IP, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package host_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,6 +35,46 @@ func TestAnAddressThatIsThereAcceptsPacketsFromAnySource(t *testing.T) {
 			}
 			if got := host.Value(key); got != "2" {
 				t.Errorf("rp_filter is %s, want 2", got)
+			}
+		}
+	})
+}
+
+// A provider network moves the network of an interface to a bridge. The kernel answers for IPv6 addresses on their own interface only.
+func TestAnAddressFollowsItsNetwork(t *testing.T) {
+	nodetest.InNamespace(t, func(t *testing.T) {
+		first, second := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "first"}}, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "second"}}
+		var networks []*netlink.Addr
+		for _, text := range []string{"192.0.2.2/24", "2001:db8::2/64"} {
+			network, err := netlink.ParseAddr(text)
+			must(t, err)
+			networks = append(networks, network)
+		}
+		must(t, netlink.LinkAdd(first))
+		must(t, netlink.LinkAdd(second))
+		want := []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")}
+		for i, link := range []netlink.Link{first, second, first} {
+			for _, network := range networks {
+				if i > 0 {
+					must(t, netlink.AddrDel([]netlink.Link{second, first}[i%2], network))
+				}
+				must(t, netlink.AddrAdd(link, network))
+			}
+			links, err := host.SetClaims(want)
+			must(t, err)
+			if index := link.Attrs().Index; !slices.Equal(links, []int{index, index}) {
+				t.Errorf("the addresses are on %v, not on %d", links, index)
+			}
+		}
+		_, err := host.SetClaims(nil)
+		must(t, err)
+		for _, link := range []netlink.Link{first, second} {
+			list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+			must(t, err)
+			for _, a := range list {
+				if ones, bits := a.Mask.Size(); ones == bits {
+					t.Errorf("%s keeps %s", link.Attrs().Name, a.IPNet)
+				}
 			}
 		}
 	})

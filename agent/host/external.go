@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // external identifies one of the agent's routes in the table of an external gateway. It is the default route through the gateway, or an
@@ -97,7 +98,7 @@ func interfaceOf(r netlink.Route) int {
 	return r.LinkIndex
 }
 
-// externalRoutes returns the agent's routes in all tables except main and claimTable.
+// externalRoutes returns the agent's routes in all tables except main and uplink.ClaimTable.
 func externalRoutes() (map[external]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC} // every table
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
@@ -106,7 +107,7 @@ func externalRoutes() (map[external]netlink.Route, error) {
 	}
 	out := map[external]netlink.Route{}
 	for _, r := range list {
-		if r.Table != unix.RT_TABLE_MAIN && r.Table != claimTable {
+		if r.Table != unix.RT_TABLE_MAIN && r.Table != uplink.ClaimTable {
 			out[external{r.Table, destination(r)}] = r
 		}
 	}

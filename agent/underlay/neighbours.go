@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
@@ -24,6 +26,7 @@ import (
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/providerbridge"
 )
 
 // A host that has an address answers a probe within a few milliseconds. A probe can be lost, so there are two. A gateway that has not answered
@@ -91,7 +94,7 @@ func (n *Neighbours) Check(ctx context.Context, network v1.PodNetwork) error {
 	if err := n.checkVLAN(ctx, ready.Interface, network); err != nil {
 		return err
 	}
-	if err := checkNode(network); err != nil {
+	if err := checkNode(ready.Interface, network); err != nil {
 		return err
 	}
 	look := Look{
@@ -116,20 +119,50 @@ func (n *Neighbours) Check(ctx context.Context, network v1.PodNetwork) error {
 	return nil
 }
 
-// checkNode returns an error if the node has an address of a pod: probes leave the node, so its kernel does not answer them.
-func checkNode(network v1.PodNetwork) error {
-	own, err := net.InterfaceAddrs()
+// checkNode returns an error if the node has an address of a pod on the same network: probes leave the node, so its kernel does not answer them. link is the
+// interface of the provider network.
+func checkNode(link string, network v1.PodNetwork) error {
+	list, err := netlinksafe.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list the addresses of the node: %w", err)
 	}
-	for _, address := range own {
-		prefix, err := netip.ParsePrefix(address.String())
-		if err == nil && slices.Contains(network.Addresses, prefix.Addr()) {
-			return fmt.Errorf("AddressConflict: the pod's node has address %s: add it to excludeIps of subnet %s, and create the pod again",
-				prefix.Addr(), network.LogicalSwitch)
+	names := []string{link, providerbridge.Bridge(network.ProviderNetwork), sharedBridge}
+	for _, have := range list {
+		address, ok := netip.AddrFromSlice(have.IP)
+		if !ok || !slices.Contains(network.Addresses, address.Unmap()) {
+			continue
 		}
+		on, err := netlink.LinkByIndex(have.LinkIndex)
+		if err != nil {
+			return fmt.Errorf("find the interface with address %s: %w", address, err)
+		}
+		if !isOn(on, network.VLAN, names) {
+			continue
+		}
+		return fmt.Errorf("AddressConflict: interface %s of the pod's node has address %s: add it to excludeIps of subnet %s, and create the pod again",
+			on.Attrs().Name, address.Unmap(), network.LogicalSwitch)
 	}
 	return nil
+}
+
+// sharedBridge has the node's addresses if it shares its tunnel interface with the provider network, in the userspace datapath.
+const sharedBridge = "br-phy"
+
+// isOn reports whether an interface is one of the named ones, or on one of them, with the tag of a VLAN.
+func isOn(link netlink.Link, tag int, names []string) bool {
+	vlan, tagged := link.(*netlink.Vlan)
+	switch {
+	case slices.Contains(names, link.Attrs().Name):
+		return tag == 0
+	case tagged && vlan.VlanId != tag:
+		return false
+	case tagged:
+		tag = 0
+	case !slices.Contains([]string{"macvlan", "macvtap", "ipvlan"}, link.Type()):
+		return false
+	}
+	parent, err := netlink.LinkByIndex(link.Attrs().ParentIndex)
+	return err == nil && isOn(parent, tag, names) // an error: it is in another namespace
 }
 
 // checkVLAN returns an error if the node has an interface of the pod's VLAN on the interface of the bridge. In the kernel's datapath, it gets the packets of

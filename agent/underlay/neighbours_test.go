@@ -98,14 +98,38 @@ func TestAPodGetsNoAddressOfItsNode(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	lo, err := netlink.LinkByName("lo")
+	newPhysical(t)
+	link, err := netlink.LinkByName(uplink)
 	must(t, err)
-	must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fd00:30::77"), Mask: net.CIDRMask(128, 128)}}))
-	must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("10.30.0.77"), Mask: net.CIDRMask(24, 32)}}))
-	for address, want := range map[string]bool{"10.30.0.77": true, "fd00:30::77": true, "10.30.0.7": false, "fd00:30::7": false} {
-		err := checkNode(v1.PodNetwork{Addresses: addrs(address), LogicalSwitch: "lab"})
-		if got := err != nil && strings.Contains(err.Error(), "AddressConflict: the pod's node has address "+address); got != want {
-			t.Errorf("%s: %v", address, err)
+	above := netlink.NewLinkAttrs()
+	above.Name, above.ParentIndex = "vrrp", link.Attrs().Index
+	must(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: above, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+	for name, address := range map[string]string{uplink: "10.30.0.77/24", "vrrp": "fd00:30::77/128", "lo": "10.30.0.78/32"} {
+		on, err := netlink.LinkByName(name)
+		must(t, err)
+		parsed, err := netlink.ParseAddr(address)
+		must(t, err)
+		must(t, netlink.AddrAdd(on, parsed))
+	}
+	for _, c := range []struct {
+		address, on string
+		vlan        int
+	}{
+		{address: "10.30.0.77", on: uplink},
+		{address: "fd00:30::77", on: "vrrp"},
+		{address: "10.30.0.77", vlan: 30}, // another network
+		{address: "10.30.0.78"},           // on an interface of another network
+		{address: "10.30.0.7"},
+	} {
+		err := checkNode(uplink, v1.PodNetwork{ProviderNetwork: "net1", VLAN: c.vlan, Addresses: addrs(c.address), LogicalSwitch: "lab"})
+		if found := err != nil; found != (c.on != "") || found && !strings.Contains(err.Error(), "AddressConflict: interface "+c.on+" of the pod's node has address "+c.address) {
+			t.Errorf("%s in VLAN %d: %v", c.address, c.vlan, err)
+		}
+	}
+	vlan := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "eth2.30", ParentIndex: link.Attrs().Index}, VlanId: 30}
+	for tag, want := range map[int]bool{0: false, 30: true, 31: false} {
+		if got := isOn(vlan, tag, []string{uplink}); got != want {
+			t.Errorf("the VLAN interface is on the network with tag %d: %v", tag, got)
 		}
 	}
 }

@@ -47,6 +47,8 @@ const (
 const (
 	eventMoved    = "InterfaceMoved"
 	eventReturned = "InterfaceReturned"
+	// eventNotReached warns of an address that the network does not reach, because it has come to an interface that moved.
+	eventNotReached = "AddressNotReached"
 )
 
 // managedLabels are the labels of a provider network that the agent writes, and removes.
@@ -190,6 +192,9 @@ func (r *Reconciler) remember(ctx context.Context, node *corev1.Node, results ma
 			log.FromContext(ctx).Info("the bridge of a provider network has changed", "provider network", provider,
 				"state", result.State, "reason", result.Reason, "message", result.Message)
 			r.event(node, provider, before, result)
+		}
+		if result.State == providerbridge.StateReady && result.Message != "" && result.Message != before.Message {
+			k8s.Warn(r.Recorder, node, eventNotReached, fmt.Sprintf("ProviderNetwork %s: %s", provider, result.Message))
 		}
 		changed = changed || before.MTU != result.MTU
 	}

@@ -254,7 +254,7 @@ func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string,
 	if pod == nil {
 		return r.Allocator.Allocate(port, want)
 	}
-	return r.allocateUnambiguous(ctx, pod, s, want)
+	return r.allocateUnambiguous(ctx, pod, s, withRandomMAC(s, want))
 }
 
 // allocationRequest returns a pod's allocation request to a subnet.

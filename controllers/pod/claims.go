@@ -33,6 +33,8 @@ type claimRules struct {
 	live   client.Reader // for IP objects, which the cache may not have yet
 	pools  *ippools.Lookup
 	grants *grants.Rules
+	// secures reports whether the ports of a subnet have port security.
+	secures func(*kubeovnv1.Subnet) bool
 }
 
 // deny returns why a pod of a namespace may not keep a lease, or "". It may if the namespace may use the subnet and the pools that contain
@@ -62,7 +64,7 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 	if vip, shared := lookup.SharedAmong(spec, lease.Addresses); denied == "" && shared {
 		denied = fmt.Sprintf("%s is one of the vips of subnet %s", vip, s.Name)
 	}
-	if denied == "" && spec.PortSecurity != kubeovnv1.PortSecurityRequested && foreignMAC(s, lease.MAC, lease.Addresses) {
+	if denied == "" && c.secures(s) && foreignMAC(s, lease.MAC, lease.Addresses) {
 		denied = fmt.Sprintf("hosts of the physical network of subnet %s may have MAC address %s", s.Name, lease.MAC)
 	}
 	if denied == "" {

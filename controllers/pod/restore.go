@@ -32,7 +32,7 @@ import (
 // objects retain for absent pods or for no pod. live reads from the API server, because the cache has no IP objects yet, except on a
 // standby that takes over.
 func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
-	rules := claimRules{reader: r.Client, live: live, pools: r.Pools, grants: r.Grants}
+	rules := claimRules{reader: r.Client, live: live, pools: r.Pools, grants: r.Grants, secures: r.securesSubnet}
 	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, &rules); err != nil {
 		return err
 	}

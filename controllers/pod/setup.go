@@ -153,7 +153,7 @@ func requestFor(o client.Object) ctrl.Request {
 func changesPort(before, after *corev1.Pod, own bool) bool {
 	return before.UID != after.UID || onPodNetwork(before) != onPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
 		!agree(before, after, requests) || !own && !agree(before, after, results) ||
-		runs(before) != runs(after) && after.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()] != ""
+		(runs(before) != runs(after) || own && runs(after)) && after.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()] != ""
 }
 
 // onSubnet enqueues a subnet's pods if settings that their ports use change, and wakes all waiting pods if any subnet changes.

@@ -5,6 +5,7 @@ package pod
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"net/netip"
@@ -93,14 +94,26 @@ func (r *Reconciler) withoutForeignMACs(ctx context.Context, wants []ipam.Reques
 	return kept, nil
 }
 
-// foreignMAC reports whether hosts of the physical network of a subnet can have a MAC address. No host has one that the allocator derives from an address of the pod.
+// foreignMAC reports whether hosts of the physical network of a subnet can have a MAC address. No host has one that derives from the pod's IPv4 address.
 func foreignMAC(s *kubeovnv1.Subnet, mac net.HardwareAddr, addresses []netip.Addr) bool {
 	if s.Spec.Vlan == "" || len(mac) != 6 {
 		return false
 	}
-	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
-		return ipfamily.MAC(a, 0) == [6]byte(mac) || ipfamily.MAC(a, 1) == [6]byte(mac)
-	})
+	address, derived := ipfamily.OfMAC([6]byte(mac))
+	return !derived || !slices.Contains(addresses, address)
+}
+
+// withRandomMAC returns the request of a pod with a random MAC address if the pod chose an IPv6 address of an underlay subnet, and no IPv4 address: MAC addresses that
+// derive from IPv6 addresses have the same first octet, and the others could be chosen by the address.
+func withRandomMAC(s *kubeovnv1.Subnet, want ipam.Request) ipam.Request {
+	if s.Spec.Vlan == "" || len(want.MAC) > 0 || len(want.Addresses) == 0 || want.SharedBy != "" ||
+		slices.ContainsFunc(want.Addresses, netip.Addr.Is4) {
+		return want
+	}
+	want.MAC = make(net.HardwareAddr, 6)
+	_, _ = rand.Read(want.MAC) // never fails (crypto/rand)
+	want.MAC[0] = 0x0a         // locally administered unicast
+	return want
 }
 
 // yieldToLocalnet returns a *problem if the port name of a pod without a port is the name of an underlay subnet's port to its physical

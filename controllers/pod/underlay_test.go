@@ -5,7 +5,9 @@ package pod_test
 
 import (
 	"net"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // A tenant can name the MAC address of a router or of a node, which would get no frames.
@@ -28,6 +31,7 @@ func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
 	}})
 	w.subnet("lab", "10.30.0.0/24,fd00:30::/64", func(s *kubeovnv1.SubnetSpec) { s.Vlan, s.PortSecurity = "v", kubeovnv1.PortSecurityEnforced })
 	w.subnet("open", "10.31.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vlan, s.PortSecurity = "v", kubeovnv1.PortSecurityRequested })
+	w.subnet("six", "fd00:36::/64", func(s *kubeovnv1.SubnetSpec) { s.Vlan, s.PortSecurity = "v", kubeovnv1.PortSecurityEnforced })
 	w.subnet("overlay", "10.32.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityEnforced })
 	process := w.start()
 	refused := func(name string, annotations ...string) {
@@ -45,6 +49,13 @@ func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
 	refused("router", "mac_address", "52:54:00:00:00:fe")
 	refused("with-address", "mac_address", "52:54:00:00:00:fe", "ip_address", "10.30.0.20")
 	refused("derived-from-another", "mac_address", "06:4b:0a:1e:00:15", "ip_address", "10.30.0.20")
+	crafted := net.HardwareAddr(make([]byte, 6)) // whoever chooses an IPv6 address can make it that of a host
+	derived := ipfamily.MAC(netip.MustParseAddr("fd00:30::20"), 0)
+	copy(crafted, derived[:])
+	refused("derived-from-ipv6", "mac_address", crafted.String(), "ip_address", "10.30.0.21,fd00:30::20")
+	if got := w.pod("default", "six", "logical_switch", "six", "ip_address", "fd00:36::20").Annotations[kubeovnv1.AnnotationMACAddress.Key()]; !strings.HasPrefix(got, "0a:") {
+		t.Errorf("the MAC address %s derives from the chosen address", got)
+	}
 	gets(w.pod("default", "as-derived", "logical_switch", "lab", "mac_address", "06:4b:0a:1e:00:14", "ip_address", "10.30.0.20"), "06:4b:0a:1e:00:14")
 	gets(w.pod("default", "reserved", "logical_switch", "lab", "mac_address", "02:00:00:00:00:40"), "02:00:00:00:00:40")
 	gets(w.pod("default", "trusted", "logical_switch", "open", "mac_address", "52:54:00:00:00:fe"), "52:54:00:00:00:fe")

@@ -116,7 +116,7 @@ const (
 type Result struct {
 	State  State  `json:"state"`
 	Reason Reason `json:"reason,omitempty"`
-	// Message has the cause and what to change, for users.
+	// Message has the cause and what to change, for users; in StateReady a warning.
 	Message string `json:"message,omitempty"`
 	// Interface and Attempt are those of the request that this result answers.
 	Interface string `json:"interface,omitempty"`

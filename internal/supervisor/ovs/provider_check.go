@@ -94,17 +94,14 @@ func strands(link netlink.Link, bridge string) providerbridge.Result {
 	return providerbridge.Result{}
 }
 
-// stranded reports addresses that the interface has got since its move, and that the network does not reach there. The bridge stays as it is.
-func (p *providers) stranded(bridge, name string) providerbridge.Result {
+// stranded says which address the interface has got since its move that the network does not reach there; empty for none.
+func (p *providers) stranded(bridge, name string) (message string, err error) {
 	stay, err := p.directory.Stranded(bridge)
-	switch {
-	case err != nil:
-		return failure(err)
-	case len(stay) > 0:
-		return failed(providerbridge.ReasonUnsuitable, "interface %s has got the IPv6 address %s, which the network does not reach there, because %s receives its packets: if it "+
-			"is the node's own, give it the prefix length of its network, so that it moves; if a program such as keepalived adds it, let that program use %s", name, stay[0], bridge, bridge)
+	if err != nil || len(stay) == 0 {
+		return "", err
 	}
-	return providerbridge.Result{}
+	return fmt.Sprintf("interface %s has got the IPv6 address %s, which the network does not reach there, because %s receives its packets: if it "+
+		"is the node's own, give it the prefix length of its network, so that it moves; if a program such as keepalived adds it, let that program use %s", name, stay[0], bridge, bridge), nil
 }
 
 func nameOf(links []netlink.Link, index int) string {

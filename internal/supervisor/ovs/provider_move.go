@@ -413,8 +413,9 @@ func (p *providers) keep(ctx context.Context, db *client.Client, provider string
 	if err := errors.Join(p.directory.Step.Before("write ovn-bridge-mappings"), mapBridge(ctx, db, provider, true)); err != nil {
 		return failure(err)
 	}
-	if stay := p.stranded(bridge, q.Interface); stay.State != "" {
-		return stay
+	warning, err := p.stranded(bridge, q.Interface)
+	if err != nil {
+		return failure(err)
 	}
-	return providerbridge.Result{State: providerbridge.StateReady, MTU: link.Attrs().MTU, Moved: moved}
+	return providerbridge.Result{State: providerbridge.StateReady, Message: warning, MTU: link.Attrs().MTU, Moved: moved}
 }
