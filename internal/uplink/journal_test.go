@@ -165,6 +165,51 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 	}
 }
 
+// TestARestorationContinuesWhereverItsProcessEnds ends the agent, which restores an interface, before each step. The next process completes the restoration.
+func TestARestorationContinuesWhereverItsProcessEnds(t *testing.T) {
+	if !nodetest.Again(t) {
+		return
+	}
+	ended := errors.New("the process has ended")
+	for kill := 1; ; kill++ {
+		link, bridge := configured(t), made(t, "br-net1")
+		before := must(Read(link))
+		d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
+		try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+		must(d.Move(t.Context(), "br-net1"))
+		agent, steps, last := d, 0, ""
+		agent.Step = func(name string) error {
+			if steps++; steps >= kill {
+				return ended
+			}
+			last = name
+			return nil
+		}
+		err := agent.PutBack(t.Context(), "br-net1", "its deadline has passed")
+		if err != nil && !errors.Is(err, ended) {
+			t.Fatal(err)
+		}
+		try(t, d.PutBack(t.Context(), "br-net1", "its deadline has passed"))
+		if diff := same(before, must(Read(link))); diff != "" {
+			t.Errorf("ended before step %d, after %q, the interface is not as before:\n%s", kill, last, diff)
+		}
+		if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+			t.Errorf("ended before step %d, after %q, the bridge keeps %+v", kill, last, left)
+		}
+		if j := must(d.Read("br-net1")); !j.Done {
+			t.Errorf("ended before step %d, after %q, the journal is not complete", kill, last)
+		}
+		try(t, errors.Join(netlink.LinkDel(link), netlink.LinkDel(bridge)))
+		if err == nil {
+			t.Logf("%d steps", steps)
+			if steps < 20 {
+				t.Error("a restoration has more steps")
+			}
+			return
+		}
+	}
+}
+
 // TestARefusedRouteDoesNotStopARestoration restores a default route over two interfaces, of which the other one is down now.
 func TestARefusedRouteDoesNotStopARestoration(t *testing.T) {
 	if !nodetest.Again(t) {
