@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,4 +119,56 @@ func expectGroup(ctx context.Context, v topology.VLAN, here, there *corev1.Pod, 
 	By("without the group again")
 	nameGroups(ctx, guarded, "")
 	together(open...)
+}
+
+// expectACLs blocks connections to a pod from the first of the origins, a host of the VLAN, and then no longer. The others are not blocked.
+func expectACLs(ctx context.Context, v topology.VLAN, to *corev1.Pod, host origin, others ...origin) {
+	GinkgoHelper()
+	var open, blocked, stay []func()
+	var acls []kubeovnv1.ACL
+	for _, a := range cluster.PodAddrs(to) {
+		server, version := netip.AddrPortFrom(a, cluster.HTTPPort), "ip4"
+		if a.Is6() {
+			version = "ip6"
+		}
+		acls = append(acls, kubeovnv1.ACL{
+			Direction: "to-lport", Priority: 1000, Match: fmt.Sprintf("%s.src == %s", version, inFamily(v.Outside(), a)), Action: "drop",
+		})
+		var control func()
+		for _, other := range others {
+			control = opens(ctx, other, server)
+			stay = append(stay, control)
+		}
+		open = append(open, opens(ctx, host, server))
+		blocked = append(blocked, func() { silent(ctx, host, server, control) })
+	}
+	together(slices.Concat(open, stay)...)
+	By("with the ACLs")
+	DeferCleanup(func(ctx SpecContext) {
+		changeSubnet(ctx, v.Name, func(s *kubeovnv1.SubnetSpec) { s.ACLs = nil })
+	}, NodeTimeout(time.Minute))
+	changeSubnet(ctx, v.Name, func(s *kubeovnv1.SubnetSpec) { s.ACLs = acls })
+	together(slices.Concat(blocked, stay)...)
+	By("without the ACLs again")
+	changeSubnet(ctx, v.Name, func(s *kubeovnv1.SubnetSpec) { s.ACLs = nil })
+	together(slices.Concat(open, stay)...)
+}
+
+// expectDHCP runs DHCP clients in a pod, which must get the pod's addresses from OVN: the router of the VLAN has a DHCP server with others.
+func expectDHCP(ctx context.Context, v topology.VLAN) {
+	GinkgoHelper()
+	DeferCleanup(func(ctx SpecContext) {
+		changeSubnet(ctx, v.Name, func(s *kubeovnv1.SubnetSpec) { s.EnableDHCP = false })
+	}, NodeTimeout(time.Minute))
+	changeSubnet(ctx, v.Name, func(s *kubeovnv1.SubnetSpec) { s.EnableDHCP = true })
+	pod := cluster.Server(v.Name, "machine", suite.Workers[0])
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{
+		Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"},
+	}}
+	DeferCleanup(func(ctx SpecContext) { removePods(ctx, v.Name, pod.Name) }, NodeTimeout(2*time.Minute))
+	pod, err := suite.Cluster.Run(ctx, pod)
+	Expect(err).NotTo(HaveOccurred())
+	for _, addr := range cluster.PodAddrs(pod) {
+		leased(ctx, pod, addr)
+	}
 }

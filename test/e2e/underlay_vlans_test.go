@@ -82,6 +82,14 @@ var _ = Describe("VLANs of a physical network", Label("underlay"), Ordered, Cont
 		expectGroup(ctx, first, here, there, fromNode(first.HostName()), fromNode(second.HostName()))
 	}, SpecTimeout(4*time.Minute))
 
+	It("apply the ACLs of their Subnet", Label(physical), func(ctx SpecContext) {
+		expectACLs(ctx, first, there, fromNode(first.HostName()), fromNode(second.HostName()), fromPod(here))
+	}, SpecTimeout(3*time.Minute))
+
+	It("answer DHCP clients of pods", Label(physical), func(ctx SpecContext) {
+		expectDHCP(ctx, first)
+	}, SpecTimeout(4*time.Minute))
+
 	It("reach a pod with static addresses at its new node", Label(physical), func(ctx SpecContext) {
 		addresses := first.At(200)
 		for worker := range 2 {
