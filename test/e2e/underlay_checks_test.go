@@ -54,6 +54,20 @@ func expectWaiting(ctx context.Context, pod *corev1.Pod, event types.GomegaMatch
 	Expect(phaseOf(ctx, pod.Namespace, pod.Name)).To(Equal(corev1.PodPending))
 }
 
+// forgotten waits until no node has a label of a deleted ProviderNetwork. Before, another one with its name would be ready at once.
+func forgotten(ctx context.Context, provider string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		nodes, err := suite.Cluster.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, n := range nodes.Items {
+			for key := range n.Labels {
+				g.Expect(strings.HasPrefix(key, provider+kubeovnv1.ProviderKeySuffix)).To(BeFalse(), "%s: %s", n.Name, key)
+			}
+		}
+	}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
+}
+
 func phaseOf(ctx context.Context, namespace, name string) corev1.PodPhase {
 	GinkgoHelper()
 	pod, err := suite.Cluster.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})

@@ -7,7 +7,6 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -168,14 +167,8 @@ var _ = Describe("an underlay subnet", Label("underlay"), Ordered, ContinueOnFai
 		for _, node := range suite.Workers {
 			Eventually(func() string { return exec(ctx, node, "ip", "-o", "link") }).WithContext(ctx).WithTimeout(30*time.Second).
 				ShouldNot(ContainSubstring("br-"+underlayProvider), node)
-			Eventually(func(g Gomega) {
-				n := &corev1.Node{}
-				g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: node}, n)).To(Succeed())
-				for key := range n.Labels {
-					g.Expect(strings.HasPrefix(key, underlayProvider+kubeovnv1.ProviderKeySuffix)).To(BeFalse(), key)
-				}
-			}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 		}
+		forgotten(ctx, underlayProvider)
 	}, SpecTimeout(4*time.Minute))
 })
 

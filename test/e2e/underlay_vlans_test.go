@@ -322,6 +322,7 @@ func disconnectVLANs(ctx context.Context, provider *kubeovnv1.ProviderNetwork, v
 		deleteObjects(ctx, &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: v.Name}})
 	}
 	deleteObjects(ctx, provider)
+	forgotten(ctx, provider.Name)
 }
 
 // uplinkMTU is the MTU that one node's interface has during the specs.
