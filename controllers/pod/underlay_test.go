@@ -19,13 +19,19 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// A tenant can name the MAC address of a router or of a node, which would get no frames.
-func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
-	w := newWorld(t)
+// workingVlan creates the Vlan v, which works.
+func (w world) workingVlan() {
+	w.Helper()
 	vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
 	w.Create(vlan)
 	vlan.Status.ValidatedID = &vlan.Spec.ID
 	w.Must(w.Client.Status().Update(w.Context(), vlan))
+}
+
+// A tenant can name the MAC address of a router or of a node, which would get no frames.
+func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
+	w := newWorld(t)
+	w.workingVlan()
 	w.Create(&kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "reserved.default"}, Spec: kubeovnv1.IPSpec{
 		Subnet: "lab", Namespace: "default", PodName: "reserved", V4IPAddress: "10.30.0.40", MACAddress: "02:00:00:00:00:40",
 	}})
@@ -78,10 +84,7 @@ func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
 // OVN would answer ARP for addresses that the pod's node may find at another host.
 func TestOVNDoesNotKnowTheAddressesOfAPodThatHasNotStarted(t *testing.T) {
 	w := newWorld(t)
-	vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
-	w.Create(vlan)
-	vlan.Status.ValidatedID = &vlan.Spec.ID
-	w.Must(w.Client.Status().Update(w.Context(), vlan))
+	w.workingVlan()
 	w.subnet("lab", "10.30.0.0/24,fd00:30::/64", func(s *kubeovnv1.SubnetSpec) { s.Vlan = "v" })
 	process := w.start()
 	p := w.pod("default", "web", "logical_switch", "lab", "ip_address", "10.30.0.20,fd00:30::20")
