@@ -55,10 +55,8 @@ func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
 	refused("router", "mac_address", "52:54:00:00:00:fe")
 	refused("with-address", "mac_address", "52:54:00:00:00:fe", "ip_address", "10.30.0.20")
 	refused("derived-from-another", "mac_address", "06:4b:0a:1e:00:15", "ip_address", "10.30.0.20")
-	crafted := net.HardwareAddr(make([]byte, 6)) // whoever chooses an IPv6 address can make it that of a host
-	derived := ipfamily.MAC(netip.MustParseAddr("fd00:30::20"), 0)
-	copy(crafted, derived[:])
-	refused("derived-from-ipv6", "mac_address", crafted.String(), "ip_address", "10.30.0.21,fd00:30::20")
+	derived := ipfamily.MAC(netip.MustParseAddr("fd00:30::20"), 0) // a tenant finds an IPv6 address for each MAC address with this first octet
+	refused("derived-from-ipv6", "mac_address", net.HardwareAddr(derived[:]).String(), "ip_address", "10.30.0.21,fd00:30::20")
 	if got := w.pod("default", "six", "logical_switch", "six", "ip_address", "fd00:36::20").Annotations[kubeovnv1.AnnotationMACAddress.Key()]; !strings.HasPrefix(got, "0a:") {
 		t.Errorf("the MAC address %s derives from the chosen address", got)
 	}
