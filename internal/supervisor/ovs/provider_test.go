@@ -524,6 +524,10 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 				return err
 			})
 			p.request(t, ended, nil)
+			supervisortest.Eventually(t, "the result is removed", func() error { // before the cause is removed, which would allow the move
+				results, _, err := p.results(t, ended)
+				return errors.Join(err, empty(results))
+			})
 		})
 	}
 	supervisortest.Eventually(t, "eth1 is as before", p.restored)
