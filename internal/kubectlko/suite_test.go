@@ -11,10 +11,13 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/envcheck"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
@@ -27,29 +30,55 @@ type world struct {
 	kubeconfig string
 }
 
+// shared is the API server of the tests, from the first one that needs it until the last one has ended.
+var shared *apiserver.Server
+
+// newWorld returns a world whose API server has an OVNCluster. When the test ends, it deletes objects of the kinds that tests create.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	env, err := apiserver.New()
-	if err != nil {
-		t.Fatal(err)
+	if shared == nil {
+		env, err := apiserver.New()
+		if err == nil {
+			_, err = env.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared = env
 	}
-	w := startWorld(t, env)
+	w := useWorld(t, shared)
 	w.must(w.objects.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}))
+	t.Cleanup(func() {
+		ctx := context.Background() // that of the test has ended
+		for _, o := range []client.Object{&v1alpha1.OVNCluster{}, &kubeovnv1.Vlan{}, &corev1.Node{}} {
+			w.must(w.objects.DeleteAllOf(ctx, o))
+		}
+		for _, namespace := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem} {
+			w.must(w.objects.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
+		}
+	})
 	return w
 }
 
-// startWorld returns a world on this API server, without an OVNCluster.
+// startWorld returns a world on an API server of its own, without an OVNCluster.
 func startWorld(t *testing.T, env *apiserver.Server) *world {
 	t.Helper()
-	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	config, err := env.Start()
-	w.must(err)
+	if _, err := env.Start(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
+	return useWorld(t, env)
+}
+
+func useWorld(t *testing.T, env *apiserver.Server) *world {
+	t.Helper()
+	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	w.must(os.WriteFile(w.kubeconfig, env.KubeConfig, 0o600))
+	config := rest.CopyConfig(env.Config)
 	config.QPS = -1
 	scheme, err := envcheck.Scheme()
 	w.must(err)
