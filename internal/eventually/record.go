@@ -89,7 +89,7 @@ func (a Allowed) baseOf(test string) time.Duration {
 }
 
 // Main runs the tests of a package and returns the exit code. The package fails when one of its waits took longer than its base times
-// the factor by which the machine was slower than the reference, measured before and after the tests and every two seconds in between.
+// the factor by which the machine was slower than the reference, measured before and after the tests and every five seconds in between.
 func Main(m *testing.M, allowed ...Allowed) int {
 	all := Allowed{}
 	for _, a := range allowed {
