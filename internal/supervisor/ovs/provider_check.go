@@ -130,3 +130,34 @@ func namesOf(links []netlink.Link) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// unwanted returns why an interface that has moved has to return; empty if it has not.
+func unwanted(j *uplink.Journal, q providerbridge.Request) string {
+	switch {
+	case j == nil:
+		return ""
+	case j.Phase == uplink.PhaseMoved && len(j.Leases) > 0 && q.Managed != providerbridge.ManagedMove:
+		return "managedInterface of the provider network is not " + string(providerbridge.ManagedMove)
+	case j.Uplink != q.Interface:
+		return "the provider network has another interface"
+	case j.Phase == uplink.PhaseMoved && j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove:
+		return "nodeInterface of the provider network is not " + string(providerbridge.ManagedMove)
+	}
+	return ""
+}
+
+// namedByRules refuses an interface with addresses that routing rules or a firewall name: they would not apply to the bridge.
+func namedByRules(ctx context.Context, q providerbridge.Request, j uplink.Journal) providerbridge.Result {
+	if j.Before.Carries() == "" {
+		return providerbridge.Result{}
+	}
+	places, err := uplink.Naming(ctx, q.Interface, j.Bridge)
+	switch {
+	case err != nil:
+		return failure(err)
+	case len(places) > 0:
+		return failed(providerbridge.ReasonNamed, "rules name interface %s and not %s, which takes over its addresses: %s. Add the same rules for %s first, "+
+			"so that they still apply after the move", q.Interface, j.Bridge, strings.Join(places, ", "), j.Bridge)
+	}
+	return providerbridge.Result{}
+}

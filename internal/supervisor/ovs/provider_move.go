@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -94,21 +93,6 @@ func (p *providers) ensure(ctx context.Context, db *client.Client, provider stri
 	return result
 }
 
-// unwanted returns why an interface that has moved has to return; empty if it has not.
-func unwanted(j *uplink.Journal, q providerbridge.Request) string {
-	switch {
-	case j == nil:
-		return ""
-	case j.Phase == uplink.PhaseMoved && len(j.Leases) > 0 && q.Managed != providerbridge.ManagedMove:
-		return "managedInterface of the provider network is not " + string(providerbridge.ManagedMove)
-	case j.Uplink != q.Interface:
-		return "the provider network has another interface"
-	case j.Phase == uplink.PhaseMoved && j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove:
-		return "nodeInterface of the provider network is not " + string(providerbridge.ManagedMove)
-	}
-	return ""
-}
-
 // pause returns the time until the next attempt of a move that was undone. It grows with each failure, because each trial that fails can cost the node
 // its network until the deadline.
 func pause(j *uplink.Journal) time.Duration {
@@ -191,22 +175,6 @@ func (p *providers) begin(
 	p.moves.completed.Add(1)
 	p.options.Log.Info("an interface moved to the bridge of a provider network", "bridge", j.Bridge, "interface", j.Uplink, "answered", uplink.Names(j.Targets))
 	return p.keep(ctx, db, provider, q)
-}
-
-// namedByRules refuses an interface with addresses that routing rules or a firewall name: they would not apply to the bridge.
-func namedByRules(ctx context.Context, q providerbridge.Request, j uplink.Journal) providerbridge.Result {
-	if j.Before.Carries() == "" {
-		return providerbridge.Result{}
-	}
-	places, err := uplink.Naming(ctx, q.Interface, j.Bridge)
-	switch {
-	case err != nil:
-		return failure(err)
-	case len(places) > 0:
-		return failed(providerbridge.ReasonNamed, "rules name interface %s and not %s, which takes over its addresses: %s. Add the same rules for %s first, "+
-			"so that they still apply after the move", q.Interface, j.Bridge, strings.Join(places, ", "), j.Bridge)
-	}
-	return providerbridge.Result{}
 }
 
 // undo puts everything back after a move that failed.
