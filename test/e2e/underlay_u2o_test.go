@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -23,6 +24,9 @@ import (
 
 // overlayNamespace has the overlay pods.
 const overlayNamespace = "interconnect"
+
+// routerFailover is the time after which another node has the router's port of a node that failed (docs/user/underlay.md).
+const routerFailover = 4 * time.Second
 
 // interconnectNamespaces are the pods' namespaces: of the sample's underlay subnet, and of the default subnet.
 var interconnectNamespaces = []string{underlayNamespace, overlayNamespace}
@@ -147,4 +151,36 @@ var _ = Describe("an interconnected underlay subnet", Label("underlay"), Ordered
 			expectSeen(ctx, here, a, addressOfNode(ctx, suite.Workers[0], a)) // natOutgoing
 		}
 	}, SpecTimeout(4*time.Minute))
+
+	// Its router is first on worker-1: the names of the subnet and of the nodes give their order.
+	It("has its router on another node when the Open vSwitch of the first one dies", Label(physical, disruptive, mayRestart), func(ctx SpecContext) {
+		first, second := suite.Workers[0], suite.Workers[1] // the pods there and far are on the second one
+		Expect(routerNode(ctx, "office")).To(Equal(first))
+		running := []*watch{startWatch(ctx, fromPod(there), tcpTo(far, cluster.HTTPPort)), startWatch(ctx, fromPod(far), tcpTo(there, cluster.HTTPPort))}
+		DeferCleanup(func(ctx SpecContext) { reviveNode(ctx, first) }, NodeTimeout(time.Minute))
+		died := time.Now()
+		killNode(ctx, first)
+		for _, pods := range [][]*corev1.Pod{{there, far}, {far, there}} {
+			Eventually(unanswered).WithContext(ctx).WithArguments(pods[0], pods[1]).WithTimeout(time.Minute).WithPolling(100 * time.Millisecond).Should(BeEmpty())
+			within(died, routerFailover, "node of the router dead → "+pods[0].Name+" reaches "+pods[1].Name)
+		}
+		Expect(routerNode(ctx, "office")).To(Equal(second))
+		reviveNode(ctx, first)
+		Eventually(routerNode).WithContext(ctx).WithArguments("office").WithTimeout(time.Minute).Should(Equal(first))
+		connected(ctx)
+		for _, w := range running {
+			Expect(w.end(ctx).losses()).To(BeEmpty(), "connections of the time before")
+		}
+	}, SpecTimeout(6*time.Minute))
 })
+
+// routerNode returns the node on which OVN's router has the gateway port of an underlay subnet; empty if it is on none.
+func routerNode(ctx context.Context, subnet string) (string, error) {
+	port := "cr-" + kubeovnv1.DefaultVpc + "-" + subnet // the chassisredirect port that northd makes of the router's port
+	chassis, err := ko(ctx, "sbctl", "--bare", "--columns=chassis", "find", "Port_Binding", "logical_port="+port)
+	if err != nil || strings.TrimSpace(chassis) == "" {
+		return "", err
+	}
+	node, err := ko(ctx, "sbctl", "--bare", "--columns=hostname", "list", "Chassis", strings.TrimSpace(chassis))
+	return strings.TrimSpace(node), err
+}
