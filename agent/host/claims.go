@@ -70,15 +70,19 @@ func claimNotes() (map[netip.Addr]netlink.Route, error) {
 func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err error) {
 	var networks []int
 	var have *netlink.Addr
+	own := false // the node has the address itself
 	for i, a := range list {
 		switch p := prefixOf(a.IPNet); {
-		case p.Addr() == address && !ours:
-			return 0, nil
-		case p.Addr() == address:
+		case p.Addr() == address && ours && isClaim(a):
 			have = &list[i]
+		case p.Addr() == address:
+			own = true
 		case p.Contains(address) && !p.IsSingleIP():
 			networks = append(networks, a.LinkIndex)
 		}
+	}
+	if own && have == nil {
+		return 0, nil
 	}
 	if have != nil && (len(networks) == 0 || slices.Contains(networks, have.LinkIndex)) {
 		return have.LinkIndex, acceptAt(address, have.LinkIndex) // an earlier pass may have failed after it added the address
@@ -104,13 +108,16 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 	if err := netlink.RouteReplace(note); err != nil { // before the address: an address without a record would never be removed
 		return 0, fmt.Errorf("note it: %w", err)
 	}
-	// The address is deprecated (preferred lifetime 0), so that the node does not use it as a source of its own connections.
+	// The address is deprecated (preferred lifetime 0), so that the node does not use it as a source of its own connections; isClaim knows it by that, too.
 	err = netlink.AddrAdd(device, &netlink.Addr{IPNet: host, ValidLft: math.MaxUint32, PreferedLft: 0})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return 0, fmt.Errorf("put it on %s: %w", device.Attrs().Name, err)
 	}
 	return network, acceptAt(address, network)
 }
+
+// isClaim reports whether an address is like those that claim adds. The node itself can have the same address, on another interface or with another prefix.
+func isClaim(a netlink.Addr) bool { return prefixOf(a.IPNet).IsSingleIP() && a.Flags&unix.IFA_F_DEPRECATED != 0 }
 
 // acceptAt makes an interface accept packets to an address from any source.
 func acceptAt(address netip.Addr, link int) error {
@@ -126,7 +133,7 @@ func acceptAt(address netip.Addr, link int) error {
 
 func release(address netip.Addr, note netlink.Route, list []netlink.Addr) error {
 	for i := range list {
-		if p := prefixOf(list[i].IPNet); p.Addr() != address || !p.IsSingleIP() {
+		if prefixOf(list[i].IPNet).Addr() != address || !isClaim(list[i]) {
 			continue
 		}
 		if err := remove(&list[i]); err != nil {

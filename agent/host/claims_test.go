@@ -80,6 +80,53 @@ func TestAnAddressFollowsItsNetwork(t *testing.T) {
 	})
 }
 
+// TestTheSameAddressOfTheNodeStays gives a node egress addresses that it then gets itself: in a network, and as a single address on another interface.
+func TestTheSameAddressOfTheNodeStays(t *testing.T) {
+	nodetest.InNamespace(t, func(t *testing.T) {
+		links := map[string]netlink.Link{}
+		for _, name := range []string{"wide", "narrow", "alone"} {
+			link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+			must(t, netlink.LinkAdd(link))
+			links[name] = link
+		}
+		must(t, agenttest.AddAddresses(links["wide"], netip.MustParsePrefix("10.0.0.5/8"), netip.MustParsePrefix("2001:db8::5/32")))
+		want := []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("2001:db8:1::9")}
+		claims := func() {
+			t.Helper()
+			claimed, err := host.SetClaims(want)
+			must(t, err)
+			if index := links["wide"].Attrs().Index; !slices.Equal(claimed, []int{index, index}) {
+				t.Errorf("the addresses are on %v, not on %d", claimed, index)
+			}
+		}
+		claims()
+		own := map[string][]netip.Prefix{
+			"narrow": {netip.MustParsePrefix("10.1.0.9/24"), netip.MustParsePrefix("2001:db8:1::9/64")},
+			"alone":  {netip.MustParsePrefix("10.1.0.9/32"), netip.MustParsePrefix("2001:db8:1::9/128")},
+		}
+		for name, prefixes := range own {
+			must(t, agenttest.AddAddresses(links[name], prefixes...))
+		}
+		claims()
+		_, err := host.SetClaims(nil)
+		must(t, err)
+		own["wide"] = []netip.Prefix{netip.MustParsePrefix("10.0.0.5/8"), netip.MustParsePrefix("2001:db8::5/32")}
+		for name, prefixes := range own {
+			list, err := netlink.AddrList(links[name], netlink.FAMILY_ALL)
+			must(t, err)
+			var got []netip.Prefix
+			for _, a := range list {
+				ones, _ := a.Mask.Size()
+				address, _ := netip.AddrFromSlice(a.IP)
+				got = append(got, netip.PrefixFrom(address.Unmap(), ones))
+			}
+			if !slices.Equal(got, prefixes) {
+				t.Errorf("%s has %v, not %v", name, got, prefixes)
+			}
+		}
+	})
+}
+
 func TestAddressesOfTheNodeStay(t *testing.T) {
 	n := agenttest.Serving(t)
 	link, err := netlink.LinkByName("eth0")
