@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -98,22 +99,29 @@ func fetch(ctx context.Context, m mirrors, packages []Package, into string, log 
 	if err == nil {
 		return nil
 	}
-	if text := out.String(); strings.Contains(text, "404") || strings.Contains(text, "File not found") {
+	failures := errorsIn(out.String())
+	switch {
+	case slices.ContainsFunc(failures, missing.MatchString):
 		return errMissing
+	case len(failures) == 0:
+		failures = []string{"it printed no error"}
 	}
-	return fmt.Errorf("download Debian packages: %w: %s", err, lastError(out.String()))
+	return fmt.Errorf("download Debian packages: %w: %s", err, failures[0])
 }
+
+// missing matches apt's errors about a file that the mirror does not have, by HTTP or on disk. Names of files can contain 404, too.
+var missing = regexp.MustCompile(`  404  |File not found`)
 
 func debFile(dir string, p Package) string { return filepath.Join(dir, p.Name+".deb") }
 
-// lastError returns the first error that apt printed.
-func lastError(output string) string {
+// errorsIn returns the errors that apt printed.
+func errorsIn(output string) (list []string) {
 	for line := range strings.Lines(output) {
 		if strings.HasPrefix(line, "E: ") {
-			return strings.TrimSpace(line)
+			list = append(list, strings.TrimSpace(line))
 		}
 	}
-	return "it printed no error"
+	return list
 }
 
 // Resolve returns the packages for a lock file: those that Debian's archive has now.

@@ -16,7 +16,7 @@ import (
 
 // TestAPackageOfTheLockThatTheMirrorLacks uses a mirror on disk, which apt reaches as it reaches others.
 func TestAPackageOfTheLockThatTheMirrorLacks(t *testing.T) {
-	mirror := t.TempDir()
+	mirror := filepath.Join(t.TempDir(), "404") // a name with the number of an error
 	deb, sum := makePackage(t, filepath.Join(mirror, "pool/main/k/kiln-test"))
 	p := Package{Name: "kiln-test", Version: "1.0-1", Architecture: "all", SHA256: sum, Path: "pool/main/k/kiln-test/" + filepath.Base(deb)}
 	m := mirrors{main: "file:" + mirror, security: "file:" + mirror}
