@@ -182,7 +182,7 @@ func (s State) advertised(seen []advertisement) (shortest time.Duration, missing
 	for _, a := range s.Addresses {
 		if a.advertised() {
 			valid, preferred := a.lifetimes(seen)
-			count(kindAddress, a.advertisedName(), valid, preferred)
+			count(a.kind(), a.advertisedName(), valid, preferred)
 		}
 	}
 	for _, r := range s.Routes {
@@ -205,7 +205,7 @@ func askRouters(ctx context.Context, link netlink.Link, s State, allAddresses bo
 	shortest, missing := s.advertised(seen)
 	l := Lease{Duration: min(shortest, longestLease), seen: seen, At: sinceBoot()}
 	for _, m := range missing {
-		if m.last || allAddresses && m.kind == kindAddress {
+		if m.last && m.kind != kindSingle || allAddresses && (m.kind == kindAddress || m.kind == kindSingle) {
 			return Lease{}, fmt.Errorf("no router advertises %s", m.name)
 		}
 		l.Silent = append(l.Silent, m.name)

@@ -47,7 +47,7 @@ func TestWhatRoutersAdvertise(t *testing.T) {
 		"nothing that ends":          {state: State{Addresses: Plain([]netip.Prefix{netip.MustParsePrefix("2001:db8::1/64")})}},
 		"an IPv4 address of DHCP":    {state: address("192.0.2.50/24")},
 		"an address of a prefix":     {state: address("2001:db8:1::7/64"), want: time.Minute},
-		"an address of DHCPv6":       {state: address("2001:db8:1::7/128"), missing: []unanswered{{kindAddress, "the address 2001:db8:1::7/128 of a DHCP server", true}}},
+		"an address of DHCPv6":       {state: address("2001:db8:1::7/128"), missing: []unanswered{{kindSingle, "the address 2001:db8:1::7/128 of a DHCP server", true}}},
 		"a prefix for DHCPv6":        {state: address("2001:db8:2::7/64"), missing: []unanswered{{kindAddress, "the address 2001:db8:2::7/64", true}}},
 		"another prefix":             {state: address("2001:db8:3::7/64"), missing: []unanswered{{kindAddress, "the address 2001:db8:3::7/64", true}}},
 		"a prefix that hosts ignore": {state: address("2001:db8:4::7/64"), missing: []unanswered{{kindAddress, "the address 2001:db8:4::7/64", true}}},

@@ -169,7 +169,7 @@ func (l Lease) renews(a Address) bool {
 	if l.Address.IsValid() {
 		return a.Prefix.Addr() == l.Address
 	}
-	return a.advertised()
+	return a.advertised() && a.kind() == kindAddress
 }
 
 // answers returns for how long a renewed lease gives an address; 0 if it does not.
@@ -212,9 +212,17 @@ type kind int
 
 const (
 	kindAddress kind = iota
+	kindSingle       // an IPv6 address of a single host, which a DHCP server can have given after a move: it is not renewed, and ends alone
 	kindDefault
 	kindNetwork
 )
+
+func (a Address) kind() kind {
+	if a.Prefix.Addr().Is6() && a.Prefix.IsSingleIP() {
+		return kindSingle
+	}
+	return kindAddress
+}
 
 func (r Route) kind() kind {
 	if r.Destination.IsValid() {
