@@ -74,19 +74,20 @@ func InNamespace(t *testing.T, test func(t *testing.T)) {
 }
 
 // Again runs the test again in a process with a network namespace of its own, and returns true there. Unlike InNamespace it is for tests that start
-// daemons or make further namespaces: no thread of theirs is in another one. Tests that only call it run in parallel: they share no namespace, and most
-// of their time they wait.
+// daemons or make further namespaces: no thread of theirs is in another one. Such tests may run in parallel (t.Parallel) if their files and abstract
+// sockets have names of their own.
 func Again(t *testing.T) bool {
 	t.Helper()
 	const marker = "KILN_TEST_NAMESPACE"
 	if os.Getenv(marker) == t.Name() {
 		return true
 	}
-	t.Parallel()
 	// A program, because a process of Go cannot enter a namespace with all its threads.
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), marker+"="+t.Name())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the signal is sent when this thread ends
+	defer runtime.UnlockOSThread()
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("in a network namespace (needs root): %v\n%s", err, output)
 	}

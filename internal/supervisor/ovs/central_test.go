@@ -42,6 +42,7 @@ func TestNorthdReachesMembersOfOtherVersions(t *testing.T) {
 // encapsulation, and none may change another one, so the node registers once the operator has removed the other chassis. Then tunnels follow
 // the addresses of both ends.
 func TestANodeWithTheAddressOfADeletedNode(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

@@ -33,6 +33,7 @@ import (
 // TestFlowsComeBackWithoutOVNController checks that the flows of the integration bridge are restored before ovn-controller has
 // done anything, whatever state the previous container left behind.
 func TestFlowsComeBackWithoutOVNController(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -117,6 +118,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 // After a crash of ovs-vswitchd, the kernel's flows forward packets until ovn-controller has installed its own. The test's datapath is
 // ovs-vswitchd's, so it checks only that the new process waits.
 func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

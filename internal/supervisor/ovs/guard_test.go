@@ -46,6 +46,7 @@ func reach(t *testing.T, from netns.NsHandle, address string, ports []int) []int
 }
 
 func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

@@ -28,6 +28,7 @@ import (
 
 // TestAPodReachesItselfThroughItsService checks, on real flows, which client address the pod sees when it connects to itself.
 func TestAPodReachesItselfThroughItsService(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

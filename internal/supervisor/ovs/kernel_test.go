@@ -42,6 +42,7 @@ func fakeBridge(t *testing.T) netlink.Link {
 }
 
 func TestApplyMovesAddressesAndRoutes(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -88,6 +89,7 @@ func TestApplyMovesAddressesAndRoutes(t *testing.T) {
 
 // The kernel can configure an address from a router advertisement again before the renamed uplink is seen.
 func TestARenamedUplinkKeepsTheMemory(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

@@ -82,6 +82,7 @@ func registered(t *testing.T, c central) (o Options, newest chan *v1alpha1.OVNCl
 
 // TestMetrics reads the metrics of running databases, ovn-northd and a node.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

@@ -204,6 +204,7 @@ func untilLevel(t *testing.T, want string, controls ...string) {
 
 // TestUserspaceNode runs a node with real daemons, and a real central over TLS.
 func TestUserspaceNode(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -360,6 +361,7 @@ func TestANodeThatKilnHasNotUsedIsLeftAlone(t *testing.T) {
 }
 
 func TestUnknownTunnelInterfaceNamesThoseThatAre(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -376,6 +378,7 @@ func TestAKernelWithoutDatapathIsNamed(t *testing.T) {
 }
 
 func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -394,6 +397,7 @@ func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
 
 // The kubelet passes a new address of the node to the next container only.
 func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

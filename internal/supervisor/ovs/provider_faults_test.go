@@ -35,6 +35,7 @@ func (p provided) guarded(t *testing.T) (stop func()) {
 // TestAStoppedProcessDoesNotCutTheNodeOff stops `kiln ovs` in a move, as SIGSTOP does, until the agent's guard has restored the interface, and then
 // continues it. ovs-vswitchd runs all the time.
 func TestAStoppedProcessDoesNotCutTheNodeOff(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -93,6 +94,7 @@ func empty[V any](m map[string]V) error {
 // TestARestorationHoldsWhileTheSwitchRuns restores the interface while `kiln ovs` is stopped and ovs-vswitchd is not, with and without its database. In the
 // kernel's datapath, ovs-vswitchd attaches the interface again as long as it has the port.
 func TestARestorationHoldsWhileTheSwitchRuns(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -203,6 +205,7 @@ func TestAMoveBeginsAgainAfterAPowerCut(t *testing.T) {
 
 // TestAnAPIServerThatIsDownBlocksNothing moves with an API server that does not answer, before the move and after it.
 func TestAnAPIServerThatIsDownBlocksNothing(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

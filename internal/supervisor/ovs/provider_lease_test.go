@@ -105,6 +105,7 @@ func (l *leases) onBridge() (left time.Duration) {
 
 // TestRefusalsDoNotKeepARequestOpen asks while a host refuses all the time.
 func TestRefusalsDoNotKeepARequestOpen(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

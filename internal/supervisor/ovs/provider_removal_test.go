@@ -20,6 +20,7 @@ import (
 // TestARemovalOfKilnRestoresAMovedInterface removes Kiln from a node whose only interface has moved: while ovs-vswitchd still runs, and after everything was
 // killed, as the job of a removal finds it.
 func TestARemovalOfKilnRestoresAMovedInterface(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

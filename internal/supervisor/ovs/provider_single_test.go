@@ -25,6 +25,7 @@ func single(seconds int) *netlink.Addr {
 
 // TestAnAddressThatTheNetworkDoesNotReachIsReported adds addresses of single hosts to an interface that has moved: like keepalived, and like a DHCP client.
 func TestAnAddressThatTheNetworkDoesNotReachIsReported(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

@@ -344,6 +344,7 @@ var wanted = map[string]providerbridge.Request{"net1": {
 
 // TestAnInterfaceMovesAndReturns moves the only interface of a node, and back.
 func TestAnInterfaceMovesAndReturns(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -383,6 +384,7 @@ func TestAnInterfaceMovesAndReturns(t *testing.T) {
 
 // TestAnInterfaceReturnsWhenTheProcessEnds ends `kiln ovs` in the userspace datapath as a kubelet does, without a guard of an agent, and starts it again.
 func TestAnInterfaceReturnsWhenTheProcessEnds(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -416,6 +418,7 @@ func TestAnInterfaceReturnsWhenTheProcessEnds(t *testing.T) {
 
 // TestRefusalsNameTheirCause requests moves that must not begin.
 func TestRefusalsNameTheirCause(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -550,6 +553,7 @@ func advertised() *netlink.Route {
 
 // TestAnUnnumberedInterfaceMovesLikeOneWithAddresses requests the interface of a node whose address is on lo, and which has only a default route.
 func TestAnUnnumberedInterfaceMovesLikeOneWithAddresses(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -666,6 +670,7 @@ func TestAnInterfaceStaysWithItsNetwork(t *testing.T) {
 
 // TestADamagedJournalDoesNotStopTheSwitch starts the process again after the journal of a bridge was damaged.
 func TestADamagedJournalDoesNotStopTheSwitch(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -684,6 +689,7 @@ func TestADamagedJournalDoesNotStopTheSwitch(t *testing.T) {
 
 // TestAStoredTurnIsForgotten has a turn of the time before `kiln ovs` started.
 func TestAStoredTurnIsForgotten(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -731,6 +737,7 @@ func speak(t *testing.T, h *netlink.Handle, link netlink.Link) {
 
 // TestAMoveThatCutsTheNodeOffIsUndone lets the gateway answer until the move.
 func TestAMoveThatCutsTheNodeOffIsUndone(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -777,6 +784,7 @@ const (
 // TestANodeIsReachedWhereverTheProcessEnds ends `kiln ovs` before each step of a move and of a removal. Then either `kiln ovs` starts again, or
 // only the agent's guard runs. The node must be reached at its address in both cases.
 func TestANodeIsReachedWhereverTheProcessEnds(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

@@ -30,6 +30,7 @@ const spacing = 10 * time.Millisecond
 // TestConnectionsSurviveAMove moves the only interface of a node, and back, under pings and TCP connections from the gateway. It logs the packets that
 // were lost.
 func TestConnectionsSurviveAMove(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

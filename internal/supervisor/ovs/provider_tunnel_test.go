@@ -24,6 +24,7 @@ import (
 
 // TestAProviderNetworkOnTheTunnelInterface connects a port of OVN with the only interface of a node, which br-phy has.
 func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -139,6 +140,7 @@ func discover(in netns.NsHandle, address string, mac net.HardwareAddr) error {
 
 // TestTheNodeKeepsItsAddressWhileItReturns reads the order in which the tunnel interface gets the node's address, and br-phy loses it.
 func TestTheNodeKeepsItsAddressWhileItReturns(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

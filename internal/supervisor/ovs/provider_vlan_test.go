@@ -58,6 +58,7 @@ func vlan(parent netlink.Link, id int) *netlink.Vlan {
 
 // TestVLANInterfacesStay moves an interface below a VLAN interface, and back. The node is reached by the VLAN interface all the time.
 func TestVLANInterfacesStay(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -106,6 +107,7 @@ func TestVLANInterfacesStay(t *testing.T) {
 
 // TestABondMoves moves a bond with the node's addresses to a bridge, and back.
 func TestABondMoves(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
@@ -144,6 +146,7 @@ func TestABondMoves(t *testing.T) {
 
 // TestAMissingVLANInterfaceIsCreated requests a VLAN interface, with and without permission to create it.
 func TestAMissingVLANInterfaceIsCreated(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

@@ -64,6 +64,7 @@ func ask(conn *tls.Conn) error {
 // TestRotationKeepsConnections replaces the certificate of a real server, then its CA, and then recovers from an expired
 // certificate.
 func TestRotationKeepsConnections(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

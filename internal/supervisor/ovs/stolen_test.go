@@ -117,6 +117,7 @@ func uuidOf(t *testing.T, socket, table string, where ...[]string) (string, erro
 
 // TestAStolenNodeKey verifies the statements of docs/operations/security.md about a stolen node key, with real servers and northd's roles.
 func TestAStolenNodeKey(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}

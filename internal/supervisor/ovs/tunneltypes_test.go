@@ -19,6 +19,7 @@ import (
 // TestTunnelTypesInCommon checks the property of ovn-controller that a change of tunnelType relies on: two nodes use an encapsulation that both
 // offer, and geneve if both offer both.
 func TestTunnelTypesInCommon(t *testing.T) {
+	t.Parallel()
 	if !nodetest.Again(t) {
 		return
 	}
