@@ -95,7 +95,7 @@ demo-down: ## Take the cluster of `make demo` down; leaves nothing but the cache
 test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
 	GOGC=$(TEST_GOGC) go test -p $(TEST_PACKAGES) -parallel $(TEST_PACKAGES) -timeout 20m $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/... ./test/oracle/... ./test/soak/...
 
-# Number of packages that are tested at the same time. Most of them wait for timers, so two packages leave two cores idle.
+# Number of packages that are tested at the same time, and of parallel tests in each. Most of them wait for timers, so two packages leave two cores idle.
 TEST_PACKAGES ?= 4
 
 # Half of the suites' CPU time is that of API servers, and a fifth of it was garbage collection of small heaps. Compilers, tests and the programs that

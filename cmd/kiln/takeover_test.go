@@ -154,7 +154,7 @@ func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address strin
 	program, err := os.Executable()
 	must(t, err)
 	cmd := exec.Command(program, append([]string{"--tls-dir=" + c.Dir, "--address=" + address}, flags...)...)
-	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "POD_NAME="+pod, "KUBECONFIG="+kubeconfig)
+	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "POD_NAME="+pod, "KUBECONFIG="+kubeconfig, "GOGC=") // it sets its own
 	key, err := os.ReadFile(filepath.Join(c.Dir, "tls.key"))
 	must(t, err)
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))

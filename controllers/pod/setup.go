@@ -149,7 +149,7 @@ func requestFor(o client.Object) ctrl.Request {
 }
 
 // changesPort reports whether an update may affect the pod's port. It is false for most updates of a pod's status, and for updates that
-// only contain this process's own results.
+// only contain this process's own results, apart from those of an underlay pod that runs: OVN gets its addresses then.
 func changesPort(before, after *corev1.Pod, own bool) bool {
 	return before.UID != after.UID || onPodNetwork(before) != onPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
 		!agree(before, after, requests) || !own && !agree(before, after, results) ||
