@@ -117,7 +117,9 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 }
 
 // isClaim reports whether an address is like those that claim adds. The node itself can have the same address, on another interface or with another prefix.
-func isClaim(a netlink.Addr) bool { return prefixOf(a.IPNet).IsSingleIP() && a.Flags&unix.IFA_F_DEPRECATED != 0 }
+func isClaim(a netlink.Addr) bool {
+	return prefixOf(a.IPNet).IsSingleIP() && a.Flags&unix.IFA_F_DEPRECATED != 0
+}
 
 // acceptAt makes an interface accept packets to an address from any source.
 func acceptAt(address netip.Addr, link int) error {
