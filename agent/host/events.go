@@ -29,6 +29,7 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/providerbridge"
 
 	"github.com/kiln-net/kiln/agent/ovs"
 )
@@ -121,7 +122,7 @@ func (r *Reconciler) listen(ctx context.Context, changed func()) {
 // carriesTunnels reports whether a link's change may change the MTU of pods.
 func (r *Reconciler) carriesTunnels(update netlink.LinkUpdate) bool {
 	attrs, known := update.Attrs(), r.tunnel.Load()
-	return attrs.Name == TunnelBridge ||
+	return attrs.Name == providerbridge.Tunnels ||
 		known != nil && attrs.Index == known.index && (attrs.MTU != known.mtu || update.Header.Type == unix.RTM_DELLINK)
 }
 

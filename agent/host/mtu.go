@@ -11,10 +11,9 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
-)
 
-// TunnelBridge is the bridge that has the tunnel interface and its address in the userspace datapath.
-const TunnelBridge = "br-phy"
+	"github.com/kiln-net/kiln/internal/providerbridge"
+)
 
 // minMTU is the packet size that every IPv4 host must accept (RFC 791). Pods with IPv6 need 1280 (RFC 8200, section 5); the kernel
 // enforces that.
@@ -92,7 +91,7 @@ func (r *Reconciler) lookForMTU(ctx context.Context) (int, error) {
 
 // tunnelLink returns br-phy if it exists, else the configured interface, else the interface that has the encapsulation address.
 func tunnelLink(configured string, encapsulation netip.Addr) (netlink.Link, error) {
-	for _, name := range []string{TunnelBridge, configured} {
+	for _, name := range []string{providerbridge.Tunnels, configured} {
 		if name == "" {
 			continue
 		}

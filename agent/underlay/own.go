@@ -28,7 +28,7 @@ func checkNode(link string, network v1.PodNetwork) error {
 	if err != nil {
 		return fmt.Errorf("list the addresses of the node: %w", err)
 	}
-	names := []string{link, providerbridge.Bridge(network.ProviderNetwork), sharedBridge}
+	names := []string{link, providerbridge.Bridge(network.ProviderNetwork), providerbridge.Tunnels}
 	for _, have := range list {
 		address, ok := netip.AddrFromSlice(have.IP)
 		if !ok || !slices.Contains(network.Addresses, address.Unmap()) {
@@ -47,9 +47,6 @@ func checkNode(link string, network v1.PodNetwork) error {
 	return nil
 }
 
-// sharedBridge has the node's addresses if it shares its tunnel interface with the provider network, in the userspace datapath.
-const sharedBridge = "br-phy"
-
 // isOn reports whether an interface is one of the named ones, or on one of them, with the tag of a VLAN.
 func isOn(link netlink.Link, tag int, names []string) bool {
 	vlan, tagged := link.(*netlink.Vlan)
@@ -64,7 +61,7 @@ func isOn(link netlink.Link, tag int, names []string) bool {
 		return false
 	}
 	parent, err := netlink.LinkByIndex(link.Attrs().ParentIndex)
-	return err == nil && isOn(parent, tag, names) // an error: it is in another namespace
+	return err == nil && isOn(parent, tag, names) // an error: the parent is in another namespace
 }
 
 // checkVLAN returns an error if the node has an interface of the pod's VLAN on the interface of the bridge. In the kernel's datapath, it gets the packets of

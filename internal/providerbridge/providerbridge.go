@@ -28,6 +28,10 @@ const (
 // MaxName is the maximum length of a provider network's name in bytes: interface names have at most 15, and the bridge's starts with br-.
 const MaxName = 12
 
+// Tunnels is the bridge that has the tunnel interface and its address in the userspace datapath, where packets leave the node only through bridges. A
+// provider network with the same interface is connected with it.
+const Tunnels = "br-phy"
+
 const bridgePrefix = "br-"
 
 // Bridge returns the name of the provider network's bridge, which is also the name of the bridge's interface.

@@ -16,12 +16,12 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 const (
-	// bridgeName is the bridge that carries tunnels in the userspace datapath, where packets leave the node only through bridges.
-	bridgeName = "br-phy"
+	bridgeName = providerbridge.Tunnels
 	// memoryKey is the key in br-phy's external_ids that stores its memory.
 	memoryKey = "kiln-uplink"
 )

@@ -31,6 +31,8 @@ func (p *providers) conflict(ctx context.Context, db *client.Client, provider st
 	switch {
 	case err != nil:
 		return failure(err)
+	case provider == bridgeName: // the two ends of its connection with that bridge would have one name
+		return failed(providerbridge.ReasonConflict, "%s is the name of a bridge: choose another name for the provider network", provider)
 	case bridge == bridgeName || bridge == integrationBridge || have.row != nil && have.row.ExternalIDs[providerKey] != provider:
 		return failed(providerbridge.ReasonConflict, "another program uses the bridge %s: choose another name for the provider network", bridge)
 	case user != "":

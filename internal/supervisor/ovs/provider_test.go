@@ -438,6 +438,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		{name: "the loopback interface", request: providerbridge.Request{Interface: "lo"}, reason: providerbridge.ReasonUnsuitable, message: "not an Ethernet interface"},
 		{name: "addresses, without consent", request: providerbridge.Request{Interface: "eth1", Turn: true}, reason: providerbridge.ReasonUnsuitable, message: "192.0.2.1/24"},
 		{name: "addresses, before its turn", request: providerbridge.Request{Interface: "eth1", NodeInterface: providerbridge.ManagedMove}, reason: providerbridge.ReasonAwaitingTurn, message: "status.turn"},
+		{name: "the name of the bridge of tunnels", provider: bridgeName, request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-phy is the name of a bridge"},
 		{name: "the name of another bridge", provider: "int", request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-int"},
 		{
 			name: "a gateway that does not answer", request: providerbridge.Request{Interface: "eth1", Attempt: "1", NodeInterface: providerbridge.ManagedMove, Turn: true}, reason: providerbridge.ReasonUnreachable, message: "the gateway 192.0.2.2",
