@@ -132,6 +132,10 @@ func (r *Reconciler) networksChanged() {
 	}
 }
 
+// messageBuffer is the size in bytes of the kernel's buffer of messages for each subscription. Messages of links, some for each pod, have up to 4 KiB there, and
+// while many pods start, the process may not run for seconds.
+const messageBuffer = 8 << 20
+
 func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -143,15 +147,21 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 		}
 	}
 	links, addresses, routes := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64), make(chan netlink.RouteUpdate, 64)
-	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: report}); err != nil {
+	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{
+		ErrorCallback: report, ReceiveBufferSize: messageBuffer, ReceiveBufferForceSize: true,
+	}); err != nil {
 		return fmt.Errorf("subscribe to links: %w", err)
 	}
 	defer func() { go drain(links) }()
-	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{ErrorCallback: report}); err != nil {
+	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{
+		ErrorCallback: report, ReceiveBufferSize: messageBuffer, ReceiveBufferForceSize: true,
+	}); err != nil {
 		return fmt.Errorf("subscribe to addresses: %w", err)
 	}
 	defer func() { go drain(addresses) }()
-	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: report}); err != nil {
+	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{
+		ErrorCallback: report, ReceiveBufferSize: messageBuffer, ReceiveBufferForceSize: true,
+	}); err != nil {
 		return fmt.Errorf("subscribe to routes: %w", err)
 	}
 	defer func() { go drain(routes) }()

@@ -38,15 +38,7 @@ func TestSubscriptionsEndWithUpdatesThatAreNotRead(t *testing.T) {
 			if ctx.Err() != nil {
 				return
 			}
-			for range 40 { // each makes updates of links, addresses and routes
-				link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "outside"}}
-				address, err := netlink.ParseAddr("192.0.2.2/24")
-				must(t, err)
-				must(t, netlink.LinkAdd(link))
-				must(t, netlink.LinkSetUp(link))
-				must(t, netlink.AddrAdd(link, address))
-				must(t, netlink.LinkDel(link))
-			}
+			comeAndGo(t, 40)
 			cancel()
 		})
 		if err != nil {
@@ -61,6 +53,39 @@ func TestSubscriptionsEndWithUpdatesThatAreNotRead(t *testing.T) {
 			}
 			return ""
 		})
+	})
+}
+
+// comeAndGo creates and deletes interfaces, one after the other. Each makes updates of links, addresses and routes.
+func comeAndGo(t *testing.T, times int) {
+	t.Helper()
+	for range times {
+		link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "outside"}}
+		address, err := netlink.ParseAddr("192.0.2.2/24")
+		must(t, err)
+		must(t, netlink.LinkAdd(link))
+		must(t, netlink.LinkSetUp(link))
+		must(t, netlink.AddrAdd(link, address))
+		must(t, netlink.LinkDel(link))
+	}
+}
+
+// TestAProcessThatDoesNotRunLosesNoMessages reads nothing while as many interfaces come and go as a node has pods.
+func TestAProcessThatDoesNotRunLosesNoMessages(t *testing.T) {
+	nodetest.InNamespace(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const times = 100
+		calls := 0
+		err := (&Reconciler{}).listenOnce(ctx, func() {
+			switch calls++; calls {
+			case 1: // before the first update is read
+				comeAndGo(t, times)
+			case 1 + 2*times: // each address came and went
+				cancel()
+			}
+		})
+		must(t, err)
 	})
 }
 
