@@ -73,6 +73,18 @@ func TestOneEntryOfEachKindCounts(t *testing.T) {
 	}
 }
 
+// TestAnAddressOfASingleHostEndsAlone has an address from a DHCP server that came after a move: no router advertises it, and its end returns no interface.
+func TestAnAddressOfASingleHostEndsAlone(t *testing.T) {
+	const now = time.Hour
+	s := State{
+		Routes:    []Route{{Family: 6, Gateway: netip.MustParseAddr("fe80::1"), Protocol: unix.RTPROT_RA, Expires: now + time.Hour}},
+		Addresses: []Address{{Prefix: netip.MustParsePrefix("2001:db8::9/128"), Valid: now + time.Second}},
+	}
+	if left, limited := s.left(Lease{}, now); left != time.Hour || !limited {
+		t.Errorf("left %s, %t", left, limited)
+	}
+}
+
 func TestABridgeWhoseAddressesHaveEndedIsNotComplete(t *testing.T) {
 	complete, err := leased(-time.Second).complete(must(netlink.LinkByName("lo")))
 	if complete || err != nil {
