@@ -139,6 +139,18 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 		ready, mtu, cause := reported(n, "net1")
 		return ready == "true" && mtu == "1480" && cause == ""
 	})
+	answers(n, "net1", providerbridge.Result{
+		State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480, Moved: 2, Message: "eth2 has got fd00::1",
+	})
+	n.Eventually("an address that the network does not reach is reported", func() bool {
+		ready, _, cause := reported(n, "net1")
+		return ready == "true" && cause == "AddressNotReached: eth2 has got fd00::1"
+	})
+	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480, Moved: 2})
+	n.Eventually("the address is no longer there", func() bool {
+		ready, _, cause := reported(n, "net1")
+		return ready == "true" && cause == ""
+	})
 	if _, err := c.Add(); err == nil || !strings.Contains(err.Error(), "has address 10.30.0.10: add it to excludeIps of subnet office") {
 		t.Errorf("ADD with the address of another host: %v", err)
 	}

@@ -43,12 +43,13 @@ const (
 	reasonMoving  = "Moving"
 )
 
+// reasonNotReached is the reason of a warning about an address that the network does not reach, because it has come to an interface that moved.
+const reasonNotReached = "AddressNotReached"
+
 // Reasons of events of the node.
 const (
 	eventMoved    = "InterfaceMoved"
 	eventReturned = "InterfaceReturned"
-	// eventNotReached warns of an address that the network does not reach, because it has come to an interface that moved.
-	eventNotReached = "AddressNotReached"
 )
 
 // managedLabels are the labels of a provider network that the agent writes, and removes.
@@ -193,9 +194,6 @@ func (r *Reconciler) remember(ctx context.Context, node *corev1.Node, results ma
 				"state", result.State, "reason", result.Reason, "message", result.Message)
 			r.event(node, provider, before, result)
 		}
-		if result.State == providerbridge.StateReady && result.Message != "" && result.Message != before.Message {
-			k8s.Warn(r.Recorder, node, eventNotReached, fmt.Sprintf("ProviderNetwork %s: %s", provider, result.Message))
-		}
 		changed = changed || before.MTU != result.MTU
 	}
 	r.returns(node, results)
@@ -278,7 +276,10 @@ func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[s
 			if result.Moved > 0 {
 				set(labels, v1.ProviderMoved, "true")
 			}
-			continue
+			if result.Message == "" {
+				continue
+			}
+			cause = reasonNotReached + ": " + result.Message
 		case result.State == providerbridge.StateFailed:
 			cause = string(result.Reason) + ": " + result.Message
 		default:

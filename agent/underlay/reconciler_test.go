@@ -19,8 +19,6 @@ func TestReturnsOfInterfacesAreEvents(t *testing.T) {
 	failed := func(reason providerbridge.Reason) *providerbridge.Result {
 		return &providerbridge.Result{State: providerbridge.StateFailed, Reason: reason, Message: "why", Interface: "eth2"}
 	}
-	warned := ready
-	warned.Message = "why"
 	removing := &providerbridge.Result{State: providerbridge.StateRemoving}
 	for _, tt := range []struct {
 		name    string
@@ -35,7 +33,6 @@ func TestReturnsOfInterfacesAreEvents(t *testing.T) {
 		{"an error, and then deleted", []*providerbridge.Result{failed(providerbridge.ReasonError), nil}, []string{back}},
 		{"an error for a moment", []*providerbridge.Result{failed(providerbridge.ReasonError), &ready}, nil},
 		{"still in the bridge", []*providerbridge.Result{failed(providerbridge.ReasonConflict), failed(providerbridge.ReasonNoInterface)}, nil},
-		{"an address is not reached", []*providerbridge.Result{&warned, &warned, &ready}, []string{"Warning AddressNotReached ProviderNetwork net1: why"}},
 		{"another interface", []*providerbridge.Result{removing, {State: providerbridge.StateReady, Interface: "eth3"}}, []string{back}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

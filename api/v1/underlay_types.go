@@ -97,7 +97,8 @@ type ProviderNetworkCondition struct {
 
 // ProviderNetworkStatus is the observed state of a ProviderNetwork.
 type ProviderNetworkStatus struct {
-	// conditions of the network, and, for at most 100 nodes that are not ready, a condition Ready with the cause.
+	// conditions of the network, and of at most 100 nodes: Ready with the cause if the node is not ready, AddressesReached if the network does not reach
+	// an address of the node.
 	// +optional
 	Conditions []ProviderNetworkCondition `json:"conditions,omitempty"`
 	// ready is true if all selected nodes are ready.
@@ -140,6 +141,10 @@ func (n *ProviderNetwork) HasTurn(node string) bool {
 	turn := n.Status.Turn
 	return turn != nil && turn.Node == node && turn.Generation == n.Generation && !turn.Withdrawn
 }
+
+// ConditionAddressesReached of a node is False while the network does not reach an address of the node, because it has come to an interface that moved
+// to a bridge.
+const ConditionAddressesReached = "AddressesReached"
 
 // OwnConditions returns the conditions of the network itself, without the conditions of nodes.
 func (s *ProviderNetworkStatus) OwnConditions() []metav1.Condition {
@@ -285,7 +290,8 @@ const (
 	ProviderMTU       = "mtu"
 	// ProviderMoved is the label, with the value true, of a node whose bridge has taken over addresses of the interface.
 	ProviderMoved = "moved"
-	// ProviderError is an annotation with the reason why the node's bridge does not work: a word, a colon, and a message.
+	// ProviderError is an annotation with the reason why the node's bridge does not work, or, next to ProviderReady, with a warning: a word, a colon,
+	// and a message.
 	ProviderError = "err_mesg"
 	// ProviderSilentGateways is an annotation with the gateways of underlay subnets that have not answered pods of the node (SilentGateways).
 	ProviderSilentGateways = "silent_gateways"

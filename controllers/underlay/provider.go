@@ -193,21 +193,25 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	return ctrl.Result{RequeueAfter: max(0, r.turnLeft(pn.Status.Turn))}, k8s.PatchStatus(ctx, r.Client, base, pn)
 }
 
-// warnOfNodes sends an event about each node that was ready before, or was not ready for another reason. A node that has not reported yet, or waits for its
-// turn, is no reason for an event.
+// warnOfNodes sends an event about each node that was ready before, was not ready for another reason, or has a new warning. A node that has not reported
+// yet, or waits for its turn, is no reason for an event.
 func (r *ProviderReconciler) warnOfNodes(pn *kubeovnv1.ProviderNetwork, before kubeovnv1.ProviderNetworkStatus) {
 	events := 0
 	for _, c := range pn.Status.Conditions {
 		if c.Node == "" || c.Reason == reasonAwaitingTurn || c.Reason == reasonNoReport && !slices.Contains(before.ReadyNodes, c.Node) ||
 			slices.ContainsFunc(before.Conditions, func(old kubeovnv1.ProviderNetworkCondition) bool {
-				return old.Node == c.Node && old.Reason == c.Reason && old.Message == c.Message
+				return old.Node == c.Node && old.Type == c.Type && old.Reason == c.Reason && old.Message == c.Message
 			}) {
 			continue
 		}
 		if events++; events > maxNodeEvents {
 			return // the condition Ready lists the nodes
 		}
-		k8s.Warn(r.Recorder, pn, c.Reason, fmt.Sprintf("node %s is not ready: %s", c.Node, c.Message))
+		about := "node " + c.Node
+		if c.Type == kubeovnv1.ConditionReady {
+			about += " is not ready"
+		}
+		k8s.Warn(r.Recorder, pn, c.Reason, about+": "+c.Message)
 	}
 }
 
@@ -216,7 +220,7 @@ func (r *ProviderReconciler) warnOfNodes(pn *kubeovnv1.ProviderNetwork, before k
 func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []string, nodes []corev1.Node, free bool) {
 	problem := validation.ProviderNetwork(pn.Name, &pn.Spec)
 	status := kubeovnv1.ProviderNetworkStatus{Vlans: vlans}
-	var causes []kubeovnv1.ProviderNetworkCondition
+	var causes, warnings []kubeovnv1.ProviderNetworkCondition
 	lost := map[string]bool{}
 	for i := range nodes {
 		node := &nodes[i]
@@ -233,6 +237,11 @@ func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []st
 		}
 		if cause == nil {
 			status.ReadyNodes = append(status.ReadyNodes, node.Name)
+			if reason, text, found := reportedCause(pn, node); found {
+				warnings = append(warnings, kubeovnv1.ProviderNetworkCondition{Node: node.Name, Condition: metav1.Condition{
+					Type: kubeovnv1.ConditionAddressesReached, Status: metav1.ConditionFalse, Reason: reason, Message: text,
+				}})
+			}
 			continue
 		}
 		status.NotReadyNodes = append(status.NotReadyNodes, node.Name)
@@ -240,7 +249,9 @@ func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []st
 	}
 	slices.Sort(status.ReadyNodes)
 	slices.Sort(status.NotReadyNodes)
-	slices.SortFunc(causes, func(a, b kubeovnv1.ProviderNetworkCondition) int { return strings.Compare(a.Node, b.Node) })
+	for _, of := range [][]kubeovnv1.ProviderNetworkCondition{causes, warnings} {
+		slices.SortFunc(of, func(a, b kubeovnv1.ProviderNetworkCondition) int { return strings.Compare(a.Node, b.Node) })
+	}
 	if pn.DeletionTimestamp == nil {
 		status.Turn = r.nextTurn(pn, causes, lost, free)
 	}
@@ -254,7 +265,8 @@ func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []st
 	for _, c := range own {
 		status.Conditions = append(status.Conditions, kubeovnv1.ProviderNetworkCondition{Condition: c})
 	}
-	for _, cause := range causes[:min(len(causes), maxNodeConditions)] {
+	ofNodes := append(causes, warnings...)
+	for _, cause := range ofNodes[:min(len(ofNodes), maxNodeConditions)] {
 		var before []metav1.Condition
 		for _, c := range pn.Status.Conditions {
 			if c.Node == cause.Node && c.Type == cause.Type {
@@ -270,15 +282,20 @@ func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []st
 
 // causeOf returns the condition of a node that is not ready, nil for a ready node.
 func causeOf(pn *kubeovnv1.ProviderNetwork, node *corev1.Node) *metav1.Condition {
-	key := func(name string) string { return kubeovnv1.ProviderKey(pn.Name, name) }
-	if node.Labels[key(kubeovnv1.ProviderReady)] == "true" {
+	if node.Labels[kubeovnv1.ProviderKey(pn.Name, kubeovnv1.ProviderReady)] == "true" {
 		return nil
 	}
 	cause := k8s.NotReady(reasonNoReport, "the agent of the node has reported nothing yet: see the pod kube-ovn-cni of this node")
-	if reason, text, found := strings.Cut(node.Annotations[key(kubeovnv1.ProviderError)], ": "); found && isReason(reason) {
-		cause = k8s.NotReady(reason, printable(text))
+	if reason, text, found := reportedCause(pn, node); found {
+		cause = k8s.NotReady(reason, text)
 	}
 	return &cause
+}
+
+// reportedCause returns the cause that the node reports: why it is not ready, or, if it is ready, a warning.
+func reportedCause(pn *kubeovnv1.ProviderNetwork, node *corev1.Node) (reason, text string, found bool) {
+	reason, text, found = strings.Cut(node.Annotations[kubeovnv1.ProviderKey(pn.Name, kubeovnv1.ProviderError)], ": ")
+	return reason, printable(text), found && isReason(reason)
 }
 
 // printable returns the printable characters of a node's message, at most maxNodeMessage bytes.

@@ -108,6 +108,20 @@ func TestTheStatusOfAProviderNetworkFollowsNodes(t *testing.T) {
 	w.Measures(1, "kiln_provider_network_ready_nodes", "provider_network", "net1")
 	w.Measures(1, "kiln_provider_network_not_ready_nodes", "provider_network", "net1")
 	w.event("node b is not ready: there is no interface eth1")
+	stranded := map[string]string{kubeovnv1.ProviderKey("net1", kubeovnv1.ProviderError): "AddressNotReached: eth1 has got fd00::1"}
+	w.reports(nodes[0], ready, stranded)
+	w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
+		i := slices.IndexFunc(s.Conditions, func(c kubeovnv1.ProviderNetworkCondition) bool { return c.Node == "a" })
+		switch {
+		case !slices.Equal(s.ReadyNodes, []string{"a"}):
+			return "a node with a warning is not ready"
+		case i < 0 || s.Conditions[i].Type != kubeovnv1.ConditionAddressesReached || s.Conditions[i].Status != metav1.ConditionFalse ||
+			s.Conditions[i].Reason != "AddressNotReached" || s.Conditions[i].Message != "eth1 has got fd00::1":
+			return "the warning of node a is missing"
+		}
+		return ""
+	})
+	w.event("node a: eth1 has got fd00::1")
 	w.reports(nodes[0], nil, nil)
 	w.event("node a is not ready: the agent of the node has reported nothing yet")
 	w.reports(nodes[0], ready, nil)
