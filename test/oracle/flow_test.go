@@ -134,3 +134,43 @@ func TestExchange(t *testing.T) {
 		t.Errorf("slowest %s, interval %s, %v", f.Slowest, f.Interval, err)
 	}
 }
+
+func TestFurther(t *testing.T) {
+	// The answers before each gap, and its packets.
+	flow := func(gaps ...int) oracle.Flow {
+		var f oracle.Flow
+		answer := func() {
+			for range 150 { // more than a second
+				f.Sent++
+				f.Answers = append(f.Answers, oracle.Answer{Number: f.Sent, At: at(f.Sent)})
+			}
+		}
+		for _, g := range gaps {
+			answer()
+			f.Sent += g
+		}
+		answer()
+		return f
+	}
+	for name, c := range map[string]struct {
+		flow   oracle.Flow
+		n, few int
+		want   string
+	}{
+		"nothing lost":                         {flow(), 2, 5, "[]"},
+		"fewer gaps than expected":             {flow(30), 2, 5, "[]"},
+		"the expected gaps":                    {flow(30, 40), 2, 5, "[]"},
+		"a short gap":                          {flow(30, 15, 40), 2, 5, "[]"},
+		"one restart too many":                 {flow(30, 16, 40), 2, 5, "[16 from packet 331 in 170ms]"},
+		"few packets":                          {flow(5, 6, 6), 2, 5, "[]"},
+		"more than few":                        {flow(6, 6, 6), 2, 5, "[6 from packet 463 in 70ms]"},
+		"no gap is expected":                   {flow(6), 0, 5, "[6 from packet 151 in 70ms]"},
+		"no gap is expected, and few are lost": {flow(5), 0, 5, "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := fmt.Sprint(c.flow.Further(c.n, c.few)); got != c.want {
+				t.Errorf("further gaps %s, want %s", got, c.want)
+			}
+		})
+	}
+}
