@@ -43,9 +43,6 @@ const (
 	reasonMoving  = "Moving"
 )
 
-// reasonNotReached is the reason of a warning about an address that the network does not reach, because it has come to an interface that moved.
-const reasonNotReached = "AddressNotReached"
-
 // Reasons of events of the node.
 const (
 	eventMoved    = "InterfaceMoved"
@@ -279,7 +276,7 @@ func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[s
 			if result.Message == "" {
 				continue
 			}
-			cause = reasonNotReached + ": " + result.Message
+			cause = v1.ReasonAddressNotReached + ": " + result.Message
 		case result.State == providerbridge.StateFailed:
 			cause = string(result.Reason) + ": " + result.Message
 		default:

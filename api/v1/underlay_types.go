@@ -142,9 +142,12 @@ func (n *ProviderNetwork) HasTurn(node string) bool {
 	return turn != nil && turn.Node == node && turn.Generation == n.Generation && !turn.Withdrawn
 }
 
-// ConditionAddressesReached of a node is False while the network does not reach an address of the node, because it has come to an interface that moved
-// to a bridge.
-const ConditionAddressesReached = "AddressesReached"
+// ConditionAddressesReached of a node is False, with the reason ReasonAddressNotReached, while the network does not reach an address of the node, because it
+// has come to an interface that moved to a bridge.
+const (
+	ConditionAddressesReached = "AddressesReached"
+	ReasonAddressNotReached   = "AddressNotReached"
+)
 
 // OwnConditions returns the conditions of the network itself, without the conditions of nodes.
 func (s *ProviderNetworkStatus) OwnConditions() []metav1.Condition {

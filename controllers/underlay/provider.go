@@ -205,7 +205,7 @@ func (r *ProviderReconciler) warnOfNodes(pn *kubeovnv1.ProviderNetwork, before k
 			continue
 		}
 		if events++; events > maxNodeEvents {
-			return // the condition Ready lists the nodes
+			return // the condition Ready lists the nodes that are not ready
 		}
 		about := "node " + c.Node
 		if c.Type == kubeovnv1.ConditionReady {
@@ -227,17 +227,15 @@ func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []st
 		lost[node.Name] = isLost(node)
 		cause := causeOf(pn, node)
 		if problem != nil { // agents keep their bridges
-			if cause == nil && slices.Contains(pn.Status.ReadyNodes, node.Name) {
-				status.ReadyNodes = append(status.ReadyNodes, node.Name)
+			if cause != nil || !slices.Contains(pn.Status.ReadyNodes, node.Name) {
+				continue
 			}
-			continue
-		}
-		if selected, err := pn.Spec.Selects(node.Name, node.Labels); err != nil || !selected {
+		} else if selected, err := pn.Spec.Selects(node.Name, node.Labels); err != nil || !selected {
 			continue
 		}
 		if cause == nil {
 			status.ReadyNodes = append(status.ReadyNodes, node.Name)
-			if reason, text, found := reportedCause(pn, node); found {
+			if reason, text, _ := reportedCause(pn, node); reason == kubeovnv1.ReasonAddressNotReached {
 				warnings = append(warnings, kubeovnv1.ProviderNetworkCondition{Node: node.Name, Condition: metav1.Condition{
 					Type: kubeovnv1.ConditionAddressesReached, Status: metav1.ConditionFalse, Reason: reason, Message: text,
 				}})

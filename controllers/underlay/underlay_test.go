@@ -122,6 +122,17 @@ func TestTheStatusOfAProviderNetworkFollowsNodes(t *testing.T) {
 		return ""
 	})
 	w.event("node a: eth1 has got fd00::1")
+	withoutWarning := func(s kubeovnv1.ProviderNetworkStatus) string {
+		if slices.ContainsFunc(s.Conditions, func(c kubeovnv1.ProviderNetworkCondition) bool { return c.Node == "a" }) || !slices.Equal(s.ReadyNodes, []string{"a"}) {
+			return "node a is not ready, or has a warning"
+		}
+		return ""
+	}
+	w.reports(nodes[0], ready, nil)
+	w.status(pn, withoutWarning)
+	w.reports(nodes[0], ready, map[string]string{kubeovnv1.ProviderKey("net1", kubeovnv1.ProviderError): "Error: a ready node has no other warning"})
+	w.status(pn, withoutWarning)
+	w.reports(nodes[0], ready, stranded)
 	w.reports(nodes[0], nil, nil)
 	w.event("node a is not ready: the agent of the node has reported nothing yet")
 	w.reports(nodes[0], ready, nil)

@@ -102,8 +102,8 @@ func (p *providers) stranded(bridge, name string) (message string, err error) {
 	if err != nil || len(stay) == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("interface %s has got the IPv6 address %s, which the network does not reach there, because %s receives its packets: if it "+
-		"is the node's own, give it the prefix length of its network, so that it moves; if a program such as keepalived adds it, let that program use %s", name, stay[0], bridge, bridge), nil
+	return fmt.Sprintf("the network does not reach the IPv6 address %s on interface %s: give it the prefix length of its network, so that it moves to %s, or let the "+
+		"program that adds it use %s", stay[0], name, bridge, bridge), nil
 }
 
 func nameOf(links []netlink.Link, index int) string {

@@ -57,7 +57,7 @@ func TestAnAddressThatTheNetworkDoesNotReachIsReported(t *testing.T) {
 			return nil
 		}
 	}
-	supervisortest.Eventually(t, "the result warns of the address", warned("interface eth1 has got the IPv6 address 2001:db8::9/128"))
+	supervisortest.Eventually(t, "the result warns of the address", warned("the network does not reach the IPv6 address 2001:db8::9/128 on interface eth1"))
 	supervisortest.Eventually(t, "the gateway reaches the node, and not the IPv6 address", is(true, false))
 
 	try(t, errors.Join(netlink.AddrDel(eth1, single(0)), netlink.AddrAdd(bridge, single(0))))
