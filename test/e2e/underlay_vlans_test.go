@@ -257,6 +257,9 @@ func connectVLANs(ctx context.Context, provider *kubeovnv1.ProviderNetwork, vlan
 // manyPods are close to the limit of the lab's kubelets, 250 with the pods of the system.
 const manyPods = 236
 
+// atOnce is the number of these pods that start or end at the same time. All of them would keep the lab's API server from answering for many seconds.
+const atOnce = 24
+
 // expectMany runs many pods of a VLAN on a node, and expects that a host of the VLAN reaches each of them.
 func expectMany(ctx context.Context, v topology.VLAN, node string) {
 	GinkgoHelper()
@@ -274,19 +277,25 @@ func expectMany(ctx context.Context, v topology.VLAN, node string) {
 	DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, namespace) }, NodeTimeout(8*time.Minute))
 	Eventually(inForce).WithContext(ctx).WithArguments(v.Name).WithTimeout(30 * time.Second).Should(BeTrue())
 	begun := time.Now()
-	for i := range manyPods {
-		pod := cluster.Server(namespace, fmt.Sprintf("many-%d", i), node)
-		pod.Spec.Containers[0].Args, pod.Spec.Containers[0].ReadinessProbe = []string{"pause"}, nil
-		_, err := suite.Cluster.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
-		Expect(err).NotTo(HaveOccurred())
-	}
 	addresses := map[string]bool{}
-	for i := range manyPods {
+	isReady := func(i int) {
 		pod, err := suite.Cluster.WaitPod(ctx, namespace, fmt.Sprintf("many-%d", i), cluster.Ready)
 		Expect(err).NotTo(HaveOccurred())
 		for _, a := range cluster.PodAddrs(pod) {
 			addresses[a.String()] = true
 		}
+	}
+	for i := range manyPods {
+		if i >= atOnce {
+			isReady(i - atOnce)
+		}
+		pod := cluster.Server(namespace, fmt.Sprintf("many-%d", i), node)
+		pod.Spec.Containers[0].Args, pod.Spec.Containers[0].ReadinessProbe = []string{"pause"}, nil
+		_, err := suite.Cluster.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+	}
+	for i := manyPods - atOnce; i < manyPods; i++ {
+		isReady(i)
 	}
 	Expect(addresses).To(HaveLen(2 * manyPods))
 	ready := time.Since(begun)
@@ -303,12 +312,18 @@ func expectMany(ctx context.Context, v topology.VLAN, node string) {
 func removeMany(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	pods := suite.Cluster.CoreV1().Pods(namespace)
-	Expect(pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})).To(Succeed())
-	Eventually(func(g Gomega) {
-		left, err := pods.List(ctx, metav1.ListOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(left.Items).To(BeEmpty())
-	}).WithContext(ctx).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	all, err := pods.List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	for left := len(all.Items); left > 0; left -= atOnce {
+		for i := max(0, left-atOnce); i < left; i++ {
+			Expect(pods.Delete(ctx, all.Items[i].Name, metav1.DeleteOptions{})).To(Succeed())
+		}
+		Eventually(func(g Gomega) {
+			present, err := pods.List(ctx, metav1.ListOptions{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(len(present.Items)).To(BeNumerically("<=", max(0, left-atOnce)))
+		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}
 }
 
 // disconnectVLANs deletes what connectVLANs has made.

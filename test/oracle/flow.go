@@ -173,14 +173,14 @@ func (f Flow) Gaps() []Gap {
 	return gaps
 }
 
-// Further returns the gaps that can have the same cause as the n longest ones: they have more than few packets, and more than half of those in the shortest
-// of the n.
+// Further returns the gaps that can have the same cause as the n longest ones: they have more than few packets, and more than a third of those in the
+// shortest of the n.
 func (f Flow) Further(n, few int) []Gap {
 	gaps := f.Gaps()
 	slices.SortStableFunc(gaps, func(a, b Gap) int { return b.Packets - a.Packets })
 	n = min(n, len(gaps))
 	if n > 0 {
-		few = max(few, gaps[n-1].Packets/2)
+		few = max(few, gaps[n-1].Packets/3)
 	}
 	return slices.DeleteFunc(gaps[n:], func(g Gap) bool { return g.Packets <= few })
 }
