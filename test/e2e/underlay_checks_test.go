@@ -54,7 +54,8 @@ func expectWaiting(ctx context.Context, pod *corev1.Pod, event types.GomegaMatch
 	Expect(phaseOf(ctx, pod.Namespace, pod.Name)).To(Equal(corev1.PodPending))
 }
 
-// forgotten waits until no node has a label of a deleted ProviderNetwork. Before, another one with its name would be ready at once.
+// forgotten waits until no node has a label or the bridge of a deleted ProviderNetwork. Before, another one with its name would be ready at once, and
+// interfaces return to their state, such as the MTU, of the time before it.
 func forgotten(ctx context.Context, provider string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -64,6 +65,8 @@ func forgotten(ctx context.Context, provider string) {
 			for key := range n.Labels {
 				g.Expect(strings.HasPrefix(key, provider+kubeovnv1.ProviderKeySuffix)).To(BeFalse(), "%s: %s", n.Name, key)
 			}
+			_, err := suite.Node.Exec(ctx, n.Name, "sh", "-c", "! ip link show br-"+provider)
+			g.Expect(err).NotTo(HaveOccurred(), "%s has the bridge", n.Name)
 		}
 	}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 }
