@@ -26,8 +26,8 @@ const aRestart = 500 * time.Millisecond
 // fewPackets are lost by chance.
 const fewPackets = 5
 
-// longestRestart is the longest gap of a flow whose nodes restarted Open vSwitch, from the text below the table in docs/operations/upgrades.md.
-const longestRestart = 3900 * time.Millisecond
+// longestRestart is the longest gap of a flow whose nodes restarted Open vSwitch, on an idle machine (docs/operations/upgrades.md).
+const longestRestart = 2300 * time.Millisecond
 
 // startTraffic starts the flows of a pair, and one pod after another on every node. The returned function stops them, reports
 // losses, and expects the gaps of at most this many restarts of Open vSwitch in each flow, half of them on each node.
