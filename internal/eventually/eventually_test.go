@@ -95,13 +95,35 @@ func TestWaitsAreRecordedWithTheirPlace(t *testing.T) {
 
 func TestTheFactorIsAMeanAndNotBelowTheEnds(t *testing.T) {
 	at := time.Now()
-	s := &Sampling{before: 1.5, after: 1, samples: []sample{{at, 1}, {at.Add(2 * time.Second), 4}, {at.Add(4 * time.Second), 4}, {at.Add(time.Hour), 100}}}
+	s := &Sampling{before: 1.5, after: 1, pause: samplePause, samples: []sample{{at, 1}, {at.Add(2 * time.Second), 4}, {at.Add(4 * time.Second), 4}, {at.Add(time.Hour), 100}}}
 	if got := s.Factor(at, at.Add(3*time.Second)); got != 3 {
 		t.Errorf("factor %v of a time with samples 1, 4 and 4", got)
 	}
 	if got := s.Factor(at.Add(-time.Hour), at.Add(-time.Hour)); got != 1.5 {
 		t.Errorf("factor %v of a time without samples", got)
 	}
+}
+
+func TestTheSlowestSampleIsNearTheEvent(t *testing.T) {
+	at := time.Now()
+	s := &Sampling{before: 9, samples: []sample{{at, 1}, {at.Add(2 * time.Second), 7}, {at.Add(time.Hour), 100}}}
+	if got := s.Slowest(at.Add(time.Second), at.Add(1500*time.Millisecond)); got != 7 {
+		t.Errorf("factor %v within a second of a sample of 7", got)
+	}
+	if got := s.Slowest(at.Add(time.Minute), at.Add(2*time.Minute)); got != 1 {
+		t.Errorf("factor %v of a time without samples", got)
+	}
+}
+
+func TestThePauseOfASamplingChanges(t *testing.T) {
+	s := StartSampling(time.Hour)
+	s.SetPause(time.Millisecond)
+	Wait{For: "a sample"}.Holds(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.samples) > 0
+	})
+	s.Stop()
 }
 
 func TestTheEnvironmentCapsLimits(t *testing.T) {

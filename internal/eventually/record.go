@@ -98,7 +98,7 @@ func Main(m *testing.M, allowed ...Allowed) int {
 	if flag.Parse(); flag.Lookup("test.bench").Value.String() != "" {
 		return m.Run() // samples would take CPU time from the benchmark
 	}
-	s := StartSampling()
+	s := StartSampling(samplePause)
 	code := m.Run()
 	s.Stop()
 	recordsMu.Lock()

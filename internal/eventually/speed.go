@@ -16,7 +16,8 @@ const (
 	referenceDisk = 8 * time.Millisecond
 )
 
-// samplePause keeps sampling, of which a sample takes 20 ms or more, below a hundredth of a CPU in each of the packages that are tested at the same time.
+// samplePause is the pause of Main. A sample takes 20 ms or more, so that sampling takes less than a hundredth of a CPU in each of the packages that are tested at
+// the same time.
 const samplePause = 5 * time.Second
 
 // sample is how many times slower than the reference the machine was at a time; at least 1.
@@ -25,28 +26,29 @@ type sample struct {
 	factor float64
 }
 
-// Sampling measures the speed of the machine at each samplePause until it is stopped.
+// Sampling measures the speed of the machine repeatedly until it is stopped.
 type Sampling struct {
 	// before and after are the factors measured before and after the tests.
 	before, after float64
 
 	mu      sync.Mutex
+	pause   time.Duration
 	samples []sample
+	tick    *time.Ticker
 	quit    chan struct{}
 	over    sync.WaitGroup
 }
 
-// StartSampling measures the machine once before it returns, and then in the background.
-func StartSampling() *Sampling {
-	s := &Sampling{before: median(), after: 1, quit: make(chan struct{})}
+// StartSampling measures the machine once before it returns, and then in the background after each pause.
+func StartSampling(pause time.Duration) *Sampling {
+	s := &Sampling{before: median(), after: 1, pause: pause, tick: time.NewTicker(pause), quit: make(chan struct{})}
 	s.over.Go(func() {
-		tick := time.NewTicker(samplePause)
-		defer tick.Stop()
+		defer s.tick.Stop()
 		for {
 			select {
 			case <-s.quit:
 				return
-			case <-tick.C:
+			case <-s.tick.C:
 				x := measure()
 				s.mu.Lock()
 				s.samples = append(s.samples, x)
@@ -64,6 +66,30 @@ func (s *Sampling) Stop() {
 	s.after = median()
 }
 
+// SetPause changes the pause between two samples.
+func (s *Sampling) SetPause(pause time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pause != pause {
+		s.pause = pause
+		s.tick.Reset(pause)
+	}
+}
+
+// Slowest returns the factor of the slowest sample between two times and within a second of them, at least 1. It is for limits of a single event, such as the
+// longest gap of a flow: a stall of the machine in the wrong moment lengthens the event and hardly changes a mean.
+func (s *Sampling) Slowest(from, to time.Time) float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slowest := 1.0
+	for _, x := range s.samples {
+		if x.at.After(from.Add(-time.Second)) && x.at.Before(to.Add(time.Second)) {
+			slowest = max(slowest, x.factor)
+		}
+	}
+	return slowest
+}
+
 // Factor returns how many times slower than the reference the machine was between two times, at least 1. It is the mean of the
 // samples in this time and within one pause of it. It is not less than the factors measured before and after the tests.
 func (s *Sampling) Factor(from, to time.Time) float64 {
@@ -71,7 +97,7 @@ func (s *Sampling) Factor(from, to time.Time) float64 {
 	defer s.mu.Unlock()
 	sum, n := 0.0, 0
 	for _, x := range s.samples {
-		if x.at.After(from.Add(-samplePause)) && x.at.Before(to.Add(samplePause)) {
+		if x.at.After(from.Add(-s.pause)) && x.at.Before(to.Add(s.pause)) {
 			sum, n = sum+x.factor, n+1
 		}
 	}

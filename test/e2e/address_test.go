@@ -52,7 +52,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		asker = serve(ctx, "e2e-asker", "asker", 0)
 	}, NodeTimeout(3*time.Minute))
 
-	It("stay with the pods of a StatefulSet on whatever node, and are free when it is scaled down", func(ctx SpecContext) {
+	It("stay with the pods of a StatefulSet on whatever node, and are free when it is scaled down", Label(smoke), func(ctx SpecContext) {
 		sets := suite.Cluster.AppsV1().StatefulSets(webNamespace)
 		template := templateOf("set")
 		template.Spec.NodeSelector = onNode(suite.Workers[0])
@@ -87,7 +87,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		expectReach(ctx, asker, heir)
 	}, SpecTimeout(4*time.Minute))
 
-	It("of pools and lists go to the pods that name them", func(ctx SpecContext) {
+	It("of pools and lists go to the pods that name them", Label(smoke), func(ctx SpecContext) {
 		applySample(ctx, "ippool.yaml")
 		DeferCleanup(func(ctx SpecContext) {
 			removePods(ctx, webNamespace)
@@ -111,17 +111,17 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		}
 
 		By("a pool of a namespace, whose pods name none")
-		bound := &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "shop-only"}, Spec: kubeovnv1.IPPoolSpec{
+		shopOnly := &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "shop-only"}, Spec: kubeovnv1.IPPoolSpec{
 			Subnet: "web", IPs: []string{"10.17.1.0/29", "fd00:10:17::1:0/125"}, Namespaces: []string{shopNamespace},
 		}}
-		Expect(suite.Objects.Create(ctx, bound)).To(Succeed())
+		Expect(suite.Objects.Create(ctx, shopOnly)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {
 			removePods(ctx, shopNamespace)
-			deleteObjects(ctx, bound)
+			deleteObjects(ctx, shopOnly)
 		}, NodeTimeout(2*time.Minute))
 		Eventually(func(g Gomega) {
-			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(bound), bound)).To(Succeed())
-			g.Expect(conditionIs(bound.Status.Conditions, kubeovnv1.ConditionReady)).To(BeTrue())
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(shopOnly), shopOnly)).To(Succeed())
+			g.Expect(conditionIs(shopOnly.Status.Conditions, kubeovnv1.ConditionReady)).To(BeTrue())
 		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 		till := serve(ctx, shopNamespace, "till", 1)
 		for _, a := range cluster.PodAddrs(till) {
@@ -158,7 +158,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 
 	// A neighbour keeps the MAC address of the earlier pod until it expires, or until the new pod announces its own: when it is connected, and a
 	// second later again, for SYNs that are sent again after one and three seconds.
-	It("are reached within seconds when their MAC address has changed", func(ctx SpecContext) {
+	It("are reached within seconds when their MAC address has changed", Label(timed), func(ctx SpecContext) {
 		neighbour := serve(ctx, webNamespace, "neighbour", 0)
 		for _, mac := range []string{"02:00:00:00:16:01", "02:00:00:00:16:02"} {
 			pod := cluster.Server(webNamespace, "changes", suite.Workers[1])

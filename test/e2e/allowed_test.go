@@ -30,7 +30,7 @@ func watchAllowed(ctx context.Context, from, to *corev1.Pod, port uint16) func(c
 	return func(ctx context.Context) {
 		GinkgoHelper()
 		for _, d := range dialers {
-			lost, all := d.end(ctx)
+			lost, all := d.losses(ctx)
 			Expect(lost).To(BeEmpty(), "new connections to %s", d.to)
 			Expect(all).To(BeNumerically(">", 10), "new connections to %s", d.to)
 		}

@@ -78,7 +78,7 @@ var _ = Describe("a hostile tenant in a common subnet", Ordered, ContinueOnFailu
 		}
 	}, SpecTimeout(3*time.Minute))
 
-	It("sends with no other hardware address", func(ctx SpecContext) {
+	It("sends with no other hardware address", Label(smoke), func(ctx SpecContext) {
 		expectReach(ctx, attacker, victim)
 		own, err := suite.Cluster.Exec(ctx, attacker, "cat", "/sys/class/net/eth0/address")
 		Expect(err).NotTo(HaveOccurred())
@@ -93,7 +93,7 @@ var _ = Describe("a hostile tenant in a common subnet", Ordered, ContinueOnFailu
 		expectReach(ctx, attacker, victim)
 	}, SpecTimeout(3*time.Minute))
 
-	It("sends from its own addresses only", func(ctx SpecContext) {
+	It("sends from its own addresses only", Label(smoke), func(ctx SpecContext) {
 		stolen := cluster.PodAddrs(victim)
 		foreign := append([]netip.Addr{netip.MustParseAddr("10.85.0.1"), netip.MustParseAddr("fd00:10:85::1")}, netip.MustParseAddr(suite.NodeAddresses[0]))
 		take(ctx, attacker, true, foreign)

@@ -73,7 +73,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		return pod
 	}
 
-	It("writes no results on its pods, and diverts no node's traffic", func(ctx SpecContext) {
+	It("writes no results on its pods, and diverts no node's traffic", Label(smoke), func(ctx SpecContext) {
 		victim := suite.Outside[0]
 		pod := gated(ctx, "forger", nil)
 		forged := kubeovnv1.PodNetwork{
@@ -119,7 +119,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	It("has no right to the objects that configure the network, as any user that it may impersonate", func(ctx SpecContext) {
+	It("has no right to the objects that configure the network, as any user that it may impersonate", Label(smoke), func(ctx SpecContext) {
 		attempts := forbidden(ctx, config, cluster.PodAddrs(others.to)[0])
 		AddReportEntry("requests that were refused", len(attempts))
 		for what, attempt := range attempts {
@@ -128,7 +128,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("stops no write to the northbound database by annotations of pods", func(ctx SpecContext) {
+	It("stops no write to the northbound database by annotations of pods", Label(timed), func(ctx SpecContext) {
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "shared-by-tenants"}, Spec: kubeovnv1.SubnetSpec{
 			CIDRBlock: "10.81.0.0/24", Vips: []string{"10.81.0.100"},
 		}}
@@ -172,7 +172,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		Expect(meta.IsStatusConditionFalse(oc.Status.Conditions, v1alpha1.ConditionDegraded)).To(BeTrue(), "%v", oc.Status.Conditions)
 	}, SpecTimeout(4*time.Minute))
 
-	It("joins no VPC, private subnet or pool of others, and serves nothing there", func(ctx SpecContext) {
+	It("joins no VPC, private subnet or pool of others, and serves nothing there", Label(timed), func(ctx SpecContext) {
 		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "victims"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{victimNamespace}}}
 		inVpc := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "victims-vpc"}, Spec: kubeovnv1.SubnetSpec{Vpc: vpc.Name, CIDRBlock: "10.82.0.0/24"}}
 		private := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "victims-private"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.83.0.0/24", Private: true}}
@@ -224,7 +224,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		removePods(ctx, attackerNamespace)
 	}, SpecTimeout(3*time.Minute))
 
-	It("floods the API server with pods and Services, and delays no other tenant", func(ctx SpecContext) {
+	It("floods the API server with pods and Services, and delays no other tenant", Label(timed), func(ctx SpecContext) {
 		pods, services := 500, 150
 		if os.Getenv("ATTACKS") == "all" {
 			pods, services = 5000, 2000
@@ -268,7 +268,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		unharmed(stop)
 	}, SpecTimeout(10*time.Minute))
 
-	It("has cost running connections of others nothing", func(ctx SpecContext) {
+	It("has cost running connections of others nothing", Label(timed), func(ctx SpecContext) {
 		whole := running.end(ctx)
 		Expect(whole.ofTCP().losses()).To(BeEmpty())
 		Expect(whole.withinNode().losses()).To(BeEmpty()) // flows between nodes lose packets whenever a pod starts there (watch)
@@ -311,5 +311,5 @@ func unharmed(stop func() startedPods) {
 	AddReportEntry("pods of others meanwhile", pods.String())
 	Expect(pods.failures).To(BeEmpty())
 	Expect(pods.addresses).NotTo(BeEmpty())
-	Expect(median(pods.addresses)).To(BeNumerically("<=", bound(busyAddress)))
+	atMost(median(pods.addresses), bound(busyAddress), "address of a pod of others, p50")
 }

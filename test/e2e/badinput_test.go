@@ -10,17 +10,14 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
@@ -36,62 +33,23 @@ var _ = Describe("bad input", Ordered, func() {
 		deleteNamespace(ctx, badNamespace)
 	}, NodeTimeout(3*time.Minute))
 
-	It("refuses a second OVNCluster", func(ctx SpecContext) {
-		err := suite.Objects.Create(ctx, &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "second"}})
-		Expect(err).To(MatchError(ContainSubstring("must be named default")))
-	})
+	It("says in an event why a pod gets no address, and ends the pod as soon as a running one", Label(timed), func(ctx SpecContext) {
+		pod := cluster.Server(badNamespace, "asks", suite.Workers[0])
+		pod.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "192.0.2.7"}
+		_, err := asController().CoreV1().Pods(badNamespace).Create(ctx, pod, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(warnings).WithContext(ctx).WithArguments(badNamespace, pod.Name).WithTimeout(30 * time.Second).
+			Should(ContainElement(ContainSubstring("address 192.0.2.7 is not one that a port of subnet ovn-default")))
+		begun := time.Now()
+		Expect(suite.Cluster.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		Eventually(func() bool {
+			_, err := suite.Cluster.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(100 * time.Millisecond).Should(BeTrue())
+		within(begun, usualPodStart, "deletion of a pod that waits for its address")
+	}, SpecTimeout(3*time.Minute))
 
-	DescribeTable("a Subnet that cannot be is refused, or says in a condition what to change",
-		func(ctx SpecContext, spec kubeovnv1.SubnetSpec, says string) {
-			subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{GenerateName: "bad-"}, Spec: spec}
-			if err := suite.Objects.Create(ctx, subnet); err != nil {
-				Expect(err.Error()).To(ContainSubstring(says))
-				return
-			}
-			DeferCleanup(func(ctx SpecContext) { Expect(suite.Objects.Delete(ctx, subnet)).To(Succeed()) })
-			Eventually(func(g Gomega) {
-				g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(subnet), subnet)).To(Succeed())
-				g.Expect(falseMessages(subnet)).To(ContainElement(ContainSubstring(says)))
-			}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
-		},
-		Entry("overlapping CIDR", kubeovnv1.SubnetSpec{CIDRBlock: "10.16.128.0/24"}, "ovn-default"),
-		Entry("gateway outside the CIDR", kubeovnv1.SubnetSpec{CIDRBlock: "10.77.0.0/24", Gateway: "10.78.0.1"}, "10.78.0.1"),
-		Entry("no CIDR at all", kubeovnv1.SubnetSpec{CIDRBlock: "10.77.0.0/99"}, "10.77.0.0/99"),
-	)
-
-	DescribeTable("a pod that cannot get its address says why in an event",
-		func(ctx SpecContext, annotations map[string]string, says string) {
-			pod := cluster.Server(badNamespace, "asks-"+strings.ToLower(strings.ReplaceAll(CurrentSpecReport().LeafNodeText, " ", "-")), suite.Workers[0])
-			pod.Annotations = annotations
-			_, err := asController().CoreV1().Pods(badNamespace).Create(ctx, pod, metav1.CreateOptions{})
-			Expect(err).NotTo(HaveOccurred())
-			Eventually(warnings).WithContext(ctx).WithArguments(badNamespace, pod.Name).WithTimeout(30 * time.Second).
-				Should(ContainElement(ContainSubstring(says)))
-			deletedSoon(ctx, pod)
-		},
-		Entry("outside", map[string]string{"ovn.kubernetes.io/ip_address": "192.0.2.7"}, "address 192.0.2.7 is not one that a port of subnet ovn-default"),
-		Entry("gateway", map[string]string{"ovn.kubernetes.io/ip_address": "10.16.0.1"}, "address 10.16.0.1 is taken by gateway"),
-		Entry("no address", map[string]string{"ovn.kubernetes.io/ip_address": "ten"}, `"ten"`),
-		Entry("unknown subnet", map[string]string{"ovn.kubernetes.io/logical_switch": "nowhere"}, "subnet nowhere does not exist"),
-	)
-
-	It("denies a pod and a workload with a request that can never be read", func(ctx SpecContext) {
-		pod := cluster.Server(badNamespace, "unreadable", "")
-		pod.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "ten"}
-		_, err := suite.Cluster.CoreV1().Pods(badNamespace).Create(ctx, pod, metav1.CreateOptions{})
-		Expect(deniedAtApply(err)).To(BeTrue(), "%v", err)
-		Expect(err).To(MatchError(ContainSubstring(`ovn.kubernetes.io/ip_address: "ten" cannot be read: write one address`)))
-		labels := map[string]string{"app": "unreadable"}
-		_, err = suite.Cluster.AppsV1().Deployments(badNamespace).Create(ctx, &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Spec: appsv1.DeploymentSpec{
-				Selector: &metav1.LabelSelector{MatchLabels: labels},
-				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: pod.Annotations}, Spec: pod.Spec},
-			},
-		}, metav1.CreateOptions{})
-		Expect(deniedAtApply(err)).To(BeTrue(), "%v", err)
-	})
-
-	It("refuses a static address that is taken, and gives it once it is free", func(ctx SpecContext) {
+	It("refuses a static address that is taken, and gives it once it is free", Label(smoke), func(ctx SpecContext) {
 		static := map[string]string{"ovn.kubernetes.io/ip_address": "10.16.77.7"}
 		holder := cluster.Server(badNamespace, "holder", suite.Workers[0])
 		holder.Annotations = static
@@ -110,7 +68,7 @@ var _ = Describe("bad input", Ordered, func() {
 		Expect(got.Status.PodIP).To(Equal("10.16.77.7"))
 	}, SpecTimeout(3*time.Minute))
 
-	It("says that a subnet is full, and serves the waiting pod once an address is free", func(ctx SpecContext) {
+	It("says that a subnet is full, and serves the waiting pod once an address is free", Label(smoke), func(ctx SpecContext) {
 		subnet := &kubeovnv1.Subnet{
 			ObjectMeta: metav1.ObjectMeta{Name: "tiny"},
 			Spec:       kubeovnv1.SubnetSpec{CIDRBlock: "10.88.0.0/30"}, // one address besides the gateway's
@@ -135,20 +93,6 @@ var _ = Describe("bad input", Ordered, func() {
 		Expect(pods.Delete(ctx, "tiny-two", metav1.DeleteOptions{})).To(Succeed())
 	}, SpecTimeout(3*time.Minute))
 })
-
-// deletedSoon deletes a pod with its own grace period, and expects that it ends about as soon as a running pod.
-func deletedSoon(ctx context.Context, pod *corev1.Pod) {
-	GinkgoHelper()
-	begun := time.Now()
-	Expect(suite.Cluster.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
-	Eventually(func() bool {
-		_, err := suite.Cluster.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err)
-	}).WithContext(ctx).WithTimeout(2*time.Minute).WithPolling(100*time.Millisecond).Should(BeTrue(), "pod %s is deleted", pod.Name)
-	took := time.Since(begun)
-	AddReportEntry("deletion of a pod that waits for its address", took.Round(100*time.Millisecond).String())
-	Expect(took).To(BeNumerically("<=", bound(usualPodStart)), "the deletion of pod %s", pod.Name)
-}
 
 // deniedAtApply reports whether the admission policy on requests of pods denied a write.
 func deniedAtApply(err error) bool {

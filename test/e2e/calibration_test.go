@@ -61,16 +61,55 @@ func calibrate(ctx context.Context) {
 	deleteNamespace(ctx, calibrationNamespace)
 }
 
-// within reports the time since begun, and expects it to be at most bound(usual); usual is a value of docs/.
-func within(begun time.Time, usual time.Duration, what string) {
-	GinkgoHelper()
-	took := time.Since(begun)
-	AddReportEntry(what, fmt.Sprintf("after %s", took.Round(100*time.Millisecond)))
-	Expect(took).To(BeNumerically("<=", bound(usual)), what)
+// Pauses between two samples of the machine's speed: a sample takes 20 ms of a CPU.
+const (
+	usualSampling = 2 * time.Second
+	timedSampling = 250 * time.Millisecond
+)
+
+var _ = BeforeEach(func() {
+	if hasLabel(CurrentSpecReport(), timed) {
+		waits.speed.SetPause(timedSampling)
+	} else {
+		waits.speed.SetPause(usualSampling)
+	}
+})
+
+// measured is a report entry: a measured time and its limit, in seconds. `make test-timing` collects them.
+type measured struct {
+	What           string
+	Seconds, Limit float64
 }
 
-// bound returns the time limit of an operation of the present spec that takes d in a table of docs/.
-func bound(d time.Duration) time.Duration {
-	slowdown := max(calibration.slowdown, waits.speed.Factor(CurrentSpecReport().StartTime, time.Now()))
-	return time.Duration(3 * slowdown * float64(d))
+func (t measured) String() string {
+	return fmt.Sprintf("%s: %.2f s, at most %.2f s", t.What, t.Seconds, t.Limit)
+}
+
+// atMost reports a time, and expects it to be at most limit.
+func atMost(took, limit time.Duration, what string) {
+	GinkgoHelper()
+	AddReportEntry("timing", measured{what, took.Seconds(), limit.Seconds()})
+	Expect(took).To(BeNumerically("<=", limit), what)
+}
+
+// within reports the time since begun, and expects it to be at most boundAt(usual); usual is a value of docs/.
+func within(begun time.Time, usual time.Duration, what string) {
+	GinkgoHelper()
+	now := time.Now()
+	atMost(now.Sub(begun), boundAt(usual, begun, now), what)
+}
+
+// bound returns the limit of a median or a sum of the present spec whose usual value is in a table of docs/. It follows the mean speed of the machine.
+func bound(usual time.Duration) time.Duration {
+	return timesThree(usual, waits.speed.Factor(CurrentSpecReport().StartTime, time.Now()))
+}
+
+// boundAt returns the limit of a single event between two times whose usual duration is in a table of docs/. It follows the slowest sample of the machine around
+// the event.
+func boundAt(usual time.Duration, from, to time.Time) time.Duration {
+	return timesThree(usual, waits.speed.Slowest(from, to))
+}
+
+func timesThree(usual time.Duration, slowdown float64) time.Duration {
+	return time.Duration(3 * max(calibration.slowdown, slowdown) * float64(usual))
 }

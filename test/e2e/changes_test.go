@@ -19,7 +19,7 @@ import (
 const changesNamespace = "e2e-changes"
 
 // Each change is one of the table in docs/operations/changes.md, with flows between nodes, within a node and through a Service.
-var _ = Describe("changes of the OVNCluster:", Label("changes", disruptive, mayRestart), Ordered, ContinueOnFailure, func() {
+var _ = Describe("changes of the OVNCluster:", Label(timed, "changes", disruptive, mayRestart), Ordered, ContinueOnFailure, func() {
 	var p *pair
 	BeforeAll(func(ctx SpecContext) { p = makePair(ctx, changesNamespace) }, NodeTimeout(3*time.Minute))
 	AfterAll(func(ctx SpecContext) {

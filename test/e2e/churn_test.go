@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/seed"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
@@ -103,8 +104,13 @@ var _ = Describe("pods re-created under their names while controller and agent a
 		// The Lease of a killed controller must expire before the next controller works. More frequent kills would leave no time
 		// for that.
 		killed := make(chan string, 2)
-		go func() { killed <- killAtRandom(killCtx, "kube-ovn-controller", 20*time.Second, 40*time.Second) }()
-		go func() { killed <- killAtRandom(killCtx, "kube-ovn-cni", 3*time.Second, 8*time.Second) }()
+		start := seed.New(GinkgoT())
+		go func() {
+			killed <- killAtRandom(killCtx, seed.Rand(start, 1), "kube-ovn-controller", 20*time.Second, 40*time.Second)
+		}()
+		go func() {
+			killed <- killAtRandom(killCtx, seed.Rand(start, 2), "kube-ovn-cni", 3*time.Second, 8*time.Second)
+		}()
 
 		var group sync.WaitGroup
 		errs := make([]error, churnNames)
@@ -112,7 +118,7 @@ var _ = Describe("pods re-created under their names while controller and agent a
 			group.Add(1)
 			go func() {
 				defer group.Done()
-				errs[i] = recreate(ctx, fmt.Sprintf("churn-%d", i), suite.Workers[i%len(suite.Workers)])
+				errs[i] = recreate(ctx, seed.Rand(start, uint64(3+i)), fmt.Sprintf("churn-%d", i), suite.Workers[i%len(suite.Workers)])
 			}()
 		}
 		group.Wait()
@@ -135,7 +141,7 @@ var _ = Describe("pods re-created under their names while controller and agent a
 
 // recreate deletes and creates one pod churnRounds times. It waits until the pod is ready only in every fourth round, so that pods
 // are deleted in every state.
-func recreate(ctx context.Context, name, node string) error {
+func recreate(ctx context.Context, random *rand.Rand, name, node string) error {
 	pods := suite.Cluster.CoreV1().Pods(churnNamespace)
 	for round := range churnRounds {
 		pod := cluster.Server(churnNamespace, name, node)
@@ -147,7 +153,7 @@ func recreate(ctx context.Context, name, node string) error {
 			if _, err := suite.Cluster.WaitPod(ctx, churnNamespace, name, cluster.Ready); err != nil {
 				return fmt.Errorf("round %d: %w", round, err)
 			}
-		} else if err := pause(ctx, time.Duration(rand.IntN(1500))*time.Millisecond); err != nil {
+		} else if err := pause(ctx, time.Duration(random.IntN(1500))*time.Millisecond); err != nil {
 			return err
 		}
 		if round == churnRounds-1 {
@@ -174,15 +180,15 @@ func recreate(ctx context.Context, name, node string) error {
 
 // killAtRandom repeatedly kills the main process of a random pod of a workload, at random intervals, and returns the number of
 // kills.
-func killAtRandom(ctx context.Context, workload string, after, before time.Duration) string {
+func killAtRandom(ctx context.Context, random *rand.Rand, workload string, after, before time.Duration) string {
 	defer GinkgoRecover()
 	count := 0
-	for pause(ctx, after+rand.N(before-after)) == nil {
+	for pause(ctx, after+time.Duration(random.Int64N(int64(before-after)))) == nil {
 		pods, err := suite.Cluster.PodsOf(ctx, workload)
 		if err != nil || len(pods) == 0 {
 			continue
 		}
-		victim := pods[rand.IntN(len(pods))]
+		victim := pods[random.IntN(len(pods))]
 		if err := suite.kill(ctx, &victim); err == nil {
 			count++
 		}

@@ -55,7 +55,7 @@ const nodeDatabase = "pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch'"
 
 // Known flows, of which the datapath has had packets, and a new one, which ovs-vswitchd has to set up. CRASHES is the number of rounds (1);
 // CRASHES_REPORT is a file for the table of docs/operations/reliability.md.
-var _ = Describe("crashes of a node's Open vSwitch", Label("crashes", disruptive, mayRestart), Ordered, ContinueOnFailure, func() {
+var _ = Describe("crashes of a node's Open vSwitch", Label(timed, "crashes", disruptive, mayRestart), Ordered, ContinueOnFailure, func() {
 	var p *pair
 	var stranger *corev1.Pod
 	report := &strings.Builder{}
@@ -95,7 +95,7 @@ var _ = Describe("crashes of a node's Open vSwitch", Label("crashes", disruptive
 				if suite.Lab.KernelDatapath() {
 					Expect(flows.losses()).To(BeEmpty())
 				} else if c.pauses > 0 {
-					Expect(flows.gapsLongerThan(bound(c.pauses))).To(BeEmpty(), "pauses")
+					Expect(flows.gapsLongerThan(c.pauses)).To(BeEmpty(), "pauses")
 				} else {
 					Expect(flows.withinNode().losses()).To(BeEmpty(), "losses within a node")
 					Expect(flows.gapsOver(bound(podsPause))).To(BeEmpty(), "losses between nodes")

@@ -15,18 +15,13 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
@@ -44,7 +39,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, gatewayNamespace) }, NodeTimeout(4*time.Minute))
 	})
 
-	It("moves to another node when the kubelet and the Open vSwitch of its node die", Label(disruptive, mayRestart), func(ctx SpecContext) {
+	It("moves to another node when the kubelet and the Open vSwitch of its node die", Label(timed, disruptive, mayRestart), func(ctx SpecContext) {
 		active, backup, bystander := suite.Workers[1], controlPlane(), suite.Workers[0]
 		subnet := sampleSubnet(ctx, "subnet_centralized.yaml", func(s *kubeovnv1.SubnetSpec) {
 			s.GatewayNode = active + "," + backup
@@ -69,7 +64,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(6*time.Minute))
 
-	It("spreads connections over all gateway nodes with enableEcmp", func(ctx SpecContext) {
+	It("spreads connections over all gateway nodes with enableEcmp", Label(smoke), func(ctx SpecContext) {
 		for _, node := range suite.Workers[:2] {
 			label(ctx, node, "yes")
 			DeferCleanup(func(ctx SpecContext) { label(ctx, node, "") }, NodeTimeout(time.Minute))
@@ -95,7 +90,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("shows a fixed address outside", func(ctx SpecContext) {
+	It("shows a fixed address outside", Label(smoke), func(ctx SpecContext) {
 		subnet := sampleSubnet(ctx, "subnet_egress_address.yaml", nil)
 		pod := podOf(ctx, subnet, "client", suite.Workers[1])
 		for _, like := range cluster.PodAddrs(pod) {
@@ -105,7 +100,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(3*time.Minute))
 
-	It("translates or not by rules", func(ctx SpecContext) {
+	It("translates or not by rules", Label(smoke), func(ctx SpecContext) {
 		subnet := sampleSubnet(ctx, "subnet_nat_rules.yaml", nil)
 		wayBack(ctx, subnet, suite.Workers[0], "eth0")
 		pod := podOf(ctx, subnet, "client", suite.Workers[0])
@@ -120,7 +115,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(3*time.Minute))
 
-	It("leaves through a router outside", func(ctx SpecContext) {
+	It("leaves through a router outside", Label(smoke), func(ctx SpecContext) {
 		node := suite.Workers[0]
 		withExternalNetwork(ctx, node)
 		subnet := sampleSubnet(ctx, "subnet_external_gateway.yaml", nil)
@@ -136,27 +131,6 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 			WithContext(ctx).WithTimeout(30 * time.Second).Should(BeEmpty())
 	}, SpecTimeout(3*time.Minute))
 
-	It("lets an agent write no Lease but its node's own", func(ctx SpecContext) {
-		agent := *suite.Cluster.Config
-		agent.Impersonate = rest.ImpersonationConfig{
-			UserName: "system:serviceaccount:kube-system:kube-ovn-cni", Groups: []string{"system:serviceaccounts", "system:authenticated"},
-			Extra: map[string][]string{"authentication.kubernetes.io/node-name": {suite.Workers[0]}},
-		}
-		c, err := kubernetes.NewForConfig(&agent)
-		Expect(err).NotTo(HaveOccurred())
-		write := func(name string) error {
-			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			_, err := c.CoordinationV1().Leases("kube-system").Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			if apierrors.IsAlreadyExists(err) {
-				return nil
-			}
-			return err
-		}
-		Expect(write(gateway.LeasePrefix + suite.Workers[0])).To(Succeed())
-		for _, other := range []string{gateway.LeasePrefix + suite.Workers[1], "kube-scheduler-2"} {
-			Expect(write(other)).To(MatchError(ContainSubstring("of its own node only")))
-		}
-	}, SpecTimeout(time.Minute))
 })
 
 // withExternalNetwork gives a node addresses in the network of the sample with an external gateway, until the spec ends.

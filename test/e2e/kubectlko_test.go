@@ -40,7 +40,7 @@ var _ = Describe("kubectl ko", func() {
 		return out
 	}
 
-	It("runs OVN's and Open vSwitch's programs where they are needed", func(ctx SpecContext) {
+	It("runs OVN's and Open vSwitch's programs where they are needed", Label(smoke), func(ctx SpecContext) {
 		Expect(says(ctx, "nbctl", "--bare", "--columns=name", "list", "Logical_Switch")).To(ContainSubstring("ovn-default"))
 		Expect(says(ctx, "sbctl", "--bare", "--columns=hostname", "list", "Chassis")).To(ContainSubstring(suite.Workers[0]))
 		Expect(says(ctx, "vsctl", suite.Workers[0], "list-br")).To(HavePrefix("br-int\n"))
@@ -67,7 +67,7 @@ var _ = Describe("kubectl ko", func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("reports the state of the network, for people and for scripts", func(ctx SpecContext) {
+	It("reports the state of the network, for people and for scripts", Label(smoke), func(ctx SpecContext) {
 		Expect(says(ctx, "status", "--wait", "--timeout=1m")).To(And(ContainSubstring("Available:"), ContainSubstring("kube-ovn-cni"), ContainSubstring("(leader)")))
 		var status kubectlko.Status
 		Expect(json.Unmarshal([]byte(says(ctx, "status", "-o", "json")), &status)).To(Succeed())
@@ -103,14 +103,7 @@ var _ = Describe("kubectl ko", func() {
 		expectAllChecks(ctx)
 	}, SpecTimeout(4*time.Minute))
 
-	It("reports the state of databases", func(ctx SpecContext) {
-		for _, db := range []string{"nb", "sb"} {
-			Expect(says(ctx, db, "status")).To(MatchRegexp(`(?s)leader: +\S+\n.*leader`))
-			Expect(says(ctx, db, "dbstatus")).To(ContainSubstring("ok"))
-		}
-	}, SpecTimeout(time.Minute))
-
-	It("makes backups, and rebuilds the northbound database from one without a lost packet", Label(disruptive, mayRestart), func(ctx SpecContext) {
+	It("makes backups, and rebuilds the northbound database from one without a lost packet", Label(timed, disruptive, mayRestart), func(ctx SpecContext) {
 		DeferCleanup(func(ctx SpecContext) {
 			Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed())
 			deleteNamespace(ctx, koNamespace)

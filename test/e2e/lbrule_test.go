@@ -45,7 +45,7 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 		near, far = serve(ctx, webNamespace, "near", 0), serve(ctx, "e2e-asker", "far", 1)
 	}, NodeTimeout(4*time.Minute))
 
-	It("lead to ready pods, from their own subnet and from others", func(ctx SpecContext) {
+	It("lead to ready pods, from their own subnet and from others", Label(smoke), func(ctx SpecContext) {
 		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionReady, kubeovnv1.ConditionEndpointsChecked)
 		for _, from := range []*corev1.Pod{near, far} {
@@ -61,7 +61,7 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(2*time.Minute))
 
 	// If the policy dropped health checks, the other endpoint would be left out as well, and the first one would never come back.
-	It("leave out an endpoint that does not answer, and take it back, under a policy that isolates it", func(ctx SpecContext) {
+	It("leave out an endpoint that does not answer, and take it back, under a policy that isolates it", Label(timed), func(ctx SpecContext) {
 		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: "e2e-checked"}}
 		rule.Spec.VIP, rule.Spec.Namespace, rule.Spec.Selector = "172.30.0.77,fd00:172:30::77", webNamespace, []string{"app:web"}
 		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}

@@ -38,7 +38,7 @@ var _ = Describe("load balancers with addresses of a pool", Ordered, ContinueOnF
 		})
 	}, NodeTimeout(3*time.Minute))
 
-	It("are reached from outside through every node, and from pods and nodes", func(ctx SpecContext) {
+	It("are reached from outside through every node, and from pods and nodes", Label(smoke), func(ctx SpecContext) {
 		s, fronts := balancerOf(ctx, "public", func(*corev1.ServiceSpec) {})
 		for _, front := range fronts {
 			for _, node := range []string{suite.Workers[0], suite.Workers[1], controlPlane()} {

@@ -52,6 +52,12 @@ var allowedErrors = []struct {
 	},
 }
 
+// byBusyMachine matches errors that a busy machine can cause. They are problems in specs with the label timed; the other specs report them in busyErrors.
+var byBusyMachine = regexp.MustCompile(`deadline exceeded|[Tt]imed out|context canceled|Lease`)
+
+// busyErrors are the errors that byBusyMachine matched, with their pods.
+var busyErrors []string
+
 var anySpec = regexp.MustCompile("")
 
 const (
@@ -129,6 +135,10 @@ func (l *logReader) judge(line string) {
 	pod, text, _ := strings.Cut(line, ": ")
 	severity, text := oracle.LogLine(text)
 	if severity == oracle.Fine || severity == oracle.Error && allowed(text, CurrentSpecReport()) {
+		return
+	}
+	if severity == oracle.Error && byBusyMachine.MatchString(text) && !hasLabel(CurrentSpecReport(), timed) {
+		busyErrors = append(busyErrors, strings.TrimSpace(pod+": "+text))
 		return
 	}
 	l.problems = append(l.problems, pod+": "+text)

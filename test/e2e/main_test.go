@@ -10,7 +10,7 @@ import (
 )
 
 var _ = Describe("the main job", func() {
-	It("connects pods, nodes, Services and the outside in both families", func(ctx SpecContext) {
+	It("connects pods, nodes, Services and the outside in both families", Label(smoke), func(ctx SpecContext) {
 		expectAllChecks(ctx)
 	}, SpecTimeout(6*time.Minute))
 })

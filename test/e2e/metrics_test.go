@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
 )
 
 // metricsTarget is a component with metrics: the families that must have data on each of its pods, or on one of them.
@@ -79,21 +80,6 @@ var _ = Describe("metrics", func() {
 			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
 		}
 	}, SpecTimeout(6*time.Minute))
-
-	It("of all members and of ovn-northd are read by kube-ovn-monitor", func(ctx SpecContext) {
-		Eventually(func(g Gomega) {
-			pods := servingPods(ctx, "kube-ovn-monitor")
-			g.Expect(pods).To(HaveLen(1))
-			text, err := scrapeOn(ctx, &pods[0], "http://127.0.0.1:10661/metrics")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(text).NotTo(MatchRegexp(`(?m)^kiln_monitor_target_up\{.*\} 0$`))
-			g.Expect(text).NotTo(MatchRegexp(`(?m)^kube_ovn_ovn_status\{.*\} 0$`))
-			for _, db := range []string{"OVN_Northbound", "OVN_Southbound"} {
-				g.Expect(text).To(MatchRegexp(`(?m)^kube_ovn_cluster_leader_self\{.*db_name="%s".*\} 1$`, db))
-			}
-			g.Expect(text).To(MatchRegexp(`(?m)^kube_ovn_ovn_status\{component="ovn-northd".*\} 1$`))
-		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
-	}, SpecTimeout(3*time.Minute))
 
 	It("need a token when the access is Authorized", func(ctx SpecContext) {
 		const account, name = "e2e-prometheus", "e2e-read-metrics"
@@ -175,4 +161,36 @@ func tokenOf(ctx context.Context, account *corev1.ServiceAccount) string {
 	var request authenticationv1.TokenRequest
 	Expect(suite.Objects.SubResource("token").Create(ctx, account, &request)).To(Succeed())
 	return request.Status.Token
+}
+
+// processes returns the starts of the containers of Kiln's pods, by pod and UID.
+func processes(ctx context.Context) map[string]metav1.Time {
+	GinkgoHelper()
+	started := map[string]metav1.Time{}
+	for _, pod := range kilnPods(ctx, "") {
+		for _, c := range pod.Status.ContainerStatuses {
+			if c.State.Running != nil {
+				started[pod.Name+" "+string(pod.UID)+" "+c.Name] = c.State.Running.StartedAt
+			}
+		}
+	}
+	return started
+}
+
+// kilnPods returns Kiln's pods, or those with the label app.
+func kilnPods(ctx context.Context, app string) []corev1.Pod {
+	GinkgoHelper()
+	options := metav1.ListOptions{}
+	if app != "" {
+		options.LabelSelector = "app=" + app
+	}
+	list, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, options)
+	Expect(err).NotTo(HaveOccurred())
+	var pods []corev1.Pod
+	for _, pod := range list.Items {
+		if components.MatchString(pod.Name) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }

@@ -250,7 +250,7 @@ var _ = Describe("an installation by packages", Ordered, Label(packaging, disrup
 
 	It("passes all checks", func(ctx SpecContext) { expectAllChecks(ctx) }, SpecTimeout(5*time.Minute))
 
-	It("upgrades under traffic", func(ctx SpecContext) {
+	It("upgrades under traffic", Label(timed), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, makePair(ctx, membersNamespace))
 		chosen.upgrade(ctx, chosen.images[1])
 		runsOn(ctx, chosen.images[1])

@@ -27,7 +27,7 @@ import (
 )
 
 var _ = Describe("cluster-wide policies", func() {
-	It("are followed once their kind is defined, and decide before and behind NetworkPolicies", func(ctx SpecContext) {
+	It("are followed once their kind is defined, and decide before and behind NetworkPolicies", Label(smoke), func(ctx SpecContext) {
 		define(ctx, "", "clusternetworkpolicies")
 		web, neighbour := serve(ctx, "e2e-tenant", "web", 0), serve(ctx, "e2e-tenant", "neighbour", 1)
 		stranger, monitor := serve(ctx, "e2e-strangers", "stranger", 1), serve(ctx, "monitoring", "monitor", 0)

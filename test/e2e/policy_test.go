@@ -95,6 +95,9 @@ ingress: [{from: [{ipBlock: {cidr: %n4/32}}, {ipBlock: {cidr: "%n6/128"}}]}]
 egress: [{to: [{ipBlock: {cidr: %n4/32}}, {ipBlock: {cidr: "%n6/128"}}]}]`}}},
 }
 
+// smokeCases are the cases of the gate: one for each kind of rule.
+var smokeCases = []string{"nothing passes", "a pod of the namespace on a port", "networks with exceptions", "a named port of peers", "both ends have a say"}
+
 // newMatrix starts the matrix' pods: a and b on each worker, in two namespaces, and h on the host network.
 func newMatrix(ctx context.Context) *matrix {
 	GinkgoHelper()
@@ -128,7 +131,7 @@ var _ = Describe("network policies", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) { m = newMatrix(ctx) }, NodeTimeout(3*time.Minute))
 
 	for _, c := range policyCases {
-		It("allow as specified: "+c.name, func(ctx SpecContext) {
+		It("allow as specified: "+c.name, smokeIf(slices.Contains(smokeCases, c.name)), func(ctx SpecContext) {
 			policies := m.apply(ctx, c.policies)
 			Eventually(func() []string { return m.differences(ctx, policies) }).WithContext(ctx).WithTimeout(time.Minute).Should(BeEmpty())
 			for _, p := range m.pods {
@@ -139,7 +142,7 @@ var _ = Describe("network policies", Ordered, func() {
 		}, SpecTimeout(2*time.Minute))
 	}
 
-	It("let a pod reach itself through a Service", func(ctx SpecContext) {
+	It("let a pod reach itself through a Service", Label(smoke), func(ctx SpecContext) {
 		m.apply(ctx, [][2]string{{"e2e-px", `{podSelector: {}, policyTypes: [Ingress, Egress]}`}})
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "itself"}, Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"pod": "a"}, Ports: []corev1.ServicePort{{Port: 80}},
@@ -227,12 +230,12 @@ var _ = Describe("network policies", Ordered, func() {
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	It("isolate a pod from its first packet", func(ctx SpecContext) {
+	It("isolate a pod from its first packet", Label(smoke), func(ctx SpecContext) {
 		m.apply(ctx, [][2]string{{"e2e-px", `podSelector: {matchLabels: {pod: late}}`}})
 		closedFromTheStart(ctx, matrixPod("e2e-px", "late", suite.Workers[0], false), matrixPod("e2e-px", "late-open", suite.Workers[0], false), m.pods[2])
 	}, SpecTimeout(2*time.Minute))
 
-	It("drop nothing that they allow before and after a change", func(ctx SpecContext) {
+	It("drop nothing that they allow before and after a change", Label(timed), func(ctx SpecContext) {
 		server, client := m.pods[0], m.pods[2]
 		np := m.apply(ctx, [][2]string{{"e2e-px", `
 podSelector: {matchLabels: {pod: a}}

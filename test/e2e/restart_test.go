@@ -29,7 +29,9 @@ var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 	}, NodeTimeout(3*time.Minute))
 	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, restartNamespace) })
 
-	DescribeTable("interrupt no running pod, and new ones start", func(ctx SpecContext, app string) {
+	// restart kills all pods of a component, waits until they run again, and starts a pod. It returns the flows meanwhile.
+	restart := func(ctx context.Context, app string) flows {
+		GinkgoHelper()
 		running := startFlows(ctx, p)
 		pods, err := suite.Cluster.PodsOf(ctx, app)
 		Expect(err).NotTo(HaveOccurred())
@@ -48,8 +50,16 @@ var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, controlPlane()))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(running.end(ctx).losses()).To(BeEmpty())
-	},
+		removePods(ctx, restartNamespace, "after-"+app)
+		return running.end(ctx)
+	}
+
+	DescribeTable("end no connection, and new pods start", Label(smoke), func(ctx SpecContext, app string) { restart(ctx, app) },
+		Entry("controller", "kube-ovn-controller", SpecTimeout(4*time.Minute)),
+		Entry("agent", "kube-ovn-cni", SpecTimeout(4*time.Minute)),
+	)
+
+	DescribeTable("lose no packet of a running pod", Label(timed), func(ctx SpecContext, app string) { Expect(restart(ctx, app).losses()).To(BeEmpty()) },
 		Entry("operator", "kiln-operator", SpecTimeout(4*time.Minute)),
 		Entry("northbound database", "ovn-central-nb", SpecTimeout(4*time.Minute)),
 		Entry("southbound database", "ovn-central-sb", SpecTimeout(4*time.Minute)),
@@ -58,7 +68,7 @@ var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 		Entry("agent", "kube-ovn-cni", SpecTimeout(4*time.Minute)),
 	)
 
-	It("of Open vSwitch heal by themselves", func(ctx SpecContext) {
+	It("of Open vSwitch heal by themselves", Label(timed), func(ctx SpecContext) {
 		// The checks' Service must exist before: on the userspace datapath the restart ends CoreDNS's connection to the API server, which its
 		// client notices after 30 s (ReadIdleTimeout of HTTP/2 in client-go). Until then CoreDNS does not know new Services.
 		expectAllChecks(ctx)

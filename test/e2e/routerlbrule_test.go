@@ -42,7 +42,7 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 		wayBack(ctx, &kubeovnv1.Subnet{Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.120.0.10/32,fd00:10:120::10/128"}}, suite.Workers[0], "eth0")
 	}, NodeTimeout(4*time.Minute))
 
-	It("lead to pods from a pod, from nodes and from outside", func(ctx SpecContext) {
+	It("lead to pods from a pod, from nodes and from outside", Label(smoke), func(ctx SpecContext) {
 		rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionReady, kubeovnv1.ConditionEndpointsChecked)
 		for _, front := range fronts {
@@ -53,7 +53,7 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("leave out an endpoint that does not answer", func(ctx SpecContext) {
+	It("leave out an endpoint that does not answer", Label(timed), func(ctx SpecContext) {
 		answering := func(want ...string) {
 			GinkgoHelper()
 			for _, front := range fronts {

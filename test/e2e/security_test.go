@@ -14,7 +14,7 @@ import (
 )
 
 var _ = Describe("the databases' ports", func() {
-	It("answer a worker where nodes have business, and nowhere else", func(ctx SpecContext) {
+	It("answer a worker where nodes have business, and nowhere else", Label(smoke), func(ctx SpecContext) {
 		nb := databaseStatus(ctx, Default, trialDatabases[0]).Members[0]
 		sb := databaseStatus(ctx, Default, trialDatabases[1]).Members[0]
 		pod := serve(ctx, "e2e-ports", "asks", 0)

@@ -102,7 +102,7 @@ var _ = Describe("security groups", Ordered, func() {
 		}
 	}, NodeTimeout(3*time.Minute))
 
-	It("allow the traffic of the sample", func(ctx SpecContext) {
+	It("allow the traffic of the sample", Label(smoke), func(ctx SpecContext) {
 		By("tier 1, behind a group of tier 0 that passes")
 		connects(ctx, stranger, web, tcp, 8080, true)
 		connects(ctx, stranger, web, udp, 8081, false)
@@ -121,7 +121,7 @@ var _ = Describe("security groups", Ordered, func() {
 		}
 	}, SpecTimeout(3*time.Minute))
 
-	It("follow the annotation of a pod that runs", func(ctx SpecContext) {
+	It("follow the annotation of a pod that runs", Label(smoke), func(ctx SpecContext) {
 		connects(ctx, stranger, database, tcp, 5432, false)
 		nameGroups(ctx, stranger, "shop-web") // a group of tier 1 only
 		connects(ctx, stranger, database, tcp, 5432, true)
@@ -135,7 +135,7 @@ var _ = Describe("security groups", Ordered, func() {
 		connects(ctx, stranger, database, tcp, 5432, false)
 	}, SpecTimeout(3*time.Minute))
 
-	It("drop nothing that they allow before and after a change of tier", func(ctx SpecContext) {
+	It("drop nothing that they allow before and after a change of tier", Label(timed), func(ctx SpecContext) {
 		connects(ctx, stranger, web, tcp, 8080, true)
 		watching := watchAllowed(ctx, stranger, web, 8080)
 		sg := &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: "shop-web"}}

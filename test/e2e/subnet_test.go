@@ -23,7 +23,7 @@ import (
 )
 
 var _ = Describe("subnets", func() {
-	It("keeps a private subnet apart from all but its friends and nodes", func(ctx SpecContext) {
+	It("keeps a private subnet apart from all but its friends and nodes", Label(smoke), func(ctx SpecContext) {
 		useSample(ctx, "subnet_private.yaml", "vault", "friends")
 		one, two := serve(ctx, "vault", "one", 0), serve(ctx, "vault", "two", 1) // ready: the kubelet's probes succeed
 		friend, stranger := serve(ctx, "friends", "friend", 1), serve(ctx, "e2e-strangers", "stranger", 0)
@@ -44,7 +44,7 @@ var _ = Describe("subnets", func() {
 		expectReach(ctx, stranger, one)
 	}, SpecTimeout(6*time.Minute))
 
-	It("enforces a subnet's own rules, and keeps them when a wrong one is written", func(ctx SpecContext) {
+	It("enforces a subnet's own rules, and keeps them when a wrong one is written", Label(smoke), func(ctx SpecContext) {
 		useSample(ctx, "subnet_acls.yaml", "frontends")
 		web, neighbour := serve(ctx, "frontends", "web", 0), serve(ctx, "frontends", "neighbour", 1)
 		stranger := serve(ctx, "e2e-strangers", "stranger", 1)
@@ -63,7 +63,7 @@ var _ = Describe("subnets", func() {
 		connects(ctx, stranger, web, corev1.ProtocolTCP, cluster.HTTPPort, false)
 	}, SpecTimeout(5*time.Minute))
 
-	It("gives a real DHCP client its address in both families", func(ctx SpecContext) {
+	It("gives a real DHCP client its address in both families", Label(smoke), func(ctx SpecContext) {
 		useSample(ctx, "subnet_dhcp.yaml", "machines")
 		pod := cluster.Server("machines", "machine", suite.Workers[0])
 		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{
@@ -110,32 +110,6 @@ var _ = Describe("subnets", func() {
 	}, SpecTimeout(4*time.Minute))
 
 	// The second pod gets the address that was the subnet's broadcast address before the growth.
-	It("lets a full subnet grow in place", func(ctx SpecContext) {
-		makeNamespace(ctx, "e2e-grow")
-		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "e2e-grow"}, Spec: kubeovnv1.SubnetSpec{
-			CIDRBlock: "10.37.0.0/30,fd00:10:37::/126", Namespaces: []string{"e2e-grow"},
-		}}
-		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) {
-			deleteNamespace(ctx, "e2e-grow")
-			Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, subnet))).To(Succeed())
-		}, NodeTimeout(3*time.Minute))
-		Eventually(inForce).WithContext(ctx).WithArguments("e2e-grow").WithTimeout(30 * time.Second).Should(BeTrue())
-		first := serve(ctx, "e2e-grow", "first", 0)
-		second := cluster.Server("e2e-grow", "second", suite.Workers[1])
-		_, err := suite.Cluster.CoreV1().Pods("e2e-grow").Create(ctx, second, metav1.CreateOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(warnings).WithContext(ctx).WithArguments("e2e-grow", "second").WithTimeout(30 * time.Second).
-			Should(ContainElement(ContainSubstring("is full")))
-		changeSubnet(ctx, "e2e-grow", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.37.0.0/24,fd00:10:37::/64" })
-		second, err = suite.Cluster.WaitPod(ctx, "e2e-grow", "second", cluster.Ready)
-		Expect(err).NotTo(HaveOccurred())
-		again, err := suite.Cluster.CoreV1().Pods("e2e-grow").Get(ctx, "first", metav1.GetOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(cluster.PodAddrs(again)).To(Equal(cluster.PodAddrs(first)))
-		expectReach(ctx, first, second)
-		expectReach(ctx, second, first)
-	}, SpecTimeout(4*time.Minute))
 })
 
 // forwardsToUnknown checks the annotation layer2_forward. A pod with another MAC address and additional addresses, like a bridge,

@@ -54,7 +54,7 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 				Expect(f.Further(restarts, few)).To(BeEmpty(), "more gaps than restarts: %s: %s", f.name, f.Flow)
 			}
 		}
-		Expect(seen.gapsLongerThan(bound(longestRestart))).To(BeEmpty())
+		Expect(seen.gapsLongerThan(longestRestart)).To(BeEmpty())
 		Expect(seen.ofTCP().losses()).To(BeEmpty())
 	}
 }

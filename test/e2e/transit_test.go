@@ -34,7 +34,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 	})
 
-	It("reach DNS, the API server and Services, and the outside with natOutgoing", func(ctx SpecContext) {
+	It("reach DNS, the API server and Services, and the outside with natOutgoing", Label(smoke), func(ctx SpecContext) {
 		applyVpcs(ctx, "vpc_services.yaml")
 		active := expectTransit(ctx, "orange")
 		service := dualService(ctx, "shop", suite.Workers[1])
@@ -123,7 +123,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("have Services of their own, which no other VPC reaches", func(ctx SpecContext) {
+	It("have Services of their own, which no other VPC reaches", Label(smoke), func(ctx SpecContext) {
 		applyVpcs(ctx, "vpc_services.yaml")
 		dualService(ctx, "shop", suite.Workers[1])
 		shop, err := suite.Cluster.CoreV1().Pods(transitNamespace).Get(ctx, "shop", metav1.GetOptions{})
@@ -155,7 +155,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("go through another node when the kubelet and the Open vSwitch of theirs die", Label(disruptive, mayRestart), func(ctx SpecContext) {
+	It("go through another node when the kubelet and the Open vSwitch of theirs die", Label(timed, disruptive, mayRestart), func(ctx SpecContext) {
 		cordon(ctx, controlPlane(), true) // otherwise the databases could run on the node that dies
 		DeferCleanup(func(ctx SpecContext) { cordon(ctx, controlPlane(), false) }, NodeTimeout(time.Minute))
 		applyVpcs(ctx, "vpc_services.yaml")

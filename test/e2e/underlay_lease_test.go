@@ -22,7 +22,7 @@ import (
 )
 
 // dhclient and the kernel configure eth2 of a node, from the router's dnsmasq.
-var _ = Describe("an interface with a DHCP client and router advertisements", Label("underlay", physical, disruptive), func() {
+var _ = Describe("an interface with a DHCP client and router advertisements", Label(timed, "underlay", physical, disruptive), func() {
 	network, vlan := topology.VLANs[0], topology.VLANs[1]
 	var node string
 	var leased []netip.Addr
@@ -76,7 +76,7 @@ var _ = Describe("an interface with a DHCP client and router advertisements", La
 		}).WithContext(ctx).WithTimeout(topology.ShortLease*5/2).WithPolling(2*time.Second).Should(Succeed(), "addresses stay on the bridge")
 		expectHosts(ctx, pod)
 		seen := flows.end(ctx)
-		Expect(seen.gapsLongerThan(bound(longestMove))).To(BeEmpty())
+		Expect(seen.gapsLongerThan(longestMove)).To(BeEmpty())
 
 		By("no longer answering")
 		exec(ctx, lab.Router, "sh", "-c", "kill -STOP $(pidof dnsmasq)")

@@ -42,7 +42,7 @@ var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Order
 		return provider, "br-phy"
 	}
 
-	It("stay reachable while a provider network gets and loses the interface, whose VLANs connect pods", func(ctx SpecContext) {
+	It("stay reachable while a provider network gets and loses the interface, whose VLANs connect pods", Label(timed), func(ctx SpecContext) {
 		Expect(suite.Lab.SingleNIC()).To(BeTrue(), "make underlay-single-nic brings such a lab up")
 		provider, addressed := network()
 		before := map[string]string{}
@@ -65,7 +65,7 @@ var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Order
 		}
 	}, SpecTimeout(10*time.Minute))
 
-	DescribeTable("connect pods again after a kill", Label(disruptive), func(ctx SpecContext, daemon string) {
+	DescribeTable("connect pods again after a kill", Label(timed, disruptive), func(ctx SpecContext, daemon string) {
 		kill := func() { // a pod can be reported as ready for a moment after the last kill
 			Eventually(func() error { return suite.kill(ctx, daemonOf(ctx, daemon, suite.Workers[0])) }).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
 		}
@@ -120,7 +120,7 @@ var _ = Describe("the interface of the kubelet", Label(kubeletNIC, disruptive, m
 		}
 	}, NodeTimeout(time.Minute))
 
-	It("moves node by node under traffic, and returns; meanwhile VLANs connect pods", func(ctx SpecContext) {
+	It("moves node by node under traffic, and returns; meanwhile VLANs connect pods", Label(timed), func(ctx SpecContext) {
 		onNodes(append(slices.Clone(suite.Workers), controlPlane())...)
 		nodes := watchNodes(ctx)
 		connectVLANs(ctx, provider, first, second)
@@ -139,7 +139,7 @@ var _ = Describe("the interface of the kubelet", Label(kubeletNIC, disruptive, m
 		asBefore(ctx)
 	}, SpecTimeout(10*time.Minute))
 
-	DescribeTable("moves after a kill in the middle", func(ctx SpecContext, daemon string) {
+	DescribeTable("moves after a kill in the middle", Label(timed), func(ctx SpecContext, daemon string) {
 		node := suite.Workers[0]
 		onNodes(node)
 		killed := inMove(ctx, node, addressOfNode(ctx, node, netip.IPv4Unspecified()).String(), `pkill -KILL -f "^/usr/bin/`+daemon+`( |$)"`, "")
@@ -245,7 +245,7 @@ func (w *nodesWatch) expectReached(ctx context.Context) {
 	GinkgoHelper()
 	seen := w.flows.end(ctx)
 	Expect(seen.ofTCP().losses()).To(BeEmpty())
-	Expect(seen.gapsLongerThan(bound(longestMove))).To(BeEmpty())
+	Expect(seen.gapsLongerThan(longestMove)).To(BeEmpty())
 	waiting := map[string]bool{}
 	for _, n := range suite.Lab.Nodes() {
 		waiting[n.Name] = true

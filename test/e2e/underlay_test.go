@@ -53,7 +53,7 @@ var _ = Describe("an underlay subnet", Label("underlay"), Ordered, ContinueOnFai
 		here, there = serve(ctx, underlayNamespace, "here", 0), serve(ctx, underlayNamespace, "there", 1)
 	}, NodeTimeout(4*time.Minute))
 
-	It("gives pods addresses of the physical network", func() {
+	It("gives pods addresses of the physical network", Label(smoke), func() {
 		for _, pod := range []*corev1.Pod{here, there} {
 			for _, a := range cluster.PodAddrs(pod) {
 				Expect(slices.ContainsFunc([]string{"172.28.0.0/24", "fd00:172:28::/64"}, func(cidr string) bool {
@@ -65,12 +65,12 @@ var _ = Describe("an underlay subnet", Label("underlay"), Ordered, ContinueOnFai
 		}
 	})
 
-	It("connects pods on different nodes", func(ctx SpecContext) {
+	It("connects pods on different nodes", Label(smoke), func(ctx SpecContext) {
 		expectReach(ctx, here, there)
 		expectReach(ctx, there, here)
 	}, SpecTimeout(time.Minute))
 
-	It("connects pods with a host behind the physical router, in both directions", func(ctx SpecContext) {
+	It("connects pods with a host behind the physical router, in both directions", Label(smoke), func(ctx SpecContext) {
 		for _, pod := range []*corev1.Pod{here, there} {
 			for _, a := range cluster.PodAddrs(pod) {
 				expectSeen(ctx, pod, a, a)
@@ -89,7 +89,7 @@ var _ = Describe("an underlay subnet", Label("underlay"), Ordered, ContinueOnFai
 		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 	}, SpecTimeout(time.Minute))
 
-	It("applies a NetworkPolicy to packets from the physical network", func(ctx SpecContext) {
+	It("applies a NetworkPolicy to packets from the physical network", Label(smoke), func(ctx SpecContext) {
 		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: underlayNamespace, Name: "only-here"}}
 		policy.Spec.PodSelector.MatchLabels = map[string]string{"app": "there"}
 		policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{

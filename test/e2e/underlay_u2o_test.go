@@ -88,7 +88,7 @@ var _ = Describe("an interconnected underlay subnet", Label("underlay"), Ordered
 			"https://kubernetes.default.svc.cluster.local/version").WithTimeout(30 * time.Second).Should(Equal("200"))
 	}
 
-	It("connects running pods with overlay pods, Services and DNS, in both directions", func(ctx SpecContext) {
+	It("connects running pods with overlay pods, Services and DNS, in both directions", Label(smoke), func(ctx SpecContext) {
 		apart(ctx, here, far, near) // in each family. Overlay pods may reach underlay pods through nodes and the physical router
 		changeSubnet(ctx, "office", func(spec *kubeovnv1.SubnetSpec) { spec.U2OInterconnection = true })
 		connected(ctx)
@@ -153,7 +153,7 @@ var _ = Describe("an interconnected underlay subnet", Label("underlay"), Ordered
 	}, SpecTimeout(4*time.Minute))
 
 	// Its router is first on worker-1: the names of the subnet and of the nodes give their order.
-	It("has its router on another node when the Open vSwitch of the first one dies", Label(physical, disruptive, mayRestart), func(ctx SpecContext) {
+	It("has its router on another node when the Open vSwitch of the first one dies", Label(timed, physical, disruptive, mayRestart), func(ctx SpecContext) {
 		first, second := suite.Workers[0], suite.Workers[1] // the pods there and far are on the second one
 		Expect(routerNode(ctx, "office")).To(Equal(first))
 		running := []*watch{startWatch(ctx, fromPod(there), tcpTo(far, cluster.HTTPPort)), startWatch(ctx, fromPod(far), tcpTo(there, cluster.HTTPPort))}

@@ -158,7 +158,7 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 		served(ctx, "vpc-before")
 	}, NodeTimeout(5*time.Minute))
 
-	It("drops no connection, and keeps what existing objects allow", func(ctx SpecContext) {
+	It("drops no connection, and keeps what existing objects allow", Label(timed), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, p)
 		Expect(cluster.ApplyManifests(ctx, suite.Lab.Kubeconfig(), headManifests)).To(Succeed())
 		runsOn(ctx, headImage)
@@ -193,7 +193,7 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 		removePods(ctx, keptNamespace, "strict")
 	}, SpecTimeout(time.Minute))
 
-	It("rolls back to the previous image, and forward again", func(ctx SpecContext) {
+	It("rolls back to the previous image, and forward again", Label(timed), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, p)
 		wantImage(ctx, fromImage, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, fromImage)

@@ -67,7 +67,7 @@ func upgradeSpecs(p **pair) {
 		}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(WithTransform(apierrors.IsNotFound, BeTrue()))
 	}, SpecTimeout(4*time.Minute))
 
-	It("begin on canary nodes, and then go everywhere", func(ctx SpecContext) {
+	It("begin on canary nodes, and then go everywhere", Label(timed), func(ctx SpecContext) {
 		Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/ovncluster_canary.yaml")).To(Succeed())
 		var worker corev1.Node
 		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: suite.Workers[1]}, &worker)).To(Succeed())
@@ -90,14 +90,14 @@ func upgradeSpecs(p **pair) {
 		traffic(ctx, "upgrade", 2)
 	}, SpecTimeout(upgradeTime))
 
-	It("go back when the image is set back", func(ctx SpecContext) {
+	It("go back when the image is set back", Label(timed), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, present)
 		traffic(ctx, "rollback", 2)
 	}, SpecTimeout(upgradeTime))
 
-	It("go back halfway as well", Label("faults"), func(ctx SpecContext) {
+	It("go back halfway as well", Label(timed, "faults"), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
 		Eventually(func(g Gomega) {

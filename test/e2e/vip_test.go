@@ -44,7 +44,7 @@ var _ = Describe("Vips", Ordered, ContinueOnFailure, func() {
 		}, NodeTimeout(2*time.Minute))
 	}, NodeTimeout(3*time.Minute))
 
-	It("give a pod their addresses, and the next one", func(ctx SpecContext) {
+	It("give a pod their addresses, and the next one", Label(smoke), func(ctx SpecContext) {
 		first, err := suite.Cluster.WaitPod(ctx, webNamespace, "reserved", cluster.Ready)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(cluster.PodAddrs(first)).To(HaveExactElements(netip.MustParseAddr("10.17.0.220"), netip.MustParseAddr("fd00:10:17::220")))
@@ -60,7 +60,7 @@ var _ = Describe("Vips", Ordered, ContinueOnFailure, func() {
 		expectReach(ctx, asker, heir)
 	}, SpecTimeout(3*time.Minute))
 
-	It("move between the pods that share them, and to no other", func(ctx SpecContext) {
+	It("move between the pods that share them, and to no other", Label(smoke), func(ctx SpecContext) {
 		vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "web-floating"}}
 		Eventually(func(g Gomega) {
 			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(vip), vip)).To(Succeed())

@@ -36,7 +36,7 @@ var _ = Describe("custom VPCs", Ordered, ContinueOnFailure, func() {
 		}
 	})
 
-	It("may have the same addresses, are apart, and reach one another over a link", func(ctx SpecContext) {
+	It("may have the same addresses, are apart, and reach one another over a link", Label(smoke), func(ctx SpecContext) {
 		applyVpcs(ctx, "vpc.yaml")
 		applyVpcs(ctx, "vpc_peering.yaml")
 		near, far := suite.Workers[0], suite.Workers[1]
@@ -74,7 +74,7 @@ var _ = Describe("custom VPCs", Ordered, ContinueOnFailure, func() {
 		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 	}, SpecTimeout(8*time.Minute))
 
-	It("send traffic through an appliance as a policy and a route say", func(ctx SpecContext) {
+	It("send traffic through an appliance as a policy and a route say", Label(smoke), func(ctx SpecContext) {
 		applyVpcs(ctx, "vpc_routes.yaml")
 		near, far := suite.Workers[0], suite.Workers[1]
 		office := tenantPod(ctx, "inspected", "office", near, "10.52.0.10", "fd00:10:52::10")

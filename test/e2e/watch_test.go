@@ -289,9 +289,25 @@ func (list flows) gapsOver(d time.Duration) []string {
 	return list.gaps(func(f *watched, g oracle.Gap) bool { return time.Duration(g.Packets)*pace(f.protocol) > d })
 }
 
-// gapsLongerThan returns the gaps that took more than d.
-func (list flows) gapsLongerThan(d time.Duration) []string {
-	return list.gaps(func(_ *watched, g oracle.Gap) bool { return g.Took > d })
+// gapsLongerThan returns the gaps that took more than boundAt(usual); usual is a value of docs/. It reports the longest gap.
+func (list flows) gapsLongerThan(usual time.Duration) []string {
+	longest := measured{What: "longest gap", Limit: timesThree(usual, 1).Seconds()}
+	found := list.gaps(func(f *watched, g oracle.Gap) bool {
+		began, ended := g.Began, g.Ended
+		if began.IsZero() {
+			began = ended
+		}
+		if ended.IsZero() {
+			ended = began.Add(g.Took)
+		}
+		limit := boundAt(usual, began, ended)
+		if took := g.Took.Seconds(); took > longest.Seconds {
+			longest = measured{"longest gap: " + f.name, took, limit.Seconds()}
+		}
+		return g.Took > limit
+	})
+	AddReportEntry("timing", longest)
+	return found
 }
 
 func (list flows) gaps(of func(*watched, oracle.Gap) bool) []string {

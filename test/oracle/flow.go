@@ -39,6 +39,8 @@ type Gap struct {
 	First   int // packet without an answer
 	Packets int
 	Took    time.Duration
+	// Began is the time of the last answer before the gap, Ended that of the first one after it. They are zero if there is none.
+	Began, Ended time.Time
 	// Open is true when no answer followed.
 	Open bool
 }
@@ -147,13 +149,14 @@ func (f Flow) Gaps() []Gap {
 	var gaps []Gap
 	var ended time.Time
 	before := Answer{}
-	add := func(missing int, took time.Duration) {
+	add := func(missing int, took time.Duration, end time.Time) {
 		if len(gaps) == 0 || before.At.Sub(ended) >= time.Second {
-			gaps = append(gaps, Gap{First: before.Number + 1})
+			gaps = append(gaps, Gap{First: before.Number + 1, Began: before.At})
 		}
 		last := &gaps[len(gaps)-1]
 		last.Packets += missing
 		last.Took += took
+		last.Ended = end
 	}
 	for _, a := range f.Answers {
 		if missing := a.Number - before.Number - 1; missing > 0 {
@@ -161,13 +164,13 @@ func (f Flow) Gaps() []Gap {
 			if before.Number == 0 {
 				took = time.Duration(missing) * f.Interval
 			}
-			add(missing, took)
+			add(missing, took, a.At)
 			ended = a.At
 		}
 		before = a
 	}
 	if missing := f.Sent - before.Number; missing > f.InFlight || missing > 0 && before.Number == 0 {
-		add(missing, time.Duration(missing)*f.Interval)
+		add(missing, time.Duration(missing)*f.Interval, time.Time{})
 		gaps[len(gaps)-1].Open = true
 	}
 	return gaps

@@ -1,0 +1,180 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Gate runs the stages of `make test`, each a make target, and prints the failures of all of them at its end.
+//
+// A stage has a budget in seconds. A stage that exceeds it prints its ten slowest packages or specs. With KILN_BUDGETS set, as CI sets it, that fails the gate,
+// unless other processes used the machine: then the duration says nothing.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// stage is a part of the gate.
+type stage struct {
+	// target of the Makefile.
+	target string
+	// budget is about a third more than the stage takes on two idle cores with cold test caches. The gate's goal is 25 minutes: the budgets stay below 2,000 s
+	// together, and raising one needs a page in docs/decisions.
+	budget time.Duration
+}
+
+var stages = []stage{
+	{"verify", 120 * time.Second},
+	{"lint", 340 * time.Second},
+	{"test-unit", 820 * time.Second},
+	{"test-smoke", 700 * time.Second},
+}
+
+// logDir has the output of each stage.
+const logDir = "_output/gate"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "gate:", err)
+		os.Exit(1)
+	}
+}
+
+// run runs the stages, or those that are named, and prints to out.
+func run(ctx context.Context, out io.Writer, names []string) error {
+	if err := os.MkdirAll(logDir, 0o755); err != nil {
+		return fmt.Errorf("directory of the logs: %w", err)
+	}
+	seed, err := treeSeed(ctx)
+	if err != nil {
+		return err
+	}
+	env := append(os.Environ(), "KILN_SEEDS="+strconv.FormatUint(uint64(seed), 10), "KILN_GATE=1", "KILN_WAIT_LIMIT=45s")
+	var results []result
+	for _, s := range stages {
+		if len(names) > 0 && !slices.Contains(names, s.target) {
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		results = append(results, runStage(ctx, out, s, env))
+	}
+	failed := summarize(out, results, os.Getenv("KILN_BUDGETS") != "")
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("the gate was ended: %w", err)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d stages failed", failed, len(results))
+	}
+	return nil
+}
+
+// result is a stage that has ended.
+type result struct {
+	stage
+	took time.Duration
+	err  error
+	log  string
+	// idle is false if other processes used the machine before, after or during the stage.
+	idle bool
+}
+
+// runStage runs a stage. It copies the output to out and to a file.
+func runStage(ctx context.Context, out io.Writer, s stage, env []string) result {
+	fmt.Fprintf(out, "=== %s began at %s\n", s.target, time.Now().Format(time.TimeOnly))
+	r := result{stage: s, log: filepath.Join(logDir, s.target+".log")}
+	file, err := os.Create(r.log)
+	if err != nil {
+		r.err = err
+		return r
+	}
+	defer file.Close()
+	before := idle(ctx)
+	machine := readCPU()
+	began := time.Now()
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", s.target)
+	cmd.Env = env
+	cmd.Stdout = io.MultiWriter(out, file)
+	cmd.Stderr = cmd.Stdout
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute
+	r.err = cmd.Run()
+	r.took = time.Since(began)
+	r.idle = before && readCPU().stolenSince(machine) < mostStolen && idle(ctx)
+	verdict := "passed"
+	if r.err != nil {
+		verdict = "FAILED"
+	}
+	fmt.Fprintf(out, "=== %s %s after %d s\n", s.target, verdict, int(r.took.Seconds()))
+	return r
+}
+
+// summarize prints the failures and the durations of all stages, and returns the number of stages that failed.
+func summarize(out io.Writer, results []result, budgets bool) int {
+	failed := 0
+	for _, r := range results {
+		if r.err != nil {
+			text, err := os.ReadFile(r.log)
+			fmt.Fprintf(out, "\n=== failures of %s (all of its output is in %s): %v\n%s", r.target, r.log, errors.Join(r.err, err), failures(string(text)))
+		}
+	}
+	fmt.Fprintf(out, "\n=== stages\n")
+	total := time.Duration(0)
+	for _, r := range results {
+		total += r.took
+		verdict := "passed"
+		over := r.took > r.budget
+		switch {
+		case r.err != nil:
+			verdict = "FAILED"
+		case over && !r.idle:
+			verdict = "passed; exceeds its budget, but other processes used the machine"
+		case over && !budgets:
+			verdict = "passed; exceeds its budget, which fails CI"
+		case over:
+			verdict = "FAILED: exceeds its budget: make it faster, or move a part to another target"
+		}
+		if strings.HasPrefix(verdict, "FAILED") {
+			failed++
+		}
+		fmt.Fprintf(out, "%-12s %5d s of %5d s  %s\n", r.target, int(r.took.Seconds()), int(r.budget.Seconds()), verdict)
+		if over {
+			text, _ := os.ReadFile(r.log)
+			fmt.Fprintf(out, "the slowest of %s:\n%s", r.target, slowest(string(text), 10))
+		}
+	}
+	fmt.Fprintf(out, "%-12s %5d s\n", "all", int(total.Seconds()))
+	return failed
+}
+
+// treeSeed returns the first 32 bits of the hash of the committed tree. The gate's random tests start from it: the same tree has the same result.
+func treeSeed(ctx context.Context) (uint32, error) {
+	hash, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD^{tree}").Output()
+	if err != nil {
+		return 0, fmt.Errorf("hash of the tree: %w", err)
+	}
+	return seedOf(strings.TrimSpace(string(hash)))
+}
+
+func seedOf(hash string) (uint32, error) {
+	if len(hash) < 8 {
+		return 0, fmt.Errorf("hash of the tree: %q is too short", hash)
+	}
+	seed, err := strconv.ParseUint(hash[:8], 16, 32)
+	if err != nil {
+		return 0, fmt.Errorf("hash of the tree: %w", err)
+	}
+	return uint32(seed), nil
+}
