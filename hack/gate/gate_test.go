@@ -89,8 +89,9 @@ ok  	example/c	(cached)
 }
 
 func TestTheSlowestArePrinted(t *testing.T) {
-	const output = "ok  \texample/a\t1.5s\nFAIL\texample/b\t20.0s\nok  \texample/c\t0.1s\nspec 12.5 s: Services are reached\n"
-	if got, want := slowest(output, 3), "    20.0 s  example/b\n    12.5 s  Services are reached\n     1.5 s  example/a\n"; got != want {
+	const output = "ok  \texample/a\t1.5s\nFAIL\texample/b\t20.0s\nok  \texample/c\t0.1s\n" +
+		"\x1b[0mServices \x1b[1mare reached\x1b[0m [smoke]\nexample.org/test/e2e/service_test.go:39\n  STEP: one\n\x1b[38;5;10m• [12.500 seconds]\x1b[0m\n"
+	if got, want := slowest(output, 3), "    20.0 s  example/b\n    12.5 s  Services are reached [smoke]\n     1.5 s  example/a\n"; got != want {
 		t.Errorf("got\n%s want\n%s", got, want)
 	}
 }

@@ -49,8 +49,10 @@ func plain(line string) string { return colors.ReplaceAllString(line, "") }
 var (
 	// goPackage matches go test's line of a package with its duration.
 	goPackage = regexp.MustCompile(`^(?:ok|FAIL)\s+(\S+)\s+([0-9.]+)s`)
-	// ginkgoName matches the line that the suite prints with the name of a spec that ends.
-	ginkgoName = regexp.MustCompile(`^spec ([0-9.]+) s: (.*)$`)
+	// ginkgoPlace matches ginkgo's line with the place of a spec. The line before has its name.
+	ginkgoPlace = regexp.MustCompile(`/test/e2e/\w+_test\.go:\d+$`)
+	// ginkgoEnd matches ginkgo's line at the end of a spec, with its duration.
+	ginkgoEnd = regexp.MustCompile(`^• (?:\[[A-Z]+\] )?\[([0-9.]+) seconds\]`)
 )
 
 // slowest returns the n packages or specs of a stage's output that took longest, one per line.
@@ -60,18 +62,21 @@ func slowest(text string, n int) string {
 		seconds float64
 	}
 	var all []one
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(plain(line))
-		name, seconds := "", ""
-		if m := goPackage.FindStringSubmatch(line); m != nil {
-			name, seconds = m[1], m[2]
-		} else if m := ginkgoName.FindStringSubmatch(line); m != nil {
-			name, seconds = m[2], m[1]
-		} else {
-			continue
-		}
+	add := func(name, seconds string) {
 		took, _ := strconv.ParseFloat(seconds, 64)
 		all = append(all, one{name, took})
+	}
+	spec, before := "", ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(plain(line))
+		if m := goPackage.FindStringSubmatch(line); m != nil {
+			add(m[1], m[2])
+		} else if ginkgoPlace.MatchString(line) {
+			spec = before
+		} else if m := ginkgoEnd.FindStringSubmatch(line); m != nil {
+			add(spec, m[1])
+		}
+		before = line
 	}
 	slices.SortStableFunc(all, func(a, b one) int { return cmp.Compare(b.seconds, a.seconds) })
 	lines := &strings.Builder{}

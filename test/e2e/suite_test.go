@@ -141,9 +141,6 @@ func asInstalled() v1alpha1.OVNClusterSpec {
 }
 
 var _ = ReportAfterEach(func(report SpecReport) {
-	if suite.Lab != nil && report.State.Is(ginkgotypes.SpecStatePassed|ginkgotypes.SpecStateFailureStates) {
-		fmt.Printf("spec %.1f s: %s\n", report.RunTime.Seconds(), report.FullText()) // hack/gate lists the slowest
-	}
 	if report.Failed() && suite.Lab != nil {
 		fmt.Fprintf(os.Stderr, "logs of the nodes are in %s\n", suite.Lab.LogDir(""))
 		for _, f := range append([]ginkgotypes.Failure{report.Failure}, additional(report)...) {
