@@ -40,18 +40,14 @@ GOVULNCHECK := $(KILN_CACHE)/tools/govulncheck-$(GOVULNCHECK_VERSION)/govulnchec
 DATAPATH ?= userspace
 KERNEL ?= uml
 
-# The labels of the gate's specs, of all specs that share a lab, and of those of `make test-e2e`.
-SMOKE_LABELS := smoke && !unstable
-SHARED_LABELS := !faults && !crashes && !known-defect && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && !single-nic && !kubelet-nic && !underlay-default && !bgp
-E2E_LABELS := !timed && $(SHARED_LABELS)
-
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
 
-# Programs that use the lab are built here and run where the lab is: on this host or in the lab's kernel, which has no network. The modules
-# are those from which the suite takes CRDs.
+# Programs that use the lab are built here and run where the lab is: on this host or in the lab's kernel, which has no network.
 IN_LAB = $(LAB) run
-E2E = go mod download sigs.k8s.io/network-policy-api@v0.1.7 sigs.k8s.io/network-policy-api && go test -c -o _output/e2e.test ./test/e2e && $(IN_LAB) --dir test/e2e ../../_output/e2e.test -test.v -ginkgo.v
+
+# The suites with labs of their own (hack/lab/suite).
+include hack/lab/suite/suites.mk
 
 # The PATH of the tests and the demo. `make prepare` fills it with go, make, and the programs of the packages that it installs and
 # of those that every Debian has. Other installed programs are not found, so they cannot hide a gap in the list
@@ -149,126 +145,10 @@ soak: ## VPCs, subnets and pods come and go in random order while the controller
 	SOAK_VPCS=$(or $(SOAK_VPCS),20) SOAK_SUBNETS=$(or $(SOAK_SUBNETS),300) SOAK_PODS=$(or $(SOAK_PODS),2000) \
 	SOAK_NODES=$(or $(SOAK_NODES),10) SOAK_KILLS=$(or $(SOAK_KILLS),8) go test -timeout 60m -count=1 -v ./test/soak
 
-.PHONY: test-smoke
-test-smoke: images ## The specs of the gate in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 60m $(if $(KILN_SEEDS),-ginkgo.seed=$(KILN_SEEDS)) -ginkgo.label-filter='$(SMOKE_LABELS)' || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: test-e2e
-test-e2e: images ## The e2e suite without limits in seconds, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 45m -ginkgo.label-filter='$(E2E_LABELS)' || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: attacks
-attacks: images ## What a tenant with the role edit may try, in a new lab (needs `make prepare`)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	export ATTACKS=all; $(E2E) -test.timeout 30m -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: underlay-single-nic
-underlay-single-nic: images ## A provider network on the only interface of nodes, and on that of the kubelet, in two new labs (needs `make prepare`)
-	$(call single-nic,--single-nic,single-nic)
-	$(call single-nic,,kubelet-nic)
-
-# $(call single-nic,flags of lab up,label) runs the specs with a label in a lab.
-define single-nic
-	$(LAB) down
-	$(LAB_UP) $(1)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 30m -ginkgo.label-filter=$(2) || { $(LAB) status; exit 1; }
-	$(LAB) down
-endef
-
-.PHONY: underlay-default
-underlay-default: images ## The subnet ovn-default on a VLAN, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	export DEFAULT_ON_VLAN=1; $(E2E) -test.timeout 30m -ginkgo.label-filter=underlay-default || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: underlay
-underlay: images ## Subnets on a physical network, in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 30m -ginkgo.label-filter=underlay || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-# FROM: the commit of the version that test-upgrade upgrades from.
-FROM ?= bd40852
-
-.PHONY: test-upgrade
-test-upgrade: images ## Install the version of FROM, upgrade it under traffic, and go back to its image, in a new lab (needs `make prepare`)
-	$(LAB) down
-	rm -rf _output/from && mkdir -p _output/from && git archive $(FROM) | tar -x -C _output/from
-	cd _output/from && go run ./hack/image --output $(CURDIR)/_output/from.tar --tag kiln.local/kiln:from
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	$(LAB) load _output/from.tar
-	export UPGRADE_FROM=$(CURDIR)/_output/from; $(E2E) -test.timeout 40m -ginkgo.label-filter=upgrade-from || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: test-changes
-test-changes: images ## Change podCIDRs, dataDirectory and tunnelType of an installed cluster under traffic, in a new lab (needs `make prepare`)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 40m -ginkgo.label-filter=changes || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
 .PHONY: bgp
 bgp: ## The BGP sessions of kube-ovn-speaker with FRR and BIRD of Debian 13, with times of withdrawals (needs `make prepare`)
 	$(LAB) router-root
 	KILN_BGP_DAEMONS=1 CGO_ENABLED=0 go test -count=1 -v -run 'FRR|BIRD|FiveThousand' ./agent/speaker/bgp
-
-# BGP_RUNS: runs of each event that is measured.
-BGP_RUNS ?= 20
-
-.PHONY: bgp-lab
-bgp-lab: images ## kube-ovn-speaker with FRR and BIRD in a new lab: routes, traffic from outside, times of withdrawals; the table goes to _output/bgp.md (needs `make prepare`)
-	$(LAB) router-root
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	export BGP_RUNS=$(BGP_RUNS) BGP_REPORT=$(CURDIR)/_output/bgp.md; $(E2E) -test.timeout 120m -ginkgo.timeout 120m -ginkgo.label-filter=bgp || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: migrate
-migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and follow docs/operations/migrate.md (needs `make prepare`)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 40m -ginkgo.label-filter=migrate || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-# WAYS: the ways to install that test-install tests (test/e2e/packaging_test.go), each in a new lab. The last two run the commands of README.md and
-# docs/operations/packages.md, and pull the image from a registry on the host.
-WAYS ?= installer dual-stack no-kube-proxy bundle readme one-file
-flags-installer := --kube-proxy
-flags-dual-stack := --kube-proxy
-flags-readme := --kube-proxy
-flags-one-file := --kube-proxy
-
-.PHONY: test-install
-test-install: images ## Install, check, upgrade under traffic and uninstall by install.yaml, two overlays, the bundle, and the documentation's commands, each in a new lab (needs `make prepare`; WAYS=bundle for some)
-	failed=; for way in $(WAYS); do $(MAKE) --no-print-directory install-by-$$way || failed="$$failed $$way"; done; test -z "$$failed" || { echo "failed ways:$$failed"; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: $(WAYS:%=install-by-%)
-$(WAYS:%=install-by-%): install-by-%:
-	$(LAB) down
-	$(LAB_UP) $(flags-$*)
-	$(if $(filter readme one-file,$*),,$(LAB) load $(IMAGE_ARCHIVE))
-	export INSTALL_BY=$*; $(E2E) -test.timeout 40m -ginkgo.label-filter=packaging || { $(LAB) status; exit 1; }
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
@@ -279,120 +159,9 @@ WATCHES_FLAGS ?=
 test-watches: ## Take each event source of the controllers away in turn and say which test sees it; hours (needs `make prepare`; WATCHES=controllers/vpc for some)
 	go run ./hack/watches $(WATCHES_FLAGS) $(WATCHES)
 
-# $(call mode,flags of lab up,families) brings a lab up, runs the demo's checks in it, and takes it down.
-define mode
-	$(LAB) down
-	$(LAB_UP) $(1)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	go build -o _output/demo ./hack/demo
-	$(IN_LAB) _output/demo --families $(2) || { $(LAB) status; exit 1; }
-	$(LAB) down
-endef
-
-.PHONY: test-modes
-test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only, and both with kube-proxy (needs `make prepare`)
-	$(call mode,,ipv4)
-	$(call mode,--ipv6-first,ipv6)
-	$(call mode,--kube-proxy,dual)
-
-# FOCUS, SKIP: regular expressions of the Kubernetes tests to run and to skip.
-FOCUS ?=
-SKIP ?=
-
-.PHONY: conformance
-conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in a new lab (docs/development/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others, KEEP=1 leaves the lab up)
-	go run ./hack/conformance -build
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	go build -o _output/run-conformance ./hack/conformance
-	status=0; $(IN_LAB) _output/run-conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
-	test -n "$(KEEP)" || $(LAB) down; exit $$status
-
-.PHONY: faults
-faults: images ## Every fault of docs/operations/reliability.md, one after another, in a new lab with three nodes of the control plane; the table goes to _output/faults.md
-	$(LAB) down
-	$(LAB_UP) --control-planes 3
-	$(LAB) load $(IMAGE_ARCHIVE)
-	export FAULTS_REPORT=$(CURDIR)/_output/faults.md; $(E2E) -test.timeout 60m -ginkgo.label-filter='faults && !known-defect'
-	$(LAB) down
-
-# ALERTS_FASTER: the factor by which durations of alerts are shortened.
-ALERTS_FASTER ?= 20
-
-.PHONY: monitoring
-monitoring: images ## Debian's Prometheus scrapes every component of a new lab: metrics, alerts and dashboards; the tables and pages go to _output (needs `make prepare`)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	export MONITORING_REPORT=$(CURDIR)/_output/monitoring.md; $(E2E) -test.timeout 30m -ginkgo.label-filter=monitoring || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: alerts
-alerts: images ## Each alert that a fault of the lab can cause fires and resolves, with shorter durations, in a new lab; the table goes to _output/alerts.md (needs `make prepare`; ALERT=… some)
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	export ALERTS_REPORT=$(CURDIR)/_output/alerts.md ALERTS_FASTER=$(ALERTS_FASTER); \
-		$(E2E) -test.timeout 60m -ginkgo.label-filter=alerts $(if $(ALERT),-ginkgo.focus='$(ALERT)') || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-# Groups of the e2e suite for test-kernel, by files of test/e2e. Each takes about ten minutes in a lab with one CPU. removal must be the first:
-# it compares nodes with their state before Kiln was installed.
-KERNEL_GROUPS := removal main services rules policies policykinds vpcs transit subnets gateways tenants restarts members
-files-main := main churn kubectlko badinput sctp metrics samples pinger
-files-services := service loadbalancer vip switches
-files-rules := lbrule routerlbrule
-files-policies := policy
-files-policykinds := policy_cluster securitygroup security
-files-vpcs := vpc address
-files-transit := transit
-files-subnets := subnet machine
-files-gateways := gateway underlay underlay_vlans underlay_u2o
-files-tenants := attacks attacks_link
-files-restarts := restart upgrade
-files-members := members
-files-removal := removal
-GROUP ?= $(KERNEL_GROUPS)
-# Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from changes migrate packaging prometheus monitoring alerts underlay_single underlay_vpc underlay_default underlay_lease bgp bgp_times,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
-
-no_forgotten_specs = @test -z "$(FORGOTTEN)" || { echo "specs of these files are in no group of KERNEL_GROUPS, add them to one: $(FORGOTTEN)"; exit 1; }
-
-.PHONY: test-kernel
-test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)
-	$(call no_forgotten_specs)
-	test -n "$(KEEP)" || $(LAB) down
-	$(MAKE) --no-print-directory kernel-lab DATAPATH=kernel
-	failed=; for group in $(GROUP); do $(MAKE) --no-print-directory kernel-group-$$group || failed="$$failed $$group"; done; \
-		test -z "$$failed" || { $(LAB) status; echo "failed groups:$$failed"; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
-.PHONY: kernel-lab
-kernel-lab:
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-
-.PHONY: $(KERNEL_GROUPS:%=kernel-group-%)
-$(KERNEL_GROUPS:%=kernel-group-%): kernel-group-%:
-	@start=$$SECONDS; echo "=== $*"; \
-	{ $(E2E) -test.timeout 60m -ginkgo.label-filter='$(SHARED_LABELS) && !fast' $(foreach f,$(files-$*),-ginkgo.focus-file='/$(f)_test.go') || exit 1; } && \
-		echo "=== $* passed in $$((SECONDS - start)) s"
-
-# CRASHES: rounds of each crash.
-CRASHES ?= 10
-
-.PHONY: crashes
-crashes: images ## Kill the daemons of a node's Open vSwitch in a new lab, and count lost packets (DATAPATH=kernel; CRASHES=… rounds); the table goes to _output/crashes.md
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	export CRASHES=$(CRASHES) CRASHES_REPORT=$(CURDIR)/_output/crashes.md; $(E2E) -test.timeout 120m -ginkgo.label-filter=crashes || { $(LAB) status; exit 1; }
-	test -n "$(KEEP)" || $(LAB) down
-
 .PHONY: lint
 lint: actionlint $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; the workflows; the language of comments, messages and docs; specs without a group
-	$(call no_forgotten_specs)
+	go test ./hack/lab/suite/... ./hack/suites
 	$(GOLANGCI_LINT) run ./...
 	go run ./hack/language
 	go test -count=1 -run '^TestLabels$$' ./test/e2e
@@ -507,19 +276,22 @@ no-ovncluster:
 ##@ Generated code
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) ## Deep copies of the API types and the models of the OVSDB schemas
+generate: $(CONTROLLER_GEN) ## Deep copies of the API types, the models of the OVSDB schemas, targets of the table of suites
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	go generate ./internal/ovsdb
+	go run ./hack/suites
 
 .PHONY: manifests
 manifests: $(CONTROLLER_GEN) ## CRDs from the API types, and the bundle from them
 	$(CONTROLLER_GEN) crd:allowDangerousTypes=true paths=./api/... output:crd:dir=config/crd/bases
 	$(PACKAGING) bundle --version $(NEXT_VERSION) --image kiln.local/kiln:dev --output bundle
 
+GENERATED := api bundle config internal/ovsdb hack/lab/suite/suites.mk .github/workflows
+
 .PHONY: verify
 verify: generate manifests ## Fail when generated files are not what is committed
-	@test -z "$$(git status --porcelain -- api bundle config internal/ovsdb)" || \
-		{ echo "generated files differ from what is committed: run 'make generate manifests' and commit"; git --no-pager diff --stat -- api bundle config internal/ovsdb; exit 1; }
+	@test -z "$$(git status --porcelain -- $(GENERATED))" || \
+		{ echo "generated files differ from what is committed: run 'make generate manifests' and commit"; git --no-pager diff --stat -- $(GENERATED); exit 1; }
 
 $(CONTROLLER_GEN):
 	GOFLAGS= GOBIN=$(@D) go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
@@ -578,20 +350,10 @@ bench-compare: ## Measure two git revisions in alternation: make bench-compare O
 	go build -o bin/bench ./test/bench
 	bin/bench -northd paused $(BENCH_ARGS) -old $(OLD) -new $(NEW) $(if $(OLD_FLAGS),-old-flags '$(OLD_FLAGS)') -json bin/bench-compare.json
 
-.PHONY: bench-datapath
-bench-datapath: images ## Throughput, round trips, connections and packets of the data plane in a new lab, with references (DATAPATH=kernel); the table goes to _output/datapath.md
-	$(LAB) down
-	$(LAB_UP)
-	$(LAB) load $(IMAGE_ARCHIVE)
-	go build -o _output/netprobe ./test/bench/netprobe
-	go build -o _output/datapath ./test/bench/datapath
-	$(IN_LAB) _output/datapath -netprobe $(CURDIR)/_output/netprobe -output $(CURDIR)/_output/datapath.md $(BENCH_FLAGS)
-	test -n "$(KEEP)" || $(LAB) down
-
 ##@ Help
 
 .PHONY: help
 help: ## Print this
 	@awk 'BEGIN {FS = ":.*## "} \
 		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
-		/^[a-zA-Z0-9_-]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+		/^[a-zA-Z0-9_-]+:.*## / {printf "  \033[36m%-19s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)

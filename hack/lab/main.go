@@ -63,7 +63,7 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&l.state, "state", cluster.DefaultDir(),
 		"directory of the lab's state and logs (environment: KILN_LAB_STATE)")
-	root.AddCommand(l.prepare(), l.up(), l.down(), l.status(), l.kubeconfig(), l.exec(), l.run(), l.load(), l.fresh(), l.routerRoot())
+	root.AddCommand(l.prepare(), l.up(), l.down(), l.status(), l.kubeconfig(), l.exec(), l.run(), l.load(), l.fresh(), l.routerRoot(), l.suite())
 	root.AddCommand(machineCommands()...)
 	return root
 }

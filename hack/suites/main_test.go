@@ -1,0 +1,49 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kiln-net/kiln/hack/lab/suite"
+)
+
+func TestFilesAreThoseOfTheTable(t *testing.T) {
+	files, err := render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		got, err := os.ReadFile(filepath.Join("../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s is not what the table says: run `make generate` (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestMakeListsEachSuite compares the lines that `make` prints with the table.
+func TestMakeListsEachSuite(t *testing.T) {
+	files, err := render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]string{}
+	for _, found := range regexp.MustCompile(`(?m)^([a-zA-Z0-9_-]+):.*## (.*)$`).FindAllStringSubmatch(string(files["hack/lab/suite/suites.mk"]), -1) {
+		listed[found[1]] = found[2]
+	}
+	for _, s := range suite.All {
+		if s.InLab() && (listed[s.Name] != s.Help || strings.Contains(s.Help, "$")) {
+			t.Errorf("`make` prints %q for %s, want %q", listed[s.Name], s.Name, s.Help)
+		}
+	}
+}
