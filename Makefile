@@ -159,6 +159,15 @@ WATCHES_FLAGS ?=
 test-watches: ## Take each event source of the controllers away in turn and say which test sees it; hours (needs `make prepare`; WATCHES=controllers/vpc for some)
 	go run ./hack/watches $(WATCHES_FLAGS) $(WATCHES)
 
+.PHONY: record
+record: ## Make a target and write its result to evidence/, for the files of the product that are committed: make record TARGET=test-e2e (several: TARGET='underlay faults')
+	@test -n "$(TARGET)" || { echo "name the target: make record TARGET=test-e2e"; exit 1; }
+	go run ./hack/evidence record $(TARGET)
+
+.PHONY: evidence
+evidence: ## Print the records of the suites that a release needs; fails if one is missing or of another product (TARGETS='underlay faults' for some)
+	@go run ./hack/evidence check $(TARGETS)
+
 .PHONY: lint
 lint: actionlint $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; the workflows; the language of comments, messages and docs; specs without a group
 	go test ./hack/lab/suite/... ./hack/suites
@@ -214,10 +223,11 @@ test-image: ## Build the image twice for both platforms and compare; run the arm
 REPOSITORY ?= kiln.local/kiln
 
 .PHONY: release
-release: ## Write a release to dist/: make release VERSION=v1.2.3 REPOSITORY=registry.example/kiln (REPLACES=v1.2.2 for its bundle; docs/development/releases.md)
+release: ## Write a release to dist/: make release VERSION=v1.2.3 REPOSITORY=registry.example/kiln (REPLACES=v1.2.2 for its bundle; EVIDENCE=none for an unproven one; docs/development/releases.md)
 	@test "$(origin VERSION)" = "command line" || { echo "name the version: make release VERSION=v1.2.3"; exit 1; }
 	@test -z "$$(git status --porcelain)" || { echo "a release is built from a commit: commit the changes first"; git status --short; exit 1; }
 	rm -rf dist _output/release && mkdir -p dist _output/release
+	go run ./hack/evidence release $(if $(filter none,$(EVIDENCE)),--without)
 	$(MAKE) --no-print-directory build-installer IMAGE=$(REPOSITORY):$(VERSION)
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./hack/image layout --platforms $(ALL_PLATFORMS) --tag $(REPOSITORY):$(VERSION) --revision $$(git rev-parse HEAD) \
 		--output _output/release/kiln.oci.tar >_output/release/reference

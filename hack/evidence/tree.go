@@ -1,0 +1,59 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// product are the files that users run, and those that decide about them. Tests in these directories belong to it; those in test and hack do not.
+var product = []string{"agent", "api", "cmd", "cni", "config", "controllers", "internal", "go.mod", "go.sum"}
+
+// tests are the files that decide which tests run, next to those of the product.
+var tests = []string{"test", "hack", "Makefile"}
+
+// errChanged is the error of a working tree whose files are not those of a commit.
+var errChanged = errors.New("files of the product or of the tests have changes that are not committed")
+
+// committed returns an error if files of the product or of the tests are not those of HEAD.
+func committed(ctx context.Context, root string) error {
+	changes, err := git(ctx, root, slices.Concat([]string{"status", "--porcelain", "--"}, product, tests)...)
+	if err == nil && changes != "" {
+		err = fmt.Errorf("%w:\n%s", errChanged, strings.TrimRight(changes, "\n"))
+	}
+	return err
+}
+
+// productOf returns a hash of the product's files in HEAD, and the commit.
+func productOf(ctx context.Context, root string) (tree, commit string, err error) {
+	entries, err := git(ctx, root, append([]string{"ls-tree", "HEAD", "--"}, product...)...)
+	if err != nil {
+		return "", "", err
+	}
+	if entries == "" {
+		return "", "", errors.New("the commit has no file of the product")
+	}
+	commit, err = git(ctx, root, "rev-parse", "HEAD")
+	sum := sha256.Sum256([]byte(entries))
+	return hex.EncodeToString(sum[:20]), strings.TrimSpace(commit), err
+}
+
+func git(ctx context.Context, root string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+		}
+		return "", fmt.Errorf("git %s: %w", args[0], err)
+	}
+	return string(out), nil
+}
