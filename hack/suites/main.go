@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command suites writes the make targets of the suites in the lab from the table in hack/lab/suite.
+// Command suites writes the make targets of the suites in the lab, and the workflows that run suites, from the table in hack/lab/suite.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/template"
 
 	"github.com/kiln-net/kiln/hack/lab/suite"
@@ -37,21 +38,46 @@ func run(root string) error {
 	return nil
 }
 
+// workflow is a workflow that runs suites.
+type workflow struct {
+	Name string
+	// Cron is its schedule; without one, a person chooses one of Targets.
+	Cron    string
+	Suites  []suite.Suite
+	Targets string
+}
+
+//go:embed workflow.yaml.tmpl
+var workflowText string
+
 //go:embed suites.mk.tmpl
 var makefileText string
 
 // render returns the files of the table, by their path in the repository.
 func render() (map[string][]byte, error) {
-	var inLab []suite.Suite
+	inLab, targets := []suite.Suite{}, []string{}
 	for _, s := range suite.All {
 		if s.InLab() {
 			inLab = append(inLab, s)
 		}
 	}
+	for _, s := range suite.ThatRun(suite.Night, suite.Week) {
+		targets = append(targets, s.Name)
+	}
 	files := map[string][]byte{}
 	var err error
 	if files["hack/lab/suite/suites.mk"], err = execute(makefileText, "", "", inLab); err != nil {
 		return nil, err
+	}
+	// The expressions of workflows have the usual delimiters of templates.
+	for _, w := range []workflow{
+		{Name: "nightly", Cron: "23 1 * * *", Suites: suite.ThatRun(suite.Night)},
+		{Name: "weekly", Cron: "23 5 * * 6", Suites: suite.ThatRun(suite.Week)},
+		{Name: "e2e", Targets: strings.Join(targets, ", ")},
+	} {
+		if files[".github/workflows/"+w.Name+".yaml"], err = execute(workflowText, "[[", "]]", w); err != nil {
+			return nil, err
+		}
 	}
 	return files, nil
 }
