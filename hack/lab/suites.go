@@ -61,7 +61,7 @@ func (l *lab) suite() *cobra.Command {
 	return cmd
 }
 
-// printSteps makes a runner print what it would do.
+// printSteps makes a runner print its steps only.
 func printSteps(r *suite.Runner) {
 	r.Do = func(_ context.Context, c suite.Command) error {
 		fmt.Println(c)

@@ -36,7 +36,7 @@ type Attempt struct {
 	Exit error
 }
 
-// Run runs a suite. After a failure the lab stays up.
+// Run runs a suite. After a failure the lab stays up, unless the suite says otherwise.
 func (r *Runner) Run(ctx context.Context, s Suite) error {
 	if len(s.Of) > 0 {
 		return r.members(ctx, s)
@@ -63,14 +63,14 @@ func (r *Runner) Run(ctx context.Context, s Suite) error {
 			failed = fmt.Errorf("lab %s: %w", lab.Name, failed)
 		}
 		err = errors.Join(err, failed)
-		if err != nil && !s.Continues || ctx.Err() != nil {
+		if err != nil && !s.Continues && !s.Ends || ctx.Err() != nil {
 			return err
 		}
 	}
-	if err != nil || keep {
+	if keep || err != nil && !s.Ends {
 		return err
 	}
-	return r.lab(ctx, "down")
+	return errors.Join(err, r.lab(ctx, "down"))
 }
 
 // members runs the suites of which a suite consists. It runs all of them, and returns their errors.

@@ -115,6 +115,23 @@ func TestALabStaysUpAfterAFailure(t *testing.T) {
 	}
 }
 
+func TestTheLabOfConformanceIsTakenDownAfterAFailure(t *testing.T) {
+	s := newScript(nil, "run-conformance -families")
+	if err := s.run(t, "conformance"); err == nil {
+		t.Fatal("the suite passed")
+	}
+	if last := s.steps[len(s.steps)-1]; last != "lab down" {
+		t.Errorf("the last command is %q, want the end of the lab", last)
+	}
+	s = newScript(map[string]string{"KEEP": "1"}, "run-conformance -families")
+	if err := s.run(t, "conformance"); err == nil {
+		t.Fatal("the suite passed")
+	}
+	if n := count(s.steps, "lab down"); n != 1 {
+		t.Errorf("KEEP=1: the lab was taken down %d times, want once, before the suite", n)
+	}
+}
+
 func TestAllWaysToInstallAreTriedAfterAFailure(t *testing.T) {
 	s := newScript(nil, "INSTALL_BY=installer", "INSTALL_BY=readme")
 	err := s.run(t, "test-install")

@@ -35,7 +35,7 @@ type Suite struct {
 	Often Often
 	// Limit is the longest time that its job in a workflow may take.
 	Limit time.Duration
-	// Variables are the environment variables that change the tests or their number, next to those of all labs.
+	// Variables are the environment variables that change the tests or their number. Suites in labs have the general variables as well.
 	Variables []Variable
 
 	// Needs are the make targets that are made first.
@@ -46,6 +46,8 @@ type Suite struct {
 	Reuses bool
 	// Continues makes the suite run all its labs after a failure.
 	Continues bool
+	// Ends makes the suite take the lab down after a failure, too: its report has everything.
+	Ends bool
 	// labs returns the labs, which are brought up one after another. It is nil if the suite has other suites or a recipe in the Makefile.
 	labs func(In) ([]Lab, error)
 	// before returns commands that run before the first lab.
@@ -118,7 +120,7 @@ func (in In) output(name string) string { return filepath.Join(in.Root, "_output
 
 // Lab is a new lab, and the tests that run in it.
 type Lab struct {
-	// Name tells the labs of a suite apart.
+	// Name distinguishes the labs of a suite.
 	Name string
 	// ControlPlanes is the number of control-plane nodes, if CONTROL_PLANES does not matter.
 	ControlPlanes string
@@ -143,7 +145,7 @@ func (l Lab) up(in In) []string {
 
 // Run is a program with tests that runs where the lab is.
 type Run struct {
-	// Name tells the runs of a lab apart.
+	// Name distinguishes the runs of a lab.
 	Name    string
 	Program Program
 	Env     []string
@@ -202,7 +204,7 @@ func Find(name string) (Suite, error) {
 	return Suite{}, fmt.Errorf("no suite %q: `go run ./hack/lab suite` lists them", name)
 }
 
-// Members returns the names of the suites that a target consists of: itself, or those of Of.
+// Members returns the names of the suites that a target consists of: Of, or itself.
 func (s Suite) Members() []string {
 	if len(s.Of) > 0 {
 		return s.Of
@@ -210,7 +212,7 @@ func (s Suite) Members() []string {
 	return []string{s.Name}
 }
 
-// Run at these times returns the suites, in the order of the table. A suite of others is left out: its members are in the table.
+// ThatRun returns the suites that run so often, in the order of the table. A suite that consists of others is left out: its members are in the table.
 func ThatRun(often ...Often) []Suite {
 	var suites []Suite
 	for _, s := range All {

@@ -21,7 +21,7 @@ alerts: images ## Each alert that a fault of the lab can cause fires and resolve
 bgp-lab: images ## kube-ovn-speaker with FRR and BIRD in a new lab: routes, traffic from outside, times of withdrawals; the table goes to _output/bgp.md (BGP_RUNS=…)
 conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in a new lab (docs/development/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others)
 bench-datapath: images ## Throughput, round trips, connections and packets of the data plane in a new lab, with references (DATAPATH=kernel); the table goes to _output/datapath.md
-underlay-single-nic: images ## A provider network on the only interface of nodes, and on that of the kubelet, in two new labs
+underlay-single-nic: images ## A provider network on the only interface of nodes, and on the interface of the kubelet, in two new labs
 test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only, and both with kube-proxy
 test-install: images ## Install, check, upgrade under traffic and uninstall by install.yaml, two overlays, the bundle, and the documentation's commands, each in a new lab (WAYS=bundle for some)
 test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)

@@ -23,7 +23,7 @@ const (
 	inKernelGroup = "!known-defect && !fast && " + elsewhere
 )
 
-// All is the table. `make generate` writes the make targets and the workflows from it. The order is that of `make`, and of jobs in workflows.
+// All is the table. `make generate` writes the make targets and the workflows from it. `make` and workflows have the same order.
 var All = slices.Concat(inOneLab, inSeveralLabs, otherTargets)
 
 // inOneLab are suites that bring one lab up.
@@ -142,7 +142,7 @@ var inOneLab = []Suite{
 		}),
 	},
 	{
-		Name: "conformance", Often: Week, Limit: 180 * time.Minute, Needs: []string{"prepare"},
+		Name: "conformance", Often: Week, Limit: 180 * time.Minute, Needs: []string{"prepare"}, Ends: true,
 		Help: "Kubernetes' own [sig-network] conformance tests in a new lab (docs/development/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others)",
 		Variables: []Variable{
 			{"ALL", "", "1 runs all tests of [sig-network]"},
@@ -180,7 +180,7 @@ func conformance(in In) Run {
 var inSeveralLabs = []Suite{
 	{
 		Name: "underlay-single-nic", Often: Night, Limit: 120 * time.Minute,
-		Help: "A provider network on the only interface of nodes, and on that of the kubelet, in two new labs",
+		Help: "A provider network on the only interface of nodes, and on the interface of the kubelet, in two new labs",
 		labs: func(In) ([]Lab, error) {
 			return []Lab{
 				{Name: "single-nic", Up: []string{"--single-nic"}, Archives: []string{imageArchive}, Runs: []Run{selected("single-nic", 30*time.Minute)}},

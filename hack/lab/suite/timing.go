@@ -53,7 +53,7 @@ func ReadRuns(attempts []Attempt) ([]Ran, error) {
 	return runs, nil
 }
 
-// outside is the prefix of results that are not those of specs: set-ups, clean-ups, timeouts.
+// outside is the prefix of results that no spec has: of set-ups, clean-ups, timeouts.
 const outside = "the suite: "
 
 // Ran holds the results of one run.

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// columns are those of the file of all measured values. It has a row for each value of each time that the suite ran.
+// columns is the first row of the file of all measured values. Each run of the suite adds a row for each value.
 var columns = []string{"commit", "time", "spec", "value", "limit", "median", "first", "second", "third"}
 
 // Columns that trends read.

@@ -20,7 +20,7 @@ import (
 type Spec struct {
 	// Text has the texts of the containers and of the spec, as far as they are constants.
 	Text string
-	// Labels are those of the containers and of the spec.
+	// Labels has the labels of the containers and of the spec.
 	Labels []string
 	// Files are the names of the files of the spec, of its containers, and of the functions that declare them, from outside to inside.
 	Files []string
