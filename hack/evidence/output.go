@@ -14,11 +14,13 @@ import (
 
 // Counts are the numbers that the output of a suite has.
 type Counts struct {
-	// Specs are those of ginkgo, and the checks of the demo.
+	// Specs counts specs of ginkgo, and checks of the demo.
 	Specs Numbers `json:"specs,omitzero"`
-	// Packages are those of `go test`.
+	// Packages counts packages of `go test`.
 	Packages Numbers `json:"packages,omitzero"`
-	// Seeds repeat the run: those of ginkgo and of internal/seed.
+	// Mutants counts mutants of hack/mutants: killed ones pass, and surviving ones fail.
+	Mutants Numbers `json:"mutants,omitzero"`
+	// Seeds of ginkgo and of internal/seed repeat the run.
 	Seeds []string `json:"seeds,omitempty"`
 }
 
@@ -30,7 +32,7 @@ type Numbers struct {
 
 func (n Numbers) total() int { return n.Passed + n.Failed }
 
-func (c Counts) total() int { return c.Specs.total() + c.Packages.total() }
+func (c Counts) total() int { return c.Specs.total() + c.Packages.total() + c.Mutants.total() }
 
 // String returns the numbers for a table: 128 specs, 2 packages (1 failed).
 func (c Counts) String() string {
@@ -38,7 +40,7 @@ func (c Counts) String() string {
 	for _, kind := range []struct {
 		name string
 		Numbers
-	}{{"specs", c.Specs}, {"packages", c.Packages}} {
+	}{{"specs", c.Specs}, {"packages", c.Packages}, {"mutants", c.Mutants}} {
 		if kind.total() == 0 {
 			continue
 		}
@@ -54,12 +56,13 @@ func (c Counts) String() string {
 // mostSeeds is the highest number of seeds that a record has. A run of all Go tests prints many more.
 const mostSeeds = 20
 
-// Lines of output. Those of ginkgo can have colors, and those of Go tests can be indented or have the prefix of a file.
+// Lines of output. Lines of ginkgo can have colors. A seed is printed with the name of a file before it.
 var (
 	colors       = regexp.MustCompile("\x1b\\[[0-9;]*m")
 	ginkgoResult = regexp.MustCompile(`^(?:SUCCESS|FAIL)! .*?(\d+) Passed \| (\d+) Failed \| `)
 	demoResult   = regexp.MustCompile(`^(\d+) checks passed\.$`)
 	conformance  = regexp.MustCompile(`^(\d+) passed, (\d+) failed, \d+ had nothing to do here`)
+	mutants      = regexp.MustCompile(`^\d+ mutants: (\d+) killed, (\d+) survived, `)
 	goPassed     = regexp.MustCompile(`^ok  \t\S+\t`)
 	goFailed     = regexp.MustCompile(`^FAIL\t\S+\t?`)
 	ginkgoSeed   = regexp.MustCompile(`^Random Seed: (\d+)`)
@@ -98,6 +101,10 @@ func (c *counter) line(text string) {
 	}
 	if found := demoResult.FindStringSubmatch(text); found != nil {
 		c.Specs.Passed += number(found, 1)
+	}
+	if found := mutants.FindStringSubmatch(text); found != nil {
+		c.Mutants.Passed += number(found, 1)
+		c.Mutants.Failed += number(found, 2)
 	}
 	switch {
 	case goPassed.MatchString(text):

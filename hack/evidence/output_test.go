@@ -54,6 +54,9 @@ func TestCounts(t *testing.T) {
 			want:   Counts{Specs: Numbers{49, 0}, Packages: Numbers{1, 0}},
 			text:   "49 specs, 1 packages",
 		},
+		"mutants": {
+			output: "killed    ipam2: a: b (3s)\n62 mutants: 60 killed, 2 survived, 0 invalid\n", want: Counts{Mutants: Numbers{60, 2}}, text: "62 mutants (2 failed)",
+		},
 		"nothing": {output: "ok\nPASS\nFAIL\nok  github.com/kiln-net/kiln\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,16 +14,16 @@ import (
 	"strings"
 )
 
-// product are the files that users run, and those that decide about them. Tests in these directories belong to it; those in test and hack do not.
+// product lists the files from which the image, the manifests and the plugin are made. Tests in these directories belong to the product; the directories test and hack do not.
 var product = []string{"agent", "api", "cmd", "cni", "config", "controllers", "internal", "go.mod", "go.sum"}
 
-// tests are the files that decide which tests run, next to those of the product.
+// tests lists the other files that decide which tests run.
 var tests = []string{"test", "hack", "Makefile"}
 
-// errChanged is the error of a working tree whose files are not those of a commit.
+// errChanged is returned if the working tree has changes that are not committed.
 var errChanged = errors.New("files of the product or of the tests have changes that are not committed")
 
-// committed returns an error if files of the product or of the tests are not those of HEAD.
+// committed returns an error if files of the product or of the tests differ from HEAD.
 func committed(ctx context.Context, root string) error {
 	changes, err := git(ctx, root, slices.Concat([]string{"status", "--porcelain", "--"}, product, tests)...)
 	if err == nil && changes != "" {
