@@ -30,9 +30,14 @@ func thisMachine() (Machine, error) {
 	const gib = 1 << 30
 	return Machine{
 		Cores: runtime.NumCPU(), MemoryGiB: int((uint64(info.Totalram)*uint64(info.Unit) + gib/2) / gib),
-		Kernel: unix.ByteSliceToString(name.Release[:]), Distribution: distribution(string(release)),
+		Kernel: version(unix.ByteSliceToString(name.Release[:])), Distribution: distribution(string(release)),
 	}, nil
 }
+
+var numbers = regexp.MustCompile(`^[0-9.]*[0-9]`)
+
+// version returns the version of a kernel's release. The rest of a release is the choice of its builder, and can have names.
+func version(release string) string { return numbers.FindString(release) }
 
 var prettyName = regexp.MustCompile(`(?m)^PRETTY_NAME="?([^"\n]*)"?$`)
 

@@ -101,6 +101,14 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
+func TestKernelVersion(t *testing.T) {
+	for release, want := range map[string]string{"6.12.41+deb13-amd64": "6.12.41", "6.1.0-37-cloud-amd64": "6.1.0", "6.14-rc1": "6.14", "5.10": "5.10"} {
+		if got := version(release); got != want {
+			t.Errorf("%q: %q, want %q", release, got, want)
+		}
+	}
+}
+
 func TestThisMachineHasFigures(t *testing.T) {
 	m, err := thisMachine()
 	if err != nil {
