@@ -256,6 +256,7 @@ var otherTargets = []Suite{
 	{Name: "test-long", Often: Night, Limit: 120 * time.Minute},
 	{Name: "test-operator-long", Often: Night, Limit: 60 * time.Minute},
 	{Name: "test-tools", Often: Night, Limit: 60 * time.Minute},
+	{Name: "mutants", Often: Night, Limit: 180 * time.Minute, Variables: []Variable{{"MUTANTS", "", "flags of hack/mutants"}}},
 	{Name: "test-image", Often: Night, Limit: 60 * time.Minute},
 	{Name: "underlay-kills", Often: Week, Limit: 60 * time.Minute},
 	{Name: "bgp", Often: Week, Limit: 60 * time.Minute},

@@ -42,6 +42,19 @@ func TestTheTableIsComplete(t *testing.T) {
 	}
 }
 
+// TestTargetsOfTheMakefile checks that each suite without a lab has a recipe in the Makefile, with a text for `make`.
+func TestTargetsOfTheMakefile(t *testing.T) {
+	makefile, err := os.ReadFile("../../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range otherTargets {
+		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(s.Name) + `:.*## `).Match(makefile) {
+			t.Errorf("the Makefile has no target %s with a text", s.Name)
+		}
+	}
+}
+
 // TestEachSpecRunsInASuite checks that a suite selects each spec of test/e2e.
 func TestEachSpecRunsInASuite(t *testing.T) {
 	runs := runsOfEndToEnd(t)
