@@ -310,6 +310,7 @@ func showStatus(cmd *cobra.Command, c *cluster.Cluster, _ []string) error {
 // machineCommands returns the hidden subcommands that run as processes of machines and of the guest. Users do not call them.
 func machineCommands() []*cobra.Command {
 	return []*cobra.Command{
+		busy(),
 		{
 			Use: machine.InitCommand, Hidden: true, Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error { return machine.Init(args[0]) },

@@ -53,7 +53,10 @@ func (l *lab) suite() *cobra.Command {
 			}
 			r.Do = func(ctx context.Context, c suite.Command) error { return l.do(ctx, root, c) }
 			r.Idle = l.awaitIdle
-			r.Judge = func(ctx context.Context, attempts []suite.Attempt) error { return judge(ctx, root, attempts) }
+			r.Judge = func(ctx context.Context, attempts []suite.Attempt, need int) error {
+				return judge(ctx, root, attempts, need)
+			}
+			r.Load = startLoad
 			return r.Run(cmd.Context(), s)
 		},
 	}
@@ -71,9 +74,13 @@ func printSteps(r *suite.Runner) {
 		fmt.Println("# wait until the load is at most " + load)
 		return nil
 	}
-	r.Judge = func(_ context.Context, attempts []suite.Attempt) error {
-		fmt.Printf("# judge %d runs\n", len(attempts))
+	r.Judge = func(_ context.Context, attempts []suite.Attempt, need int) error {
+		fmt.Printf("# judge %d runs: a spec must pass in %d\n", len(attempts), need)
 		return nil
+	}
+	r.Load = func(_ context.Context, busy int) (func(), error) {
+		fmt.Printf("# start %d busy processes, and one that writes and syncs a file\n", busy)
+		return func() { fmt.Println("# end them") }, nil
 	}
 	r.Say = func(format string, args ...any) { fmt.Printf("# "+format+"\n", args...) }
 }
@@ -108,8 +115,8 @@ func (l *lab) awaitIdle(ctx context.Context, limit string) error {
 	})
 }
 
-// judge decides about timed specs, adds their values to the file of all runs, and prints values that grow.
-func judge(ctx context.Context, root string, attempts []suite.Attempt) error {
+// judge decides about specs that ran several times, adds their values to the file of all runs, and prints values that grow.
+func judge(ctx context.Context, root string, attempts []suite.Attempt, need int) error {
 	commit, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
 	if err != nil {
 		return fmt.Errorf("find the commit: %w", err)
@@ -118,13 +125,14 @@ func judge(ctx context.Context, root string, attempts []suite.Attempt) error {
 	if err != nil {
 		return err
 	}
-	values := suite.Values(runs)
-	trends, err := suite.Record(filepath.Join(root, "_output", timings), strings.TrimSpace(string(commit)), time.Now(), values)
-	if err != nil {
-		return err
+	if values := suite.Values(runs); len(values) > 0 {
+		trends, err := suite.Record(filepath.Join(root, "_output", timings), strings.TrimSpace(string(commit)), time.Now(), values)
+		if err != nil {
+			return err
+		}
+		for _, line := range trends {
+			fmt.Println(line)
+		}
 	}
-	for _, line := range trends {
-		fmt.Println(line)
-	}
-	return suite.Verdict(os.Stdout, runs)
+	return suite.Verdict(os.Stdout, runs, need)
 }

@@ -4,6 +4,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,10 @@ type Runner struct {
 	Do func(context.Context, Command) error
 	// Idle returns an error if the machine has other work: a higher load than the argument.
 	Idle func(ctx context.Context, load string) error
-	// Judge decides about a suite whose specs ran several times. Each attempt has a report.
-	Judge func(ctx context.Context, attempts []Attempt) error
+	// Judge decides about a suite whose specs ran several times. Each attempt has a report. A spec must pass in need of them.
+	Judge func(ctx context.Context, attempts []Attempt, need int) error
+	// Load starts processes that use a CPU each, and one that writes and syncs a file. The function that it returns ends them.
+	Load func(ctx context.Context, busy int) (end func(), err error)
 	// Say reports the progress.
 	Say func(format string, args ...any)
 }
@@ -156,6 +159,13 @@ func (r *Runner) run(ctx context.Context, run Run, in In) error {
 	case run.Times == 0:
 		return r.timed(run.Name, func() error { return r.Do(ctx, c) })
 	}
+	if run.Busy > 0 {
+		end, err := r.Load(ctx, run.Busy)
+		if err != nil {
+			return fmt.Errorf("load the machine: %w", err)
+		}
+		defer end()
+	}
 	var attempts []Attempt
 	for i := range run.Times {
 		report := in.output(fmt.Sprintf("attempt-%d.json", i+1))
@@ -173,7 +183,7 @@ func (r *Runner) run(ctx context.Context, run Run, in In) error {
 		}
 		attempts = append(attempts, Attempt{Report: report, Exit: exit})
 	}
-	return r.Judge(ctx, attempts)
+	return r.Judge(ctx, attempts, cmp.Or(run.Need, run.Times/2+1))
 }
 
 func (r *Runner) lab(ctx context.Context, args ...string) error {

@@ -42,11 +42,16 @@ func newScript(environment map[string]string, fails ...string) *script {
 			s.steps = append(s.steps, "# wait for a load of "+load)
 			return nil
 		},
-		Judge: func(_ context.Context, attempts []Attempt) error {
+		Judge: func(_ context.Context, attempts []Attempt, need int) error {
 			for _, a := range attempts {
 				s.steps = append(s.steps, fmt.Sprintf("# judge %s: %v", a.Report, a.Exit))
 			}
+			s.steps = append(s.steps, fmt.Sprintf("# a spec must pass in %d", need))
 			return nil
+		},
+		Load: func(_ context.Context, busy int) (func(), error) {
+			s.steps = append(s.steps, fmt.Sprintf("# start %d busy processes", busy))
+			return func() { s.steps = append(s.steps, "# end the busy processes") }, nil
 		},
 		Say: func(string, ...any) {},
 	}

@@ -150,8 +150,12 @@ type Run struct {
 	Program Program
 	Env     []string
 	Args    []string
-	// Times is the number of runs of which the majority decides about each spec; 0 is one run whose exit status decides.
+	// Times is the number of runs that decide about each spec; 0 is one run whose exit status decides.
 	Times int
+	// Need is the number of these runs in which a spec must pass; 0 is the majority.
+	Need int
+	// Busy is the number of processes that use a CPU each meanwhile. One more process writes and syncs a file.
+	Busy int
 }
 
 // Program is a program with tests.

@@ -2,10 +2,11 @@
 
 ##@ Suites in new labs (KEEP=1 leaves the lab up; variables: go run ./hack/lab suite)
 
-SUITES := test-smoke test-e2e test-timing underlay underlay-default test-changes test-upgrade migrate faults crashes attacks monitoring alerts bgp-lab conformance bench-datapath underlay-single-nic test-modes test-install test-kernel test-cluster test-hard
+SUITES := test-smoke stress-smoke test-e2e test-timing underlay underlay-default test-changes test-upgrade migrate faults crashes attacks monitoring alerts bgp-lab conformance bench-datapath underlay-single-nic test-modes test-install test-kernel test-cluster test-hard
 .PHONY: $(SUITES)
 
 test-smoke: images ## The e2e specs of the gate in a new lab, as a part of `make test` (needs `make prepare`)
+stress-smoke: images ## The e2e specs of the gate ten times beside four busy processes and one that writes to the disk, in a new lab: a spec of the gate passes each time (SPECS=… some)
 test-e2e: images ## The e2e suite without timed specs in a new lab (needs `make prepare`)
 test-timing: images ## The timed specs three times in a new lab on an idle machine, with verdicts by the median; values are added to _output/timing.csv
 underlay: images ## Subnets on a physical network, in a new lab

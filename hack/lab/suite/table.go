@@ -41,6 +41,19 @@ var inOneLab = []Suite{
 		}),
 	},
 	{
+		Name: "stress-smoke", Often: Hand,
+		Help:      "The e2e specs of the gate ten times beside four busy processes and one that writes to the disk, in a new lab: a spec of the gate passes each time (SPECS=… some)",
+		Variables: []Variable{{"SPECS", "", "regular expression of the specs to run"}},
+		labs: oneLab(func(in In) Run {
+			run := selected(smoke, 120*time.Minute)
+			if specs := in.Values["SPECS"]; specs != "" {
+				run.Args = append(run.Args, "-ginkgo.focus="+specs)
+			}
+			run.Times, run.Need, run.Busy = 10, 10, 4
+			return run
+		}),
+	},
+	{
 		Name: "test-e2e", Often: Night, Limit: 120 * time.Minute,
 		Help: "The e2e suite without timed specs in a new lab (needs `make prepare`)",
 		labs: oneLab(always(selected(functional, 45*time.Minute))),

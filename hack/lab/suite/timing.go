@@ -124,8 +124,8 @@ func (r *Ran) add(report types.Report) error {
 	return nil
 }
 
-// Verdict writes a line for each spec that failed in a run, and returns an error for those that failed in most runs, or if no spec ran.
-func Verdict(out io.Writer, runs []Ran) error {
+// Verdict writes a line for each spec that failed in a run, and returns an error for those that passed in fewer than need runs, or if no spec ran.
+func Verdict(out io.Writer, runs []Ran, need int) error {
 	var names, broken []string
 	known := map[string]bool{}
 	for _, r := range runs {
@@ -148,22 +148,22 @@ func Verdict(out io.Writer, runs []Ran) error {
 				passed++
 			}
 		}
-		most := passed > len(runs)/2
+		enough := passed >= need
 		switch {
-		case known[name] && most:
+		case known[name] && enough:
 			fmt.Fprintf(out, "passed %d of %d times, remove the label %s: %s\n", passed, len(runs), knownDefect, name)
 		case known[name]:
 			fmt.Fprintf(out, "known defect, passed %d of %d times: %s\n", passed, len(runs), name)
 		case passed < len(runs):
 			fmt.Fprintf(out, "passed %d of %d times: %s\n", passed, len(runs), name)
 		}
-		if !most && !known[name] {
+		if !enough && !known[name] {
 			broken = append(broken, name)
 		}
 	}
 	if len(broken) > 0 {
-		return fmt.Errorf("%d of %d specs failed in most runs:\n  %s", len(broken), len(names), strings.Join(broken, "\n  "))
+		return fmt.Errorf("%d of %d specs passed in fewer than %d of %d runs:\n  %s", len(broken), len(names), need, len(runs), strings.Join(broken, "\n  "))
 	}
-	fmt.Fprintf(out, "%d specs passed in most of %d runs\n", len(names), len(runs))
+	fmt.Fprintf(out, "%d specs passed in %d or more of %d runs\n", len(names), need, len(runs))
 	return nil
 }
