@@ -6,19 +6,22 @@ package seed
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 )
 
-type recorder struct{ logged, failed string }
+type recorder struct{ name, logged, failed string }
 
 func (*recorder) Helper()                             {}
+func (r *recorder) Name() string                      { return r.name }
 func (r *recorder) Logf(format string, args ...any)   { r.logged = fmt.Sprintf(format, args...) }
 func (r *recorder) Fatalf(format string, args ...any) { r.failed = fmt.Sprintf(format, args...) }
 
 func TestNew(t *testing.T) {
 	t.Setenv(Env, "")
+	t.Setenv(BaseEnv, "")
 	r := &recorder{}
 	one, other := New(r), New(&recorder{})
 	if one == other {
@@ -48,6 +51,7 @@ func TestHistories(t *testing.T) {
 		return seeds
 	}
 	t.Setenv(Env, "")
+	t.Setenv(BaseEnv, "")
 	one, other := run([]uint64{5}, 3), run([]uint64{5}, 3)
 	if len(one) != 4 || one[0] != 5 || slices.Equal(one, other) {
 		t.Errorf("the seeds of two runs are %v and %v; want 5 and three new ones", one, other)
@@ -55,5 +59,40 @@ func TestHistories(t *testing.T) {
 	t.Setenv(Env, "9")
 	if got := run([]uint64{5}, 3); !slices.Equal(got, []uint64{9}) {
 		t.Errorf("with KILN_SEED=9 the seeds are %v", got)
+	}
+}
+
+// TestABase draws the seeds of two tests in two orders.
+func TestABase(t *testing.T) {
+	t.Setenv(Env, "")
+	draw := func(base string, tests ...string) map[string][]uint64 {
+		t.Helper()
+		t.Setenv(BaseEnv, base)
+		drawn.by = map[string]int{}
+		seeds := map[string][]uint64{}
+		for _, test := range tests {
+			seeds[test] = append(seeds[test], New(&recorder{name: test}))
+		}
+		return seeds
+	}
+	one := draw("7", "TestA", "TestA", "TestB", "TestB")
+	if other := draw("7", "TestB", "TestA", "TestB", "TestA"); !reflect.DeepEqual(one, other) {
+		t.Errorf("in another order of the tests the seeds are %v, want %v", other, one)
+	}
+	all := map[uint64]bool{}
+	for _, seeds := range []map[string][]uint64{one, draw("8", "TestA", "TestB")} {
+		for _, of := range seeds {
+			for _, s := range of {
+				all[s] = true
+			}
+		}
+	}
+	if len(all) != 6 {
+		t.Errorf("two bases give two tests the seeds %v: %d of 6 differ", one, len(all))
+	}
+	t.Setenv(BaseEnv, "x")
+	r := &recorder{}
+	if New(r); !strings.Contains(r.failed, "KILN_SEEDS") {
+		t.Errorf("with KILN_SEEDS=x it failed with %q", r.failed)
 	}
 }
