@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package eventually is how tests wait for other processes and goroutines. A wait ends at once when a daemon that the test
-// watches has ended, and Main fails a package in which a wait took longer than the speed of the machine explains.
+// watches has ended. Main fails a package in which a wait took longer than the speed of the machine explains, or reports such waits.
 package eventually
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"testing"
@@ -18,7 +19,8 @@ const (
 	defaultPause = 20 * time.Millisecond
 )
 
-// LimitVariable is an environment variable that caps the limit of every wait, such as `20s`. It is for runs in which tests are expected to fail.
+// LimitVariable is an environment variable that caps the limits of waits, such as `45s`, so that a test that fails does so soon. A wait with a
+// longer base than usual has a cap that is longer in the same ratio.
 const LimitVariable = "KILN_WAIT_LIMIT"
 
 // Wait is a condition that another process or goroutine will meet.
@@ -67,7 +69,7 @@ func (w Wait) Empty(t testing.TB, check func() string) {
 // Last is Empty for callers that have more to print: it returns the message of a wait that fails, and does not fail the test.
 func (w Wait) Last(t testing.TB, check func() string) string {
 	t.Helper()
-	w = w.withDefaults()
+	w = w.withDefaults(t.Name())
 	began, place := time.Now(), caller()
 	defer func() { record(recorded{test: t.Name(), place: place, began: began, base: w.Base}) }()
 	tick := time.NewTicker(w.Pause)
@@ -102,17 +104,22 @@ func Stays(t testing.TB, during time.Duration, check func() string) {
 	}
 }
 
-func (w Wait) withDefaults() Wait {
-	if w.Limit == 0 {
-		w.Limit = defaultLimit
-	}
-	if limit, err := time.ParseDuration(os.Getenv(LimitVariable)); err == nil {
-		w.Limit = min(w.Limit, limit)
-	}
-	if w.Pause == 0 {
-		w.Pause = defaultPause
-	}
+func (w Wait) withDefaults(test string) Wait {
+	w.Limit = capped(cmp.Or(w.Limit, defaultLimit), cmp.Or(w.Base, allowedHere.baseOf(test)))
+	w.Pause = cmp.Or(w.Pause, defaultPause)
 	return w
+}
+
+// Capped returns the limit of a test's wait by other means: this one, or less with LimitVariable.
+func Capped(limit time.Duration) time.Duration { return capped(limit, base) }
+
+// capped returns the limit of a wait with a base.
+func capped(limit, own time.Duration) time.Duration {
+	most, err := time.ParseDuration(os.Getenv(LimitVariable))
+	if err != nil {
+		return limit
+	}
+	return min(limit, time.Duration(float64(most)*max(1, float64(own)/float64(base))))
 }
 
 func (w Wait) prefix() string {

@@ -4,8 +4,10 @@
 package eventually
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -70,14 +72,13 @@ func TestLimitsFollowTheMachine(t *testing.T) {
 		{"another test whose name begins alike", "TestAB", 9 * time.Second, 1, Allowed{"TestA": {"election timers", 10 * time.Second}}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			out := &bytes.Buffer{}
 			wait := recorded{test: tt.test, place: "a_test.go:1", took: tt.took}
 			if tt.test == "TestOwnBase" {
 				wait.base = 10 * time.Second
 			}
-			got := withinLimits(out, []recorded{wait}, tt.allowed, func(time.Time, time.Time) float64 { return tt.factor })
-			if got != tt.within || got == strings.Contains(out.String(), "a_test.go:1: "+tt.test) {
-				t.Errorf("within %v, want %v: %s", got, tt.within, out)
+			late := beyondLimits([]recorded{wait}, tt.allowed, func(time.Time, time.Time) float64 { return tt.factor })
+			if got := len(late) == 0; got != tt.within || !got && !strings.HasPrefix(late[0].String(), "a_test.go:1: "+tt.test+" waited") {
+				t.Errorf("within %v, want %v: %v", got, tt.within, late)
 			}
 		})
 	}
@@ -131,5 +132,64 @@ func TestTheEnvironmentCapsLimits(t *testing.T) {
 	got := Wait{For: "a row", Pause: time.Millisecond}.Last(t, func() string { return "no row" })
 	if want := "after 10ms: a row: no row"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestACapIsLongerForWaitsWithALongerBase(t *testing.T) {
+	for _, tt := range []struct {
+		name             string
+		cap              string
+		limit, own, want time.Duration
+	}{
+		{"without a cap", "", time.Minute, base, time.Minute},
+		{"with the usual base", "45s", 2 * time.Minute, base, 45 * time.Second},
+		{"with a base that is twice as long", "45s", 2 * time.Minute, 2 * base, 90 * time.Second},
+		{"never longer than the limit of the wait", "45s", 2 * time.Minute, 10 * base, 2 * time.Minute},
+		{"with a shorter base", "45s", 2 * time.Minute, base / 5, 45 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv(LimitVariable, tt.cap)
+			if got := capped(tt.limit, tt.own); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestLateWaitsAreReported(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "waits.jsonl")
+	t.Setenv(ReportVariable, path)
+	factor := func(time.Time, time.Time) float64 { return 2 }
+	waits := []recorded{{test: "TestA", place: "a_test.go:1", took: 3 * base}, {test: "TestB", took: base}, {test: "TestC", place: "c_test.go:7", took: 2*base + time.Second}}
+	for range 2 {
+		if reported, err := report(beyondLimits(waits, nil, factor)); err != nil || !reported {
+			t.Fatalf("reported %v, %v", reported, err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%d lines, want two of each package: %s", len(lines), text)
+	}
+	want := lateWait{Package: "github.com/kiln-net/kiln/internal/eventually", Test: "TestC", Place: "c_test.go:7", Seconds: 11, Limit: 10, Base: 5, Factor: 2}
+	var got lateWait
+	if err := json.Unmarshal([]byte(lines[1]), &got); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+}
+
+// TestLateWaitsFailAPackageWhereNobodyReadsAReport checks the two cases in which Main fails the package.
+func TestLateWaitsFailAPackageWhereNobodyReadsAReport(t *testing.T) {
+	late := []lateWait{{Test: "TestA"}}
+	t.Setenv(ReportVariable, "")
+	if reported, err := report(late); reported || err != nil {
+		t.Errorf("without a file: reported %v, %v", reported, err)
+	}
+	t.Setenv(ReportVariable, filepath.Join(t.TempDir(), "missing", "waits.jsonl"))
+	if reported, err := report(late); reported || err == nil {
+		t.Errorf("with a file that cannot be written: reported %v, %v", reported, err)
 	}
 }

@@ -88,12 +88,15 @@ func (a Allowed) baseOf(test string) time.Duration {
 	}
 }
 
+// allowedHere is the argument of Main.
+var allowedHere = Allowed{}
+
 // Main runs the tests of a package and returns the exit code. The package fails when one of its waits took longer than its base times
-// the factor by which the machine was slower than the reference, measured before and after the tests and every five seconds in between.
+// the factor by which the machine was slower than the reference, measured before and after the tests and every five seconds in between. With
+// ReportVariable, as in the gate, it reports such waits instead.
 func Main(m *testing.M, allowed ...Allowed) int {
-	all := Allowed{}
 	for _, a := range allowed {
-		maps.Copy(all, a)
+		maps.Copy(allowedHere, a)
 	}
 	if flag.Parse(); flag.Lookup("test.bench").Value.String() != "" {
 		return m.Run() // samples would take CPU time from the benchmark
@@ -106,27 +109,32 @@ func Main(m *testing.M, allowed ...Allowed) int {
 	if testing.Verbose() {
 		slowest(os.Stderr, s)
 	}
-	if code == 0 && !withinLimits(os.Stderr, records, all, s.Factor) {
+	late := beyondLimits(records, allowedHere, s.Factor)
+	for _, w := range late {
+		fmt.Fprintln(os.Stderr, w)
+	}
+	reported, err := report(late)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	if code == 0 && len(late) > 0 && !reported {
 		return 1
 	}
 	return code
 }
 
-// withinLimits reports whether all waits stayed within their limits, and prints the waits that exceeded them.
-func withinLimits(out io.Writer, waits []recorded, allowed Allowed, factor func(from, to time.Time) float64) bool {
-	ok := true
+// beyondLimits returns the waits that exceeded their limits.
+func beyondLimits(waits []recorded, allowed Allowed, factor func(from, to time.Time) float64) (late []lateWait) {
 	for _, r := range waits {
 		speed := factor(r.began, r.began.Add(r.took))
 		base := cmp.Or(r.base, allowed.baseOf(r.test))
-		limit := time.Duration(float64(base) * speed)
-		if r.took <= limit {
-			continue
+		if limit := time.Duration(float64(base) * speed); r.took > limit {
+			late = append(late, lateWait{
+				Package: testedPackage(), Test: r.test, Place: r.place, Seconds: r.took.Seconds(), Limit: limit.Seconds(), Base: base.Seconds(), Factor: speed,
+			})
 		}
-		ok = false
-		fmt.Fprintf(out, "%s: %s waited %s, more than %s (%s at %.1f times the reference): an event is missing, or the wait belongs into the list of Main\n",
-			r.place, r.test, r.took.Round(time.Millisecond), limit.Round(time.Millisecond), base, speed)
 	}
-	return ok
+	return late
 }
 
 func slowest(out io.Writer, s *Sampling) {
