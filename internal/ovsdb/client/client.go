@@ -46,6 +46,8 @@ type Options struct {
 	// TLS is for ssl: endpoints; see tlsdir.Client.
 	TLS *tls.Config
 	Log logr.Logger
+	// leaderTimeout replaces the constant in tests.
+	leaderTimeout time.Duration
 }
 
 // Client is libovsdb's client, connected and with its monitor established. It reconnects automatically.

@@ -102,7 +102,7 @@ type answer struct {
 // query retries a server until it leads or ctx ends.
 func (s *Session) query(ctx context.Context, m *monitors, endpoint string, found chan<- answer) {
 	for wait := reconnectBackoff(); ctx.Err() == nil; pause(ctx, wait.NextBackOff(), nil) {
-		limited, cancel := context.WithTimeout(ctx, leaderTimeout)
+		limited, cancel := context.WithTimeout(ctx, cmp.Or(s.options.leaderTimeout, leaderTimeout))
 		c, err := m.ask(limited, endpoint)
 		cancel()
 		if err == nil {
