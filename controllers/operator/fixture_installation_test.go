@@ -185,9 +185,23 @@ func (s *scenario) startDatabase(t *testing.T, db render.Database, id string) {
 
 // touch wakes the operator by a change of a pod's readiness.
 func (s *scenario) touch(t *testing.T, db string) {
-	g := newG(t)
+	s.setReady(t, s.podOf(t, db), false)
+	s.setReady(t, s.podOf(t, db), true)
+}
+
+// passWithReport waits until a pass with the present report of a database's member has ended, and no other pass is due.
+func (s *scenario) passWithReport(t *testing.T, db string) {
+	t.Helper()
+	s.setReady(t, s.podOf(t, db), false)
+	s.passAfter(t, func() { s.setReady(t, s.podOf(t, db), true) })
+}
+
+// podOf returns the pod of a database as it is.
+func (s *scenario) podOf(t *testing.T, db string) *corev1.Pod {
+	t.Helper()
 	pod := &corev1.Pod{}
-	g.Expect(s.exists(t, pod, s.pods[db].Name)()).To(Succeed())
-	s.setReady(t, pod, false)
-	s.setReady(t, pod, true)
+	if err := s.exists(t, pod, s.pods[db].Name)(); err != nil {
+		t.Fatal(err)
+	}
+	return pod
 }

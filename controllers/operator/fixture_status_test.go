@@ -5,6 +5,7 @@ package operator
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,34 @@ func (s *scenario) versions(t *testing.T) map[string]string {
 		}
 	}
 	return all
+}
+
+// passAfter makes a change that wakes the operator, and waits until a pass that began after it has ended, and no other one is due. It is for what
+// the operator must not do: if the pass did not do it, no later one will.
+func (s *scenario) passAfter(t *testing.T, change func()) {
+	t.Helper()
+	before := s.idle(t)
+	change()
+	newG(t).Eventually(func() bool { return s.idle(t) > before }).Should(BeTrue())
+}
+
+// idle waits until the operator has no pass to make, and returns the number of its passes so far. A pass that is taken out of the queue is for a
+// moment neither queued nor running: two looks must agree.
+func (s *scenario) idle(t *testing.T) (passes float64) {
+	t.Helper()
+	last := -1.0
+	newG(t).Eventually(func() bool {
+		before, idle := last, load(t) == s.idleLoad
+		passes = 0
+		for labels, n := range series(t, "controller_runtime_reconcile_total") {
+			if strings.HasPrefix(labels, "ovncluster ") {
+				passes += n
+			}
+		}
+		last = passes
+		return idle && passes == before
+	}).Should(BeTrue())
+	return passes
 }
 
 // stable waits until the operator has no work left: it was idle, and the objects that it watches did not change, for a

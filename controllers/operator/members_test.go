@@ -108,8 +108,8 @@ func TestARecoveryRunsOnce(t *testing.T) {
 	s.members["nb"].set(func(status *adminapi.Status) {
 		*status = adminapi.Status{ClusterID: old.ClusterID, ServerID: "server-nb", Address: "ssl:192.0.2.1:6643", Role: adminapi.RoleLeader, Term: 9, Connected: true}
 	})
-	s.touch(t, "nb")
-	g.Consistently(func() string { return nb().ClusterID }).Should(BeEmpty())
+	s.passWithReport(t, "nb")
+	g.Expect(nb().ClusterID).To(BeEmpty())
 	const anew = "10000000-0000-4000-8000-000000000002"
 	s.members["nb"].set(func(status *adminapi.Status) {
 		*status = adminapi.Status{
@@ -123,8 +123,8 @@ func TestARecoveryRunsOnce(t *testing.T) {
 
 	writer := s.addPod(t, "writer", render.ControllerName, node, "192.0.2.1", "")
 	writer.Labels[render.Northbound.WrittenLabel] = old.ClusterID
-	g.Expect(s.admin.Update(t.Context(), writer)).To(Succeed())
-	g.Consistently(phase).Should(Equal(v1alpha1.RecoveryFilling))
+	s.passAfter(t, func() { g.Expect(s.admin.Update(t.Context(), writer)).To(Succeed()) })
+	g.Expect(phase()).To(Equal(v1alpha1.RecoveryFilling))
 	writer.Labels[render.Northbound.WrittenLabel] = anew
 	g.Expect(s.admin.Update(t.Context(), writer)).To(Succeed())
 	g.Eventually(phase).Should(Equal(v1alpha1.RecoveryCompleted))

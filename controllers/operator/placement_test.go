@@ -70,7 +70,11 @@ func (s *scenario) placed(t *testing.T) {
 	g.Eventually(s.absent(t, &corev1.Pod{}, "ovn-central-nb-0")).Should(BeTrue())
 	waits := pending("ovn-central-nb-0")
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForDatabase: the northbound database has no leader"))
-	g.Consistently(s.exists(t, &corev1.Pod{}, waits.Name)).Should(Succeed())
+	s.passAfter(t, func() {
+		waits.Labels["poke"] = ""
+		g.Expect(s.admin.Update(t.Context(), waits)).To(Succeed())
+	})
+	g.Expect(s.exists(t, &corev1.Pod{}, waits.Name)()).To(Succeed())
 	g.Expect(s.admin.Delete(t.Context(), waits, client.GracePeriodSeconds(0))).To(Succeed())
 }
 

@@ -86,7 +86,7 @@ func runSuite(m *testing.M) int {
 	}
 	theWorld.repeat = k8s.OnlyEvents()
 	panics.Record()
-	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyTimeout(eventually.Capped(soon))
 	SetDefaultEventuallyPollingInterval(often)
 	defer func() {
 		if err := env.Stop(); err != nil {
