@@ -87,8 +87,10 @@ demo-down: ## Take the cluster of `make demo` down; leaves nothing but the cache
 	$(LAB) down
 
 .PHONY: test-unit
-test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
-	GOGC=$(TEST_GOGC) go test -p $(TEST_PACKAGES) -parallel $(TEST_PACKAGES) -timeout 20m $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/... ./test/oracle/... ./test/soak/...
+test-unit: ## Unit, engine and envtest suites without long tests (needs `make prepare`; test-long, test-operator-long and test-tools run the others)
+	mkdir -p _output && rm -f $(WAITS)
+	KILN_GATE=1 KILN_WAIT_LIMIT=$(TEST_WAIT_LIMIT) KILN_WAITS=$(WAITS) $(GO_TEST) -timeout 20m $(UNIT)
+	@test ! -s $(WAITS) || { echo "Waits that took long; make test-long fails because of them ($(WAITS)):"; cat $(WAITS); }
 
 # Number of packages that are tested at the same time, and of parallel tests in each. Most of them wait for timers, so two packages leave two cores idle.
 TEST_PACKAGES ?= 4
@@ -97,13 +99,35 @@ TEST_PACKAGES ?= 4
 # they start inherit it.
 TEST_GOGC ?= 400
 
+# The time after which a wait fails in the gate. Nearly all waits take less than a second; those for timers have more (internal/eventually).
+TEST_WAIT_LIMIT ?= 45s
+
+# The waits of test-unit that took longer than the speed of the machine explains.
+WAITS := $(CURDIR)/_output/waits.jsonl
+
+GO_TEST = GOGC=$(TEST_GOGC) go test -p $(TEST_PACKAGES) -parallel $(TEST_PACKAGES)
+
 # The packages with the longest suites come first, so that no long suite runs alone at the end.
-SLOWEST := ./controllers/operator ./cmd/kiln ./controllers/pod ./controllers/subnet ./internal/supervisor/ovs ./internal/kubectlko ./agent/host ./agent/services ./test/bench ./internal/northbound ./agent/cniserver ./agent/probes
+SLOWEST := ./controllers/operator ./cmd/kiln ./controllers/pod ./controllers/subnet ./internal/supervisor/ovs ./internal/kubectlko ./agent/host ./agent/services ./internal/northbound ./agent/cniserver ./agent/probes
+
+# Directories of hack whose tests test-tools runs: images, packages, the lab. Product code does not use them.
+TOOLS := conformance image lab packaging release
+
+UNIT = $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... $(patsubst %/,./%/...,$(filter-out $(TOOLS:%=hack/%/),$(wildcard hack/*/))) \
+	./internal/... ./test/bench/... ./test/oracle/... ./test/soak/...
+
+.PHONY: test-tools
+test-tools: ## Tests of the image, the packages, the lab and other tools (needs `make prepare`)
+	$(GO_TEST) -timeout 20m $(TOOLS:%=./hack/%/...)
+
+.PHONY: test-operator-long
+test-operator-long: ## The operator's tests that the gate leaves out: upgrades, issuers, removals, stolen tokens (needs `make prepare`)
+	GOGC=$(TEST_GOGC) go run ./hack/long test-operator-long -timeout 30m
 
 .PHONY: test-long
-test-long: ## The unit suites with the cost tests at full size and the large soak (needs `make prepare`)
-	KILN_TEST_FULL=1 $(MAKE) --no-print-directory test-unit
-	$(MAKE) --no-print-directory soak
+test-long: ## The unit suites on an idle machine: slow waits fail, costs at full size, timers, the large soak (needs `make prepare`)
+	GOGC=$(TEST_GOGC) KILN_TEST_FULL=1 $(SOAK) go run ./hack/long test-long -p 1 -timeout 60m
+	KILN_GATE=1 $(GO_TEST) -count=1 -timeout 30m $(UNIT)
 
 .PHONY: fresh
 fresh: ## `make test` (RUN=… another command) in a clone of HEAD on a minimal Debian with nothing prepared (DEBIAN=trixie; GO_CACHES=1 shares Go's caches)
@@ -140,10 +164,13 @@ test-race: ## The unit, engine and envtest suites with the race detector, in ran
 	$(LAB) prepare --race
 	CGO_ENABLED=1 go test -race -shuffle=on -count=1 -p 1 -timeout 60m $(RACE_PACKAGES)
 
+# The size of the large soak.
+SOAK = SOAK_VPCS=$(or $(SOAK_VPCS),20) SOAK_SUBNETS=$(or $(SOAK_SUBNETS),300) SOAK_PODS=$(or $(SOAK_PODS),2000) \
+	SOAK_NODES=$(or $(SOAK_NODES),10) SOAK_KILLS=$(or $(SOAK_KILLS),8)
+
 .PHONY: soak
 soak: ## VPCs, subnets and pods come and go in random order while the controller is killed (needs `make prepare`; KILN_SEED=… repeats a run)
-	SOAK_VPCS=$(or $(SOAK_VPCS),20) SOAK_SUBNETS=$(or $(SOAK_SUBNETS),300) SOAK_PODS=$(or $(SOAK_PODS),2000) \
-	SOAK_NODES=$(or $(SOAK_NODES),10) SOAK_KILLS=$(or $(SOAK_KILLS),8) go test -timeout 60m -count=1 -v ./test/soak
+	$(SOAK) go test -timeout 60m -count=1 -v ./test/soak
 
 .PHONY: bgp
 bgp: ## The BGP sessions of kube-ovn-speaker with FRR and BIRD of Debian 13, with times of withdrawals (needs `make prepare`)

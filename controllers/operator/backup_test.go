@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -59,6 +60,7 @@ func TestARequestedBackupIsReported(t *testing.T) {
 // TestBackupsGoOnDuringAHeldUpgrade changes the claim while an upgrade is held. The backups pod keeps its version, unless
 // backups would go to the wrong claim or to none.
 func TestBackupsGoOnDuringAHeldUpgrade(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s, _ := working(t)
 	g := newG(t)
 	claim := func(name string) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
@@ -88,6 +89,7 @@ func TestAMemberOfAnotherClusterIsNotRecorded(t *testing.T) {
 // TestAnUnreachableMemberBlocksNothing adds a member that is ready and has a leader but that the operator cannot reach.
 // Phases that do not need it continue.
 func TestAnUnreachableMemberBlocksNothing(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s, w := working(t)
 	g := newG(t)
 	set := &appsv1.StatefulSet{}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 func TestNextDirectories(t *testing.T) {
@@ -39,6 +40,7 @@ func TestNextDirectories(t *testing.T) {
 }
 
 func TestDatabasesMoveToAnotherDirectory(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	w := s.atWork(t)
 	g := newG(t)

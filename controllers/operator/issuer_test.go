@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -123,6 +124,7 @@ func TestAnUnavailableWebhookBlocksNothing(t *testing.T) {
 // TestCAsOfAnIssuerAreTrustedBeforeTheySign has first and renewed CAs of an issuer. It also checks that a restarted operator
 // changes nothing and that no secret is published.
 func TestCAsOfAnIssuerAreTrustedBeforeTheySign(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	s.order(t)
 	s.issued(t)
@@ -133,6 +135,7 @@ func TestCAsOfAnIssuerAreTrustedBeforeTheySign(t *testing.T) {
 
 // TestTheIssuerChanges names another issuer, and none after that.
 func TestTheIssuerChanges(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	s.issue(t)
 	s.ofAnotherIssuer(t)
@@ -141,6 +144,7 @@ func TestTheIssuerChanges(t *testing.T) {
 
 // TestCAsOutliveTheirIssuer has an issuer that does not renew CAs, and then no cert-manager.
 func TestCAsOutliveTheirIssuer(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	s.issue(t)
 	s.notRenewed(t)

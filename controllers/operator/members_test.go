@@ -16,12 +16,14 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
 // TestASilentNodeLosesItsNewMember silences the node of a member that has not joined yet. Another node gets the member, and
 // the operator deletes the pod, because the silent node's kubelet does not.
 func TestASilentNodeLosesItsNewMember(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := installed(t)
 	g := newG(t)
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[render.ControlPlaneLabel] = "" })

@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 )
@@ -72,6 +73,7 @@ func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
 
 // TestAnInstallationIsMeasured checks the metrics after a replacement of pods, a backup and the issue of certificates.
 func TestAnInstallationIsMeasured(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	for _, metric := range []interface{ Reset() }{podsReplaced, componentPods, lastBackup, componentVersionPods} {
 		metric.Reset() // other tests have set them, too
 	}

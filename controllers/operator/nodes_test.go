@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/mistakes"
 )
 
@@ -44,6 +45,7 @@ func TestAnInvalidNetworkChangesNothing(t *testing.T) {
 
 // TestAnInvalidAddressAffectsOneNode adds nodes with an address in the network and with the address of another node.
 func TestAnInvalidAddressAffectsOneNode(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s, w := working(t)
 	g := newG(t)
 	s.addNode(t, "inside", "10.16.3.4", nil)

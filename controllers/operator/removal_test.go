@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -68,6 +69,7 @@ func (s *scenario) remove(t *testing.T) {
 
 // TestRemovalAndReinstallation deletes the OVNCluster and creates it again.
 func TestRemovalAndReinstallation(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	s.secretsKept(t)
 	s.takenDown(t)
@@ -163,6 +165,7 @@ func (s *scenario) madeAgain(t *testing.T) {
 
 // TestDataIsDeletedOnRequest changes the policy while nodes are cleaned.
 func TestDataIsDeletedOnRequest(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newScenario(t)
 	s.installCertManager(t)
 	s.create(t)

@@ -17,11 +17,13 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
 func TestCanaryNodesComeFirst(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	w := s.atWork(t)
 	g := newG(t)
@@ -56,6 +58,7 @@ func TestCanaryNodesComeFirst(t *testing.T) {
 
 // TestUpgradeAndRollback sets a new image and, once every component runs it, the previous one.
 func TestUpgradeAndRollback(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s, w := working(t)
 	s.upgraded(t, w)
 	w.forget()
@@ -127,6 +130,7 @@ func (s *scenario) rolledBack(t *testing.T, w *workloads) {
 
 // TestRollbackOfAnUnfinishedUpgrade sets the image back after nodes and databases have the new image.
 func TestRollbackOfAnUnfinishedUpgrade(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s, w := working(t)
 	g := newG(t)
 	w.hold(render.SouthboundName) // otherwise northd may get the image before the rollback
@@ -160,6 +164,7 @@ func (s *scenario) failsAndReturns(t *testing.T, component string) {
 }
 
 func TestAFailingImageStopsTheUpgrade(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s, w := working(t)
 	g := newG(t)
 	w.fail(imageBroken, true)
@@ -188,6 +193,7 @@ func TestAFailingImageStopsTheUpgrade(t *testing.T) {
 }
 
 func TestAPausedUpgradeReplacesNothing(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s, w := working(t)
 	g := newG(t)
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradePaused})).To(Succeed())

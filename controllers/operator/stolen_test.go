@@ -13,6 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // everyAccount lists the writes that the API server permits to every authenticated user: reviews of the user's own rights.
@@ -133,6 +134,7 @@ func (w *tenancy) operatorMayWrite(t *testing.T) []grant {
 // TestStolenTokens makes every write that the API server serves with a token of each ServiceAccount. It also runs the trials of the
 // policies that limit writes.
 func TestStolenTokens(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	w := newTenancy(t, render.Config{Namespace: testNamespace})
 	granted := maps.Clone(mayWrite)
 	granted["kiln-operator"] = w.operatorMayWrite(t)

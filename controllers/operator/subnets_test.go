@@ -16,6 +16,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 func TestOutgrows(t *testing.T) {
@@ -54,6 +55,7 @@ func (s *scenario) addSubnet(t *testing.T, name, cidrs string) *kubeovnv1.Subnet
 }
 
 func TestPodCIDRsAreRecordedOnceTheSubnetHasThem(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	s.atWork(t)
 	g := newG(t)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -39,6 +40,7 @@ func TestNextTunnels(t *testing.T) {
 }
 
 func TestNodesOfferBothTunnelTypesDuringAChange(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	w := s.atWork(t)
 	g := newG(t)

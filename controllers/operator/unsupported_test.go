@@ -12,10 +12,12 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // TestARollbackStopsWhatTheVersionDoesNotHave goes to an image whose members report no level, back, and to one whose members report it.
 func TestARollbackStopsWhatTheVersionDoesNotHave(t *testing.T) {
+	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	w := s.atWork(t)
 	g := newG(t)

@@ -13,11 +13,13 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // TestTheCostOfASubnetDoesNotGrow counts patches, reconciliations, rows and transactions: the cost of a subnet and a VPC must not depend on
 // the number of subnets, VPCs or nodes.
 func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	n := startMeasured(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)

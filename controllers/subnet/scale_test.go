@@ -15,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // work counts the operations of the controllers so far.
@@ -46,6 +47,7 @@ func (w work) since(o work) work {
 // TestTheCostOfANodeDoesNotGrow counts patches, reconciliations, rows and transactions: the cost of a node must not depend on the number of
 // nodes or subnets.
 func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	n := startMeasured(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	for i := range 20 {

@@ -21,6 +21,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/underlay"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -170,6 +171,7 @@ func (w world) event(note string) {
 }
 
 func TestReportsOfNodesAreBatchedAndBounded(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	const every, controller = time.Second, "providernetwork"
 	w := newWorld(t, every)
 	nodes := make([]*corev1.Node, controllertest.Size(150, 1000))

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/svc"
 )
@@ -101,6 +102,7 @@ func TestOrdinaryServicesAreWithinTheBounds(t *testing.T) {
 
 // TestTheCostOfAHugeServiceIsFoundFast: a Service that exceeds its bound must not cost the controller much.
 func TestTheCostOfAHugeServiceIsFoundFast(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	s, of := serviceOf(20_000, 1000, func(s *corev1.Service) {
 		for i := range 100_000 {
 			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))

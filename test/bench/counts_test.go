@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // Sizes of the check. They are small enough for every run; the third burst has the size of the first, on top of five times as many
@@ -22,6 +24,7 @@ const growth = 1.2
 // TestCounts checks the work per pod and node against the design's limits, with the real binary and real servers. It checks only
 // counts and their growth: unlike times, they are the same on any machine.
 func TestCounts(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	if _, err := cacheDir(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
@@ -41,6 +42,7 @@ type soak struct {
 }
 
 func TestSoak(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	drawn := seed.New(t)
 	m := &maker{
 		sizes: sizes{

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // hostileRouter is a router that sends what a test wants.
@@ -92,6 +93,7 @@ func broken(random *rand.Rand) []byte {
 
 // TestHostileRoutersHarmNoOtherSession has sessions with routers that send garbage, or read nothing, and one with a good router.
 func TestHostileRoutersHarmNoOtherSession(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	random := rand.New(rand.NewPCG(1, 2))
 	noise := make([]byte, 1<<16)
 	for i := range noise {

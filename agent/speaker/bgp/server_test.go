@@ -15,6 +15,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 func TestARouterGetsRoutesOfBothFamilies(t *testing.T) {
@@ -206,6 +207,7 @@ func TestBFDDoesNotPreventASession(t *testing.T) {
 
 // TestWithdrawalIsFast measures the time from a change to the router's table.
 func TestWithdrawalIsFast(t *testing.T) {
+	gate.Skip(t, gate.Long)
 	r := newRouter(t, 65002, session(node4, 65001))
 	s := newServer(t)
 	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
