@@ -1,0 +1,52 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package changed says which targets test what a change touches, besides the gate's own suites.
+package changed
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// tested are the files and directories that a target tests, and that the suites of the gate test in part only.
+var tested = map[string][]string{
+	"test-operator-long": {"controllers/operator", "api/v1alpha1"},
+	"test-tools":         {"hack", "config", "bundle", "Makefile", "go.mod", "go.sum"},
+}
+
+// Targets returns the targets whose files differ between the base and the working tree of this directory. The base is the environment variable BASE,
+// or the last common commit with origin/main. Without a base there are no targets: a clone of main has nothing to compare with.
+func Targets() (targets []string, err error) {
+	base := os.Getenv("BASE")
+	if base == "" {
+		if base = output("merge-base", "HEAD", "origin/main"); base == "" || base == output("rev-parse", "HEAD") {
+			return nil, nil
+		}
+	}
+	for target, paths := range tested {
+		err := exec.Command("git", append([]string{"diff", "--quiet", base, "--"}, paths...)...).Run()
+		var exit *exec.ExitError
+		switch {
+		case errors.As(err, &exit) && exit.ExitCode() == 1:
+			targets = append(targets, target)
+		case err != nil:
+			return nil, fmt.Errorf("compare with %s: %w", base, err)
+		}
+	}
+	slices.Sort(targets)
+	return targets, nil
+}
+
+// output returns the line that git prints, and nothing if it fails.
+func output(arguments ...string) string {
+	out, err := exec.Command("git", arguments...).Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
