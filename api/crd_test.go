@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -33,35 +34,22 @@ import (
 var api client.Client
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (code int, err error) {
 	server, err := apiserver.New()
 	if err != nil {
-		return 1, err
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	config, err := server.Start()
-	if err != nil {
-		return 1, fmt.Errorf("start an API server: %w", err)
-	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	config.QPS = -1
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme), kubeovnv1alpha1.AddToScheme(scheme)); err != nil {
-		return 1, err
-	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return 1, err
-	}
-	api = client.WithFieldValidation(c, metav1.FieldValidationStrict)
-	return m.Run(), nil
+	os.Exit(server.Run(func(config *rest.Config) int {
+		scheme := runtime.NewScheme()
+		err := errors.Join(clientgoscheme.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme), kubeovnv1alpha1.AddToScheme(scheme))
+		c, err2 := client.New(config, client.Options{Scheme: scheme})
+		if err := errors.Join(err, err2); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		api = client.WithFieldValidation(c, metav1.FieldValidationStrict)
+		return m.Run()
+	}))
 }
 
 // objects reads the documents of a YAML file.

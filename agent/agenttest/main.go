@@ -145,7 +145,7 @@ func startAPI(kubeconfigFile string) error {
 	if config, err = started.Start(); err != nil {
 		return fmt.Errorf("start the API server: %w", err)
 	}
-	server, config.QPS = started, -1
+	server = started
 	content, issued, err := server.TokenConfig(context.Background())
 	if err != nil {
 		return err

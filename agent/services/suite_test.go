@@ -87,18 +87,17 @@ func runInside(m *testing.M) (int, error) {
 		return 1, err
 	}
 	server.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceCIDRs[0].String())
-	if config, err = server.Start(); err != nil {
-		return 1, fmt.Errorf("start the API server: %w", err)
-	}
-	config.QPS = -1
 	kubeconfig, programs = filepath.Join(directory, "kubeconfig"), filepath.Join(cache, "bin")
-	if err := os.WriteFile(kubeconfig, server.KubeConfig, 0o600); err != nil {
-		return 1, errors.Join(err, server.Stop())
-	}
-	k8s.OnlyEvents()
-	panics.Record()
-	code := golden.Check(panics.Code(eventually.Main(m)))
-	return code, server.Stop()
+	return server.Run(func(started *rest.Config) int {
+		config = started
+		if err := os.WriteFile(kubeconfig, server.KubeConfig, 0o600); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		k8s.OnlyEvents()
+		panics.Record()
+		return golden.Check(panics.Code(eventually.Main(m)))
+	}), nil
 }
 
 // Addresses of the test's networks: outside, between the node and the router, and of pods.

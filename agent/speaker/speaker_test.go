@@ -134,11 +134,7 @@ func newPod(name, address, annotation string) *corev1.Pod {
 // newWorld starts the speaker of node-a.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	server, err := apiserver.New()
-	must(t, err)
-	config, err := server.Start()
-	must(t, err)
-	t.Cleanup(func() { must(t, server.Stop()) })
+	config := apiserver.StartFor(t).Config
 	scheme, err := newScheme()
 	must(t, err)
 	admin, err := client.New(config, client.Options{Scheme: scheme})

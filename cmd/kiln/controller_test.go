@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -50,7 +51,7 @@ func healthAt(host byte) string {
 
 // TestControllerFromTheOVNClusterToAPod runs the whole process against a real API server and a real database behind TLS.
 func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
-	c := startAPIServer(t)
+	c := useAPIServer(t)
 	server := nbtest.Start(t)
 	certificates := newCertificates(t)
 	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), controllerAddress, "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64")
@@ -125,34 +126,63 @@ func TestControllerRefusesWrongFlags(t *testing.T) {
 	}
 }
 
-func startAPIServer(t testing.TB) client.Client {
-	t.Helper()
-	env, err := apiserver.New()
-	must(t, err)
-	return startThis(t, env)
+// shared is the API server of the tests, from the first one that needs it, and its kubeconfig.
+var shared struct {
+	*apiserver.Shared
+	kubeconfig []byte
 }
 
-// startThis starts an API server. It returns a client, and sets KUBECONFIG.
-func startThis(t testing.TB, env *apiserver.Server) client.Client {
+// useAPIServer returns a client of an API server without objects of other tests, and sets KUBECONFIG.
+func useAPIServer(t testing.TB) client.Client {
 	t.Helper()
-	config, err := env.Start()
-	must(t, err)
-	config.QPS = -1
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
+	if shared.Shared == nil {
+		env, err := apiserver.New()
+		must(t, err)
+		_, err = env.Start()
+		must(t, err)
+		if shared.kubeconfig, _, err = env.TokenConfig(t.Context()); err == nil {
+			shared.Shared, err = env.Share(t.Context())
+		}
+		if err != nil {
+			t.Fatal(errors.Join(err, env.Stop()))
+		}
+	}
+	t.Cleanup(func() { // after the end of the controllers
+		if err := shared.Clear(context.Background()); err != nil {
+			t.Error(errors.Join(err, stopShared()))
 		}
 	})
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	content, _, err := env.TokenConfig(t.Context())
+	return use(t, shared.Server, shared.kubeconfig)
+}
+
+// stopShared stops the shared API server, if it runs.
+func stopShared() error {
+	if shared.Shared == nil {
+		return nil
+	}
+	defer func() { shared.Shared = nil }()
+	return shared.Stop()
+}
+
+// startAPIServer starts an API server with kinds, as apiserver.New, for one test. It returns a client, and sets KUBECONFIG.
+func startAPIServer(t testing.TB, kinds ...string) client.Client {
+	t.Helper()
+	env := apiserver.StartFor(t, kinds...)
+	kubeconfig, _, err := env.TokenConfig(t.Context())
 	must(t, err)
+	return use(t, env, kubeconfig)
+}
+
+func use(t testing.TB, env *apiserver.Server, content []byte) client.Client {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	must(t, os.WriteFile(kubeconfig, content, 0o600))
 	t.Setenv("KUBECONFIG", kubeconfig)
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, kubeovnv1.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	c, err := client.New(env.Config, client.Options{Scheme: scheme})
 	must(t, err)
 	return c
 }

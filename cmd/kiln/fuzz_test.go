@@ -84,7 +84,7 @@ type fuzzCluster struct {
 func newFuzzCluster(f *testing.F) *fuzzCluster {
 	f.Helper()
 	k8s.OnlyEvents()
-	c := &fuzzCluster{Client: startAPIServer(f), log: &errorLog{}}
+	c := &fuzzCluster{Client: useAPIServer(f), log: &errorLog{}}
 	ctrl.SetLogger(funcr.New(func(_, args string) { c.log.add(args) }, funcr.Options{Verbosity: -1}))
 	certificates := newCertificates(f)
 	listen(f, certificates, 7, nbtest.Start(f))

@@ -41,10 +41,7 @@ var inKubeOVN = []struct {
 // TestObjectsOfKubeOVNAreAdopted replaces the definitions of a cluster with Kube-OVN and starts the controller with an empty database, as
 // docs/operations/migrate.md says. Subnets, VPCs and IPs stay, and every pod and node keeps its addresses.
 func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
-	env, err := apiserver.New("subnets")
-	must(t, err)
-	env.CRDDirectoryPaths = nil // those of Kube-OVN instead
-	c := startThis(t, env)
+	c := startAPIServer(t, apiserver.NoKinds) // those of Kube-OVN instead
 	ctx := t.Context()
 	envchecktest.Define(t, c)
 	envchecktest.Create(t, c, envchecktest.Objects)

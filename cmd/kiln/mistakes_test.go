@@ -96,7 +96,7 @@ type user struct {
 
 func newUser(t *testing.T) *user {
 	t.Helper()
-	c := startAPIServer(t)
+	c := startAPIServer(t) // for this test only: other tests do without the policies
 	certificates := newCertificates(t)
 	listen(t, certificates, 9, nbtest.Start(t))
 	newCluster(t, c, 9)

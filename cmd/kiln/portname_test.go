@@ -18,7 +18,7 @@ import (
 
 // TestANodeJoinsThoughAPodHasItsPortName creates a pod, then a node with the same port name, and deletes the node again.
 func TestANodeJoinsThoughAPodHasItsPortName(t *testing.T) {
-	c := startAPIServer(t)
+	c := useAPIServer(t)
 	certificates := newCertificates(t)
 	listen(t, certificates, 8, nbtest.Start(t))
 	newCluster(t, c, 8)

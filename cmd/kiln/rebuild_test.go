@@ -49,7 +49,7 @@ func settled(t *testing.T, server *nbtest.Server) (last map[string]map[string]nb
 // TestTheDatabaseIsRebuiltFromTheAPI replaces the northbound database by an empty one while a controller runs. This controller ends. The
 // next one writes the same content, row for row, and reports when that is complete.
 func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
-	c := startAPIServer(t)
+	c := useAPIServer(t)
 	certificates := newCertificates(t)
 	database := nbtest.Start(t)
 	stop := listen(t, certificates, 8, database)

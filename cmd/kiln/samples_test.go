@@ -26,7 +26,7 @@ import (
 // resource becomes ready, and every pod gets its network. Applying them again changes nothing. The end-to-end suite does the same with all
 // components.
 func TestSamplesBecomeReady(t *testing.T) {
-	c := startAPIServer(t)
+	c := useAPIServer(t)
 	certificates := newCertificates(t)
 	listen(t, certificates, 8, nbtest.Start(t))
 	newCluster(t, c, 8)

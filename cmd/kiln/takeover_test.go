@@ -46,7 +46,12 @@ const envController = "KILN_TEST_CONTROLLER"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envController) == "" {
-		os.Exit(eventually.Main(m))
+		code := eventually.Main(m)
+		if err := stopShared(); err != nil {
+			fmt.Fprintln(os.Stderr, "stop the API server:", err)
+			code = 1
+		}
+		os.Exit(code)
 	}
 	k8s.OnlyEvents()
 	cmd := newControllerCommand()
@@ -62,7 +67,7 @@ func TestMain(m *testing.M) {
 // TestAWarmStandbyTakesOver kills the leader. The standby has read all collections by then, so it lists nothing between taking the Lease
 // and handling the first new pod.
 func TestAWarmStandbyTakesOver(t *testing.T) {
-	c := startAPIServer(t)
+	c := useAPIServer(t)
 	certificates := newCertificates(t)
 	listen(t, certificates, 4, nbtest.Start(t))
 	newCluster(t, c, 4)
@@ -102,7 +107,7 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 // TestALeaderThatStartsAgainKeepsItsLease kills the leader of a Lease that does not expire during the test. The next process in the same
 // pod leads at once with its own term: the database refuses further writes of the previous process.
 func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
-	c := startAPIServer(t)
+	c := useAPIServer(t)
 	certificates := newCertificates(t)
 	server := nbtest.Start(t)
 	listen(t, certificates, 5, server)
@@ -129,7 +134,7 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 // TestADeposedLeaderGivesUpItsLease removes the leader's term from the database, as the restore of a backup does. Without its term the
 // leader cannot write, and its Lease would keep other processes from leading.
 func TestADeposedLeaderGivesUpItsLease(t *testing.T) {
-	c := startAPIServer(t)
+	c := useAPIServer(t)
 	certificates := newCertificates(t)
 	server := nbtest.Start(t)
 	listen(t, certificates, 6, server)

@@ -87,23 +87,17 @@ func run(m *testing.M, resources []string, allowed ...eventually.Allowed) int {
 	if serviceCIDRs != "" {
 		flags.Set("service-cluster-ip-range", serviceCIDRs)
 	}
-	if config, err = server.Start(); err != nil {
-		fmt.Fprintf(os.Stderr, "start the API server: %v\n", err)
-		return 1
-	}
-	config.QPS = -1
-	if account, err = asController(context.Background(), config); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	repeat = k8s.OnlyEvents()
-	panics.Record()
-	code := golden.Check(panics.Code(eventually.Main(m, allowed...)))
-	if err := server.Stop(); err != nil {
-		fmt.Fprintf(os.Stderr, "stop the API server: %v\n", err)
-		return 1
-	}
-	return code
+	return server.Run(func(started *rest.Config) int {
+		config = started
+		var err error
+		if account, err = asController(context.Background(), config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		repeat = k8s.OnlyEvents()
+		panics.Record()
+		return golden.Check(panics.Code(eventually.Main(m, allowed...)))
+	})
 }
 
 // repeat ends k8s.OnlyEvents.

@@ -79,20 +79,14 @@ func runSuite(m *testing.M) int {
 	}
 	// Some distributions enable this plugin. It requires the right to update the finalizers of an object's owner.
 	env.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
-	config, err := env.Start()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start an API server:", err)
-		return 1
-	}
+	return env.Run(func(config *rest.Config) int { return runTests(m, config) })
+}
+
+func runTests(m *testing.M, config *rest.Config) int {
 	theWorld.repeat = k8s.OnlyEvents()
 	panics.Record()
 	SetDefaultEventuallyTimeout(eventually.Capped(soon))
 	SetDefaultEventuallyPollingInterval(often)
-	defer func() {
-		if err := env.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stop the API server:", err)
-		}
-	}()
 	if err := theWorld.prepare(context.Background(), config); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

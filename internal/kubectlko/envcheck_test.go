@@ -43,12 +43,7 @@ var serverVersion = regexp.MustCompile(`v1\.\d+\.\d+\S*`)
 
 // TestMigrationFromKubeOVN reads a cluster with Kube-OVN and its definitions, replaces them, and installs the proposed OVNCluster.
 func TestMigrationFromKubeOVN(t *testing.T) {
-	env, err := apiserver.New("subnets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	env.CRDDirectoryPaths = nil // those of Kube-OVN instead
-	w := startWorld(t, env)
+	w := useWorld(t, apiserver.StartFor(t, apiserver.NoKinds)) // with the kinds of Kube-OVN instead, and without an OVNCluster
 	envchecktest.Define(t, w.objects)
 	envchecktest.Create(t, w.objects, envchecktest.Objects)
 	envchecktest.Create(t, w.objects, envchecktest.Workloads)

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -60,29 +59,13 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// startWorld returns a world on an API server of its own, without an OVNCluster.
-func startWorld(t *testing.T, env *apiserver.Server) *world {
-	t.Helper()
-	if _, err := env.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return useWorld(t, env)
-}
-
 func useWorld(t *testing.T, env *apiserver.Server) *world {
 	t.Helper()
 	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	w.must(os.WriteFile(w.kubeconfig, env.KubeConfig, 0o600))
-	config := rest.CopyConfig(env.Config)
-	config.QPS = -1
 	scheme, err := envcheck.Scheme()
 	w.must(err)
-	w.objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
+	w.objects, err = client.NewWithWatch(env.Config, client.Options{Scheme: scheme})
 	w.must(err)
 	return w
 }

@@ -107,7 +107,6 @@ func (w *world) startAPI() {
 		}
 	})
 	w.must(os.WriteFile(w.kubeconfig(), env.KubeConfig, 0o600))
-	config.QPS = -1
 	scheme := runtime.NewScheme()
 	w.must(clientgoscheme.AddToScheme(scheme))
 	w.must(kubeovnv1.AddToScheme(scheme))

@@ -53,22 +53,9 @@ type adviser struct {
 
 func newAdviser(t *testing.T) adviser {
 	t.Helper()
-	server, err := apiserver.New("subnets", "vpcs", "vips", "ips", "vpc-dnses")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := server.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
 	said := &warnings{}
-	config = rest.CopyConfig(config)
-	config.WarningHandler, config.QPS = said, -1
+	config := rest.CopyConfig(apiserver.StartFor(t, "subnets", "vpcs", "vips", "ips", "vpc-dnses").Config)
+	config.WarningHandler = said
 	scheme := clientgoscheme.Scheme
 	if err := kubeovnv1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

@@ -21,17 +21,7 @@ import (
 // TestTheBundleInstallsAsOLMDoes applies what OLM creates from two versions of the bundle to an API server, one after another and by the ways that
 // the install modes allow, and checks what the operator may do.
 func TestTheBundleInstallsAsOLMDoes(t *testing.T) {
-	server, err := apiserver.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.CRDDirectoryPaths = nil
-	restConfig, err := server.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Stop() })
-	plain, err := client.New(restConfig, client.Options{Scheme: clientgoscheme.Scheme})
+	plain, err := client.New(apiserver.StartFor(t, apiserver.NoKinds).Config, client.Options{Scheme: clientgoscheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}

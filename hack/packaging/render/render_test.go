@@ -136,21 +136,11 @@ func TestOverlaysApply(t *testing.T) {
 // start starts an API server without our definitions.
 func start(t *testing.T) client.Client {
 	t.Helper()
-	server, err := apiserver.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.CRDDirectoryPaths = nil
-	restConfig, err := server.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Stop() })
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(restConfig, client.Options{Scheme: scheme})
+	c, err := client.New(apiserver.StartFor(t, apiserver.NoKinds).Config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}

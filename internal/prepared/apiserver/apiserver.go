@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -32,6 +33,9 @@ type Server struct {
 	stopped chan struct{}
 }
 
+// NoKinds is the argument of New for a server without our kinds.
+const NoKinds = "none"
+
 // New returns an API server that is not started. It has all our kinds, or only the named ones, such as `subnets` or
 // `router-lb-rules`.
 func New(kinds ...string) (*Server, error) {
@@ -48,6 +52,9 @@ func New(kinds ...string) (*Server, error) {
 		paths = nil
 	}
 	for _, kind := range kinds {
+		if kind == NoKinds {
+			continue
+		}
 		paths = append(paths, filepath.Join(bases, "kubeovn.io_"+kind+".yaml"))
 	}
 	return &Server{Environment: envtest.Environment{
@@ -91,6 +98,7 @@ func (s *Server) start() (*rest.Config, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
+	config.QPS = -1 // clients of tests do not wait
 	return config, nil
 }
 
@@ -142,4 +150,38 @@ func definitions() (string, error) {
 		}
 	}
 	return "", errors.New("find the definitions: this is not the repository")
+}
+
+// StartFor starts an API server with kinds, as New, for a test and stops it when the test ends.
+func StartFor(t testing.TB, kinds ...string) *Server {
+	t.Helper()
+	server, err := New(kinds...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Start(); err != nil {
+		t.Fatalf("start an API server: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Errorf("stop the API server: %v", err)
+		}
+	})
+	return server
+}
+
+// Run starts the server for the tests of a package, calls f, and stops the server. It returns the exit code: that of f, or 1 after an error, which
+// it prints.
+func (s *Server) Run(f func(config *rest.Config) int) int {
+	config, err := s.Start()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start the API server:", err)
+		return 1
+	}
+	code := f(config)
+	if err := s.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the API server:", err)
+		return 1
+	}
+	return code
 }

@@ -57,19 +57,7 @@ func TestAnswering(t *testing.T) {
 }
 
 func TestWatchGivesTheNewestState(t *testing.T) {
-	environment, err := apiserver.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := environment.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := environment.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	config := apiserver.StartFor(t).Config
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
