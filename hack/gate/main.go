@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Gate runs the stages of `make test`, each a make target, and prints the failures of all of them at its end.
+// Gate runs the stages of `make test`, each a make target, and prints the failures of all of them at its end. Stages of a change to what the gate tests in part
+// only (hack/changed) come last.
 //
 // A stage has a budget in seconds. A stage that exceeds it prints its ten slowest packages or specs. With KILN_BUDGETS set, as CI sets it, that fails the gate,
 // unless other processes used the machine: then the duration says nothing.
@@ -21,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/kiln-net/kiln/hack/changed"
 )
 
 // stage is a part of the gate.
@@ -60,9 +63,13 @@ func run(ctx context.Context, out io.Writer, names []string) error {
 	if err != nil {
 		return err
 	}
-	env := append(os.Environ(), "KILN_SEEDS="+strconv.FormatUint(uint64(seed), 10), "KILN_GATE=1", "KILN_WAIT_LIMIT=45s")
+	env := append(os.Environ(), "KILN_SEEDS="+strconv.FormatUint(uint64(seed), 10))
+	all, err := withChanged()
+	if err != nil {
+		return err
+	}
 	var results []result
-	for _, s := range stages {
+	for _, s := range all {
 		if len(names) > 0 && !slices.Contains(names, s.target) {
 			continue
 		}
@@ -79,6 +86,19 @@ func run(ctx context.Context, out io.Writer, names []string) error {
 		return fmt.Errorf("%d of %d stages failed", failed, len(results))
 	}
 	return nil
+}
+
+// withChanged returns the stages, and without a budget the targets that test what differs from the main branch.
+func withChanged() ([]stage, error) {
+	targets, err := changed.Targets()
+	if err != nil {
+		return nil, fmt.Errorf("find what has changed: %w", err)
+	}
+	all := slices.Clone(stages)
+	for _, target := range targets {
+		all = append(all, stage{target: target})
+	}
+	return all, nil
 }
 
 // result is a stage that has ended.
@@ -135,7 +155,7 @@ func summarize(out io.Writer, results []result, budgets bool) int {
 	for _, r := range results {
 		total += r.took
 		verdict := "passed"
-		over := r.took > r.budget
+		over := r.budget > 0 && r.took > r.budget
 		switch {
 		case r.err != nil:
 			verdict = "FAILED"
@@ -149,13 +169,13 @@ func summarize(out io.Writer, results []result, budgets bool) int {
 		if strings.HasPrefix(verdict, "FAILED") {
 			failed++
 		}
-		fmt.Fprintf(out, "%-12s %5d s of %5d s  %s\n", r.target, int(r.took.Seconds()), int(r.budget.Seconds()), verdict)
+		fmt.Fprintf(out, "%-18s %5d s of %5d s  %s\n", r.target, int(r.took.Seconds()), int(r.budget.Seconds()), verdict)
 		if over {
 			text, _ := os.ReadFile(r.log)
 			fmt.Fprintf(out, "the slowest of %s:\n%s", r.target, slowest(string(text), 10))
 		}
 	}
-	fmt.Fprintf(out, "%-12s %5d s\n", "all", int(total.Seconds()))
+	fmt.Fprintf(out, "%-18s %5d s\n", "all", int(total.Seconds()))
 	return failed
 }
 
