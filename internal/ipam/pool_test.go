@@ -67,3 +67,24 @@ func TestAPoolDecidesByTheFamiliesOfItsIPs(t *testing.T) {
 		})
 	}
 }
+
+func TestAnAddressOfAPoolIsForRequestsThatNameThePool(t *testing.T) {
+	a := with(t, spec(t, "10.0.0.0/28", "10.0.0.1"))
+	if err := a.SetPools("s", []Pool{poolOf(t, "a", "10.0.0.9"), poolOf(t, "b", "10.0.0.10")}); err != nil {
+		t.Fatal(err)
+	}
+	request := func(pools ...string) Request {
+		r := static("10.0.0.9")
+		r.Pools = pools
+		return r
+	}
+	for name, r := range map[string]Request{"no pool": request(), "another pool": request("b")} {
+		taken := (*TakenError)(nil)
+		if _, err := a.Allocate("p", r); !errors.As(err, &taken) || taken.By != "IPPool a" {
+			t.Errorf("a request that names %s: %v", name, err)
+		}
+	}
+	if l, err := a.Allocate("p", request("b", "a")); err != nil || ipfamily.Join(l.Addresses) != "10.0.0.9" {
+		t.Errorf("a request that names the pool gets %v: %v", l.Addresses, err)
+	}
+}

@@ -66,11 +66,11 @@ func (s *subnet) portUsage() PortUsage {
 	return PortUsage{Used: s.spec.OwnPorts + s.ports, Limit: int(s.portLimit.Load())}
 }
 
-// admit returns an error if the switch has no room for the ports of a new holder. A request that the subnet can never satisfy gets
-// the error of check.
-func (s *subnet) admit(holder string, r Request) error {
-	u, needed := s.portUsage(), s.needs(holder, r)
-	if u.Limit == 0 || needed == 0 || u.Used+needed <= u.Limit {
+// admit returns an error if the switch has no room for the ports that a request adds to those that the holder has. A request that the
+// subnet can never satisfy gets the error of check.
+func (s *subnet) admit(holder string, r Request, has int) error {
+	u, needed := s.portUsage(), s.needs(holder, r)-has
+	if u.Limit == 0 || needed <= 0 || u.Used+needed <= u.Limit {
 		return nil
 	}
 	if err := s.check(r); err != nil {
@@ -79,7 +79,7 @@ func (s *subnet) admit(holder string, r Request) error {
 	return &PortsError{Limit: u.Limit}
 }
 
-// needs returns the number of ports that a request adds: see portsOf.
+// needs returns the number of ports that a holder has with the request: see portsOf.
 func (s *subnet) needs(holder string, r Request) int {
 	n := 0
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {

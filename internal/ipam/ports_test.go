@@ -74,6 +74,24 @@ func TestVirtualPortsCountForEachAddress(t *testing.T) {
 	}
 }
 
+func TestAVipOfTwoFamiliesNeedsTwoFreePorts(t *testing.T) {
+	a := limited(t, 2) // one port is free
+	one := Request{Subnet: "s", Families: []ipfamily.Family{ipfamily.IPv4}}
+	if _, err := a.Allocate(translate.VipHolder("x"), static()); !errors.Is(err, ErrExhausted) {
+		t.Errorf("two ports for a switch with one free port: %v", err)
+	}
+	if _, err := a.Allocate(translate.VipHolder("x"), one); err != nil {
+		t.Errorf("one port: %v", err)
+	}
+	both := Request{Subnet: "s", Families: []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6}}
+	if _, err := a.Allocate(translate.VipHolder("x"), both); !errors.Is(err, ErrExhausted) {
+		t.Errorf("a second port on a full switch: %v", err)
+	}
+	if lease, held := a.Lookup(translate.VipHolder("x")); !held || len(lease.Addresses) != 1 {
+		t.Errorf("after the refusal the Vip has %v", lease.Addresses)
+	}
+}
+
 func TestHoldersWithoutAPortDoNotCount(t *testing.T) {
 	for _, holder := range []string{translate.OvnEipHolder("x"), translate.QuerierHolder("s")} {
 		a := limited(t, 2)
@@ -105,7 +123,7 @@ func TestAChangedLimitIsReported(t *testing.T) {
 	}
 }
 
-// TestPortsAreCountedThroughAllChanges compares the count with the holders that exist, after each of many random changes.
+// TestPortsAreCountedThroughAllChanges compares the count with the holders that exist and with the limit, after each of many random changes.
 func TestPortsAreCountedThroughAllChanges(t *testing.T) {
 	random := seed.Rand(seed.New(t), 0)
 	a := limited(t, 12)
@@ -132,6 +150,8 @@ func TestPortsAreCountedThroughAllChanges(t *testing.T) {
 		}
 		if u := a.Ports("s"); u.Used != want {
 			t.Fatalf("%d ports are counted, %d exist", u.Used, want)
+		} else if u.Used > u.Limit {
+			t.Fatalf("the switch has %d ports of %d", u.Used, u.Limit)
 		}
 	}
 }

@@ -119,6 +119,11 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 	if s.fits(port, old, before, w) {
 		return old, before, nil
 	}
+	if !w.asIs {
+		if err := s.admit(port, w.Request, portsOf(port, old)); err != nil {
+			return holding{}, Lease{}, err
+		}
+	}
 	owner := s.shared[port].owner
 	s.free(port, old)
 	h, err := s.hold(port, w)
@@ -135,7 +140,7 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 // the limit of ports does not refuse it.
 func (s *subnet) enter(port string, w want) (holding, Lease, error) {
 	if !w.asIs {
-		if err := s.admit(port, w.Request); err != nil {
+		if err := s.admit(port, w.Request, 0); err != nil {
 			return holding{}, Lease{}, err
 		}
 	}
