@@ -74,3 +74,33 @@ func TestDatapathsBeyondTheCapacityWait(t *testing.T) {
 		t.Errorf("the switches are %v", names)
 	}
 }
+
+// Requests that arrive during a transaction share the next one.
+func TestDatapathsOfOneBatchStayWithinTheCapacity(t *testing.T) {
+	db := nbtest.Start(t)
+	db.Transact(nbtest.Op{"op": "insert", "table": "NB_Global", "row": map[string]any{"options": nbtest.Map(map[string]string{"max_tunid": "2"})}})
+	proxy := db.Proxy()
+	e := lead(t, proxy.Endpoint())
+	proxy.Hold()
+	first := e.queued(policy("p"), policyRows("p"))
+	proxy.AwaitHeld()
+	var results []<-chan error
+	for _, name := range []string{"a", "b", "c"} {
+		results = append(results, e.queued(subnet(name), subnetRows(name)))
+	}
+	proxy.Release()
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	waiting := 0
+	for _, result := range results {
+		if err := <-result; errors.Is(err, northbound.ErrDatapaths) {
+			waiting++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if names := db.Names("Logical_Switch"); waiting != 1 || len(names) != 2 {
+		t.Errorf("%d of three subnets wait, and the switches are %v, want two", waiting, names)
+	}
+}

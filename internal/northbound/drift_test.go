@@ -15,19 +15,28 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-func TestARowWhoseRecordOfItsParentIsLostIsStillDeleted(t *testing.T) {
-	server := nbtest.Start(t)
-	e := lead(t, server.Endpoint())
-	e.apply(subnet("s"), subnetRows("s"))
-	e.apply(pod("a"), podRows("a", "s"))
-	server.Transact(nbtest.Op{
-		"op": "mutate", "table": "Logical_Switch_Port", "where": []any{},
-		"mutations": []any{[]any{"external_ids", "delete", []any{"set", []any{"kiln-parent"}}}},
-	})
-	e.expectCall(pod("a"))
-	e.apply(pod("a"), nil)
-	if got := server.Rows("Logical_Switch_Port"); len(got) != 0 {
-		t.Errorf("left over: %v", got)
+func TestARowWithoutAValidRecordOfItsParentIsStillDeleted(t *testing.T) {
+	lost := []any{"external_ids", "delete", []any{"set", []any{"kiln-parent"}}}
+	named := func(set string) []any {
+		return []any{"external_ids", "insert", nbtest.Map(map[string]string{"kiln-parent": set + "/" + switchRef("s").UUID()})}
+	}
+	for name, damage := range map[string][]any{
+		"the record is lost":                                {lost},
+		"the record names a set that cannot hold the row":   {lost, named("Logical_Switch/acls")},
+		"the record names a table that cannot hold the row": {lost, named("Logical_Router/ports")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := nbtest.Start(t)
+			e := lead(t, server.Endpoint())
+			e.apply(subnet("s"), subnetRows("s"))
+			e.apply(pod("a"), podRows("a", "s"))
+			server.Transact(nbtest.Op{"op": "mutate", "table": "Logical_Switch_Port", "where": []any{}, "mutations": damage})
+			e.expectCall(pod("a"))
+			e.apply(pod("a"), nil)
+			if got := server.Rows("Logical_Switch_Port"); len(got) != 0 {
+				t.Errorf("left over: %v", got)
+			}
+		})
 	}
 }
 

@@ -122,6 +122,7 @@ func TestTextThatTheServerCannotParseIsNotSent(t *testing.T) {
 			"text":             {Name: bad},
 			"optional text":    {Name: "p", Dhcpv4Options: &bad},
 			"a set":            {Name: "p", PortSecurity: []string{"ok", bad}},
+			"a set, first":     {Name: "p", PortSecurity: []string{bad, "ok"}},
 			"a value of a map": {Name: "p", Options: map[string]string{"virtual-parents": bad}},
 			"a key of a map":   {Name: "p", Options: map[string]string{bad: "x"}},
 			"an external ID":   {Name: "p", ExternalIDs: map[string]string{"x": bad}},
