@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/golden"
@@ -55,6 +57,20 @@ func fixedNumbers(s podset.Selector) []int32 {
 
 func TestNetworkPolicies(t *testing.T) {
 	policies(t, "testdata/networkpolicy-*.in.yaml", func(np *networkingv1.NetworkPolicy) compiled { return networkPolicy(np, fixedNumbers) })
+}
+
+// A rule for a named port that no pod has yet does nothing. The first pod with the port gives it a number, and in that pass the sets of its
+// peers must have their pods already: the rule would drop allowed packets until they do.
+func TestPeersOfANamedPortWithoutPodsAreInUse(t *testing.T) {
+	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "np"}}
+	np.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{
+		From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "client"}}}},
+		Ports: []networkingv1.NetworkPolicyPort{{Port: new(intstr.FromString("nobody-has-it"))}},
+	}}
+	peers := podset.Selector{Role: podset.Peers, Namespace: "shop", Pods: "app=client"}
+	if c := networkPolicy(np, fixedNumbers); !slices.Contains(c.uses, peers) {
+		t.Errorf("the policy uses %v, want also %v", c.uses, peers)
+	}
 }
 
 // TestPoliciesWaitForTheirPortGroup: a policy is not ready before its port group exists.
