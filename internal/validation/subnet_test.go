@@ -77,6 +77,8 @@ func TestSubnet(t *testing.T) {
 		{name: "no address as gateway", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Gateway: "gw"}, reason: ReasonGatewayInvalid, message: `"gw" is not an IP address`},
 		{name: "a range backwards", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", ExcludeIPs: []string{"10.16.0.9..10.16.0.1"}}, reason: ReasonExcludeInvalid, message: "ends before it begins"},
 		{name: "a small MTU with IPv6", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16,fd00::/64", MTU: 1279}, reason: ReasonFieldInvalid, message: "make it 1280 or more"},
+		{name: "a small MTU", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", MTU: 67}, reason: ReasonFieldInvalid, message: "mtu 67: must be from 68"},
+		{name: "an MTU above the longest packet", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", MTU: 65536}, reason: ReasonFieldInvalid, message: "to 65535"},
 		{name: "a second default", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Default: true}, reason: ReasonFieldInvalid, message: "only subnet ovn-default"},
 		{name: "the name of its VPC", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Vpc: "s"}, reason: ReasonNameConflict, message: "rename it"},
 		{name: "another gateway type", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", GatewayType: "central"}, reason: ReasonFieldInvalid, message: "must be distributed or centralized"},
@@ -98,6 +100,8 @@ func TestSubnet(t *testing.T) {
 	if _, p := Subnet(kubeovnv1.DefaultSubnet, &kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Default: true, MTU: 1000}); p != nil {
 		t.Errorf("the default subnet: %+v", *p)
 	}
+	_, p := Subnet(kubeovnv1.JoinSubnet, &kubeovnv1.SubnetSpec{CIDRBlock: "100.64.0.0/16", Vlan: "v"})
+	expect(t, p, ReasonFieldInvalid, "vlan: subnet join connects the nodes with the overlay: remove it")
 }
 
 func natRule(action kubeovnv1.NATOutgoingPolicyAction, src, dst string) kubeovnv1.SubnetSpec {
