@@ -123,3 +123,17 @@ func TestAGCWithoutAListRemovesNothing(t *testing.T) {
 		t.Errorf("the plugin returns %v after a call of %q", err, a.path)
 	}
 }
+
+func TestWithoutAnAgentOnlyDELSucceeds(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	args := &skel.CmdArgs{StdinData: []byte(`{"cniVersion":"1.1.0","name":"net","server_socket":"` + socket + `",` +
+		`"prevResult":{"cniVersion":"1.1.0"},"cni.dev/valid-attachments":[]}`)}
+	if err := del(args); err != nil {
+		t.Errorf("a pod cannot be stopped: %v", err)
+	}
+	for name, run := range map[string]func(*skel.CmdArgs) error{"CHECK": check, "GC": gc, "STATUS": status} {
+		if err := run(args); err == nil || !strings.Contains(err.Error(), "kube-ovn-cni") {
+			t.Errorf("%s without an agent: %v", name, err)
+		}
+	}
+}
