@@ -58,8 +58,8 @@ func discardResults(t *testing.T) {
 	t.Cleanup(func() { os.Stdout = before; null.Close() })
 }
 
-// TestOperationsIdentifyTheirContainer: the agent finds the pod and the container of an operation by these fields only. With the UID it
-// tells the pod from an earlier pod of the same name, whose result its cache may still have.
+// TestOperationsIdentifyTheirContainer: the agent finds the pod and the container of an operation by these fields only. The UID
+// distinguishes the pod from an earlier pod of the same name, whose result the agent's cache may still have.
 func TestOperationsIdentifyTheirContainer(t *testing.T) {
 	a := startAgent(t)
 	discardResults(t)
@@ -102,8 +102,8 @@ func TestOperationsIdentifyTheirContainer(t *testing.T) {
 	}
 }
 
-// TestAnADDEndsBeforeTheKubeletGivesUp: the kubelet ends the creation of a sandbox after two minutes (runtimeRequestTimeout), and then
-// nobody reads the error that names the missing prerequisite. The agent has nine tenths of the plugin's time.
+// TestAnADDEndsBeforeTheKubeletGivesUp: the kubelet ends the creation of a sandbox after two minutes (runtimeRequestTimeout). An
+// error that comes later, and names the missing prerequisite, is lost. The agent has nine tenths of the plugin's time.
 func TestAnADDEndsBeforeTheKubeletGivesUp(t *testing.T) {
 	a := startAgent(t)
 	discardResults(t)
