@@ -116,7 +116,7 @@ func (s *restoration) interconnectionClaims() iter.Seq[claim] {
 	}
 }
 
-// vpcGatewayClaims yields the gateway router addresses in the status of VPCs.
+// vpcGatewayClaims yields the gateway router addresses in the status of VPCs. Their MAC addresses are the ones that the allocator derived.
 func (s *restoration) vpcGatewayClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.vpcs.Items {
@@ -126,7 +126,12 @@ func (s *restoration) vpcGatewayClaims() iter.Seq[claim] {
 				continue
 			}
 			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: ipfamily.ValidAddrs(vpc.Status.Transit.Addresses...)}
-			if len(lease.Addresses) > 0 && !yield(claim{port: port, lease: lease, from: "status"}) {
+			if len(lease.Addresses) == 0 {
+				continue
+			}
+			mac := ipfamily.MAC(lease.Addresses[0], 0)
+			lease.MAC = mac[:]
+			if !yield(claim{port: port, lease: lease, from: "status"}) {
 				return
 			}
 		}

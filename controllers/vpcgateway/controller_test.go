@@ -6,6 +6,7 @@ package vpcgateway_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -120,6 +121,16 @@ func TestAWayOutKeepsItsAddressWhenTheDatabaseIsLost(t *testing.T) {
 	a, b := c.vpc("a", "", false, nil), c.vpc("b", "", false, nil)
 	c.says(a, metav1.ConditionTrue)
 	c.says(b, metav1.ConditionTrue)
+	macs := func() map[string]any {
+		found := map[string]any{}
+		for _, row := range c.Database.Rows("Logical_Router_Port") {
+			if name := row["name"].(string); strings.HasSuffix(name, "_gateway-join") {
+				found[name] = row["mac"]
+			}
+		}
+		return found
+	}
+	given := macs()
 	c.process.Stop()
 	c.Database.Transact(nbtest.Op{"op": "delete", "table": "Logical_Router", "where": []any{}}, nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": []any{}})
 	c.run()
@@ -129,6 +140,9 @@ func TestAWayOutKeepsItsAddressWhenTheDatabaseIsLost(t *testing.T) {
 		if c.Get(after); !slices.Equal(after.Status.Transit.Addresses, before.Status.Transit.Addresses) {
 			t.Errorf("VPC %s leaves with %v, and left with %v", before.Name, after.Status.Transit.Addresses, before.Status.Transit.Addresses)
 		}
+	}
+	if again := macs(); len(given) != 2 || !maps.Equal(given, again) {
+		t.Errorf("the gateway routers had the MAC addresses %v, and have %v", given, again)
 	}
 }
 
