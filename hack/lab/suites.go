@@ -53,8 +53,8 @@ func (l *lab) suite() *cobra.Command {
 			}
 			r.Do = func(ctx context.Context, c suite.Command) error { return l.do(ctx, root, c) }
 			r.Idle = l.awaitIdle
-			r.Judge = func(ctx context.Context, attempts []suite.Attempt, need int) error {
-				return judge(ctx, root, attempts, need)
+			r.Judge = func(ctx context.Context, run suite.Run, attempts []suite.Attempt) error {
+				return judge(ctx, root, run, attempts)
 			}
 			r.Load = startLoad
 			return r.Run(cmd.Context(), s)
@@ -74,8 +74,8 @@ func printSteps(r *suite.Runner) {
 		fmt.Println("# wait until the load is at most " + load)
 		return nil
 	}
-	r.Judge = func(_ context.Context, attempts []suite.Attempt, need int) error {
-		fmt.Printf("# judge %d runs: a spec must pass in %d\n", len(attempts), need)
+	r.Judge = func(_ context.Context, run suite.Run, attempts []suite.Attempt) error {
+		fmt.Printf("# judge %d runs: a spec must pass in %d\n", len(attempts), run.Passes())
 		return nil
 	}
 	r.Load = func(_ context.Context, busy int) (func(), error) {
@@ -115,24 +115,32 @@ func (l *lab) awaitIdle(ctx context.Context, limit string) error {
 	})
 }
 
-// judge decides about specs that ran several times, adds their values to the file of all runs, and prints values that grow.
-func judge(ctx context.Context, root string, attempts []suite.Attempt, need int) error {
-	commit, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
-	if err != nil {
-		return fmt.Errorf("find the commit: %w", err)
-	}
+// judge decides about specs that ran several times.
+func judge(ctx context.Context, root string, run suite.Run, attempts []suite.Attempt) error {
 	runs, err := suite.ReadRuns(attempts)
 	if err != nil {
 		return err
 	}
-	if values := suite.Values(runs); len(values) > 0 {
-		trends, err := suite.Record(filepath.Join(root, "_output", timings), strings.TrimSpace(string(commit)), time.Now(), values)
-		if err != nil {
+	if values := suite.Values(runs); run.Busy == 0 && len(values) > 0 {
+		if err := addTimings(ctx, root, values); err != nil {
 			return err
 		}
-		for _, line := range trends {
-			fmt.Println(line)
-		}
 	}
-	return suite.Verdict(os.Stdout, runs, need)
+	return suite.Verdict(os.Stdout, runs, run.Passes())
+}
+
+// addTimings adds values to the file of all runs, and prints values that grow.
+func addTimings(ctx context.Context, root string, values []*suite.Value) error {
+	commit, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
+	if err != nil {
+		return fmt.Errorf("find the commit: %w", err)
+	}
+	trends, err := suite.Record(filepath.Join(root, "_output", timings), strings.TrimSpace(string(commit)), time.Now(), values)
+	if err != nil {
+		return err
+	}
+	for _, line := range trends {
+		fmt.Println(line)
+	}
+	return nil
 }

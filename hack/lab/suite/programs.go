@@ -59,6 +59,11 @@ func (r Run) with(env ...string) Run {
 	return r
 }
 
+func (r Run) times(name string, n int) Run {
+	r.Name, r.Times = name, n
+	return r
+}
+
 // minutes is a duration as in flags: 45m.
 func minutes(d time.Duration) string { return strings.TrimSuffix(d.Round(time.Minute).String(), "0s") }
 

@@ -4,10 +4,10 @@
 package suite
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -23,8 +23,8 @@ type Runner struct {
 	Do func(context.Context, Command) error
 	// Idle returns an error if the machine has other work: a higher load than the argument.
 	Idle func(ctx context.Context, load string) error
-	// Judge decides about a suite whose specs ran several times. Each attempt has a report. A spec must pass in need of them.
-	Judge func(ctx context.Context, attempts []Attempt, need int) error
+	// Judge decides about specs that ran several times. Each attempt has a report.
+	Judge func(ctx context.Context, run Run, attempts []Attempt) error
 	// Load starts processes that use a CPU each, and one that writes and syncs a file. The function that it returns ends them.
 	Load func(ctx context.Context, busy int) (end func(), err error)
 	// Say reports the progress.
@@ -150,6 +150,9 @@ func (r *Runner) inLab(ctx context.Context, lab Lab, in In) error {
 	return err
 }
 
+// reports is the directory in _output of the reports of runs that are repeated.
+const reports = "runs"
+
 // run runs the tests of a program.
 func (r *Runner) run(ctx context.Context, run Run, in In) error {
 	c := Command{Env: run.Env, Args: slices.Concat([]string{"lab", "run"}, run.Program.Command, run.Args)}
@@ -158,6 +161,9 @@ func (r *Runner) run(ctx context.Context, run Run, in In) error {
 		return r.Do(ctx, c)
 	case run.Times == 0:
 		return r.timed(run.Name, func() error { return r.Do(ctx, c) })
+	}
+	if err := r.Do(ctx, Command{Args: []string{"mkdir", "-p", in.output(reports)}}); err != nil {
+		return err
 	}
 	if run.Busy > 0 {
 		end, err := r.Load(ctx, run.Busy)
@@ -168,13 +174,13 @@ func (r *Runner) run(ctx context.Context, run Run, in In) error {
 	}
 	var attempts []Attempt
 	for i := range run.Times {
-		report := in.output(fmt.Sprintf("attempt-%d.json", i+1))
+		report := filepath.Join(in.output(reports), fmt.Sprintf("%s-%d.json", run.Name, i+1))
 		if err := r.Do(ctx, Command{Args: []string{"rm", "-f", report}}); err != nil {
 			return err
 		}
 		again := Command{Env: c.Env, Args: append(slices.Clone(c.Args), "-ginkgo.json-report="+report)}
 		var exit error
-		_ = r.timed(fmt.Sprintf("run %d of %d", i+1, run.Times), func() error {
+		_ = r.timed(fmt.Sprintf("%s, run %d of %d", run.Name, i+1, run.Times), func() error {
 			exit = r.Do(ctx, again)
 			return exit
 		})
@@ -183,7 +189,7 @@ func (r *Runner) run(ctx context.Context, run Run, in In) error {
 		}
 		attempts = append(attempts, Attempt{Report: report, Exit: exit})
 	}
-	return r.Judge(ctx, attempts, cmp.Or(run.Need, run.Times/2+1))
+	return r.Judge(ctx, run, attempts)
 }
 
 func (r *Runner) lab(ctx context.Context, args ...string) error {

@@ -42,11 +42,11 @@ func newScript(environment map[string]string, fails ...string) *script {
 			s.steps = append(s.steps, "# wait for a load of "+load)
 			return nil
 		},
-		Judge: func(_ context.Context, attempts []Attempt, need int) error {
+		Judge: func(_ context.Context, run Run, attempts []Attempt) error {
 			for _, a := range attempts {
 				s.steps = append(s.steps, fmt.Sprintf("# judge %s: %v", a.Report, a.Exit))
 			}
-			s.steps = append(s.steps, fmt.Sprintf("# a spec must pass in %d", need))
+			s.steps = append(s.steps, fmt.Sprintf("# a spec must pass in %d", run.Passes()))
 			return nil
 		},
 		Load: func(_ context.Context, busy int) (func(), error) {
@@ -195,7 +195,7 @@ func TestABusyMachineIsRefusedBeforeALabIsUp(t *testing.T) {
 }
 
 func TestFailedRunsAreJudgedTogether(t *testing.T) {
-	s := newScript(nil, "attempt-2.json")
+	s := newScript(nil, "timed-2.json")
 	s.Do = func(do func(context.Context, Command) error) func(context.Context, Command) error {
 		return func(ctx context.Context, c Command) error {
 			if c.Args[0] == "rm" {
@@ -208,7 +208,8 @@ func TestFailedRunsAreJudgedTogether(t *testing.T) {
 		t.Errorf("the judge said nothing, but the suite failed: %v", err)
 	}
 	for _, want := range []string{
-		"# judge /src/_output/attempt-1.json: <nil>", "# judge /src/_output/attempt-2.json: exit status 1", "# judge /src/_output/attempt-3.json: <nil>", "lab down",
+		"# judge /src/_output/runs/timed-1.json: <nil>", "# judge /src/_output/runs/timed-2.json: exit status 1",
+		"# judge /src/_output/runs/timed-3.json: <nil>", "# judge /src/_output/runs/known-defect-3.json: <nil>", "lab down",
 	} {
 		if !slices.Contains(s.steps, want) {
 			t.Errorf("no step %q", want)

@@ -158,6 +158,9 @@ type Run struct {
 	Busy int
 }
 
+// Passes returns the number of runs in which a spec must pass.
+func (r Run) Passes() int { return cmp.Or(r.Need, r.Times/2+1) }
+
 // Program is a program with tests.
 type Program struct {
 	// Build are the commands that build it on the host.
