@@ -29,7 +29,7 @@ func thisMachine() (Machine, error) {
 	}
 	const gib = 1 << 30
 	return Machine{
-		Cores: runtime.NumCPU(), MemoryGiB: int((uint64(info.Totalram)*uint64(info.Unit) + gib/2) / gib),
+		Cores: runtime.NumCPU(), MemoryGiB: int((info.Totalram*uint64(info.Unit) + gib/2) / gib),
 		Kernel: version(unix.ByteSliceToString(name.Release[:])), Distribution: distribution(string(release)),
 	}, nil
 }

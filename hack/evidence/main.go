@@ -107,7 +107,7 @@ func (r *recorder) record(ctx context.Context, target string) error {
 	switch {
 	case after != tree:
 		return fmt.Errorf("the product changed while %s ran: there is no record of it", s.Name)
-	case exit == nil && record.Counts.total() == 0:
+	case exit == nil && record.total() == 0:
 		return fmt.Errorf("the output of %s has no result of a test: there is no record of it", s.Name)
 	}
 	if err := record.write(r.root); err != nil {

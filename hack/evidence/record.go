@@ -48,7 +48,7 @@ type Machine struct {
 
 // proves reports whether the record shows that a whole suite passes with a product.
 func (r Record) proves(tree string) bool {
-	return r.Tree == tree && r.Result == passed && len(r.Settings) == 0 && r.Counts.total() > 0
+	return r.Tree == tree && r.Result == passed && len(r.Settings) == 0 && r.total() > 0
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
