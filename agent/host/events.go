@@ -104,8 +104,8 @@ func (l *links) has(index int) bool {
 	return indexes != nil && slices.Contains(*indexes, index)
 }
 
-// listen calls changed when the kernel reports a change of ovn0, its addresses, a route of the agent, the tunnel's interface, or one of
-// r.links. If the kernel drops messages, it subscribes again. After each subscription it calls changed, because events may have been
+// listen calls changed when the kernel reports a change of ovn0, its addresses, a route of the agent, the tunnel's interface, one of
+// r.links, or the end of a route while one prevents the agent's. If the kernel drops messages, it subscribes again. After each subscription it calls changed, because events may have been
 // missed.
 func (r *Reconciler) listen(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
@@ -182,7 +182,7 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 				changed()
 			}
 		case update := <-routes:
-			if update.Protocol == routeProtocol {
+			if update.Protocol == routeProtocol || update.Type == unix.RTM_DELROUTE && r.taken.Load() {
 				changed()
 			}
 			if IsConnected(&update.Route) {

@@ -72,6 +72,7 @@ type Reconciler struct {
 	status  status
 	silent  atomic.Pointer[Waiting] // why ovs-vswitchd does not answer; nil while it answers
 	gateway atomic.Pointer[bool]    // the node may carry traffic that leaves a subnet or a VPC; nil while unknown
+	taken   atomic.Bool             // a route of another owner prevents one of the agent's
 	links   links                   // the interfaces on which the node's part as a gateway depends
 	served  Masquerade              // the last state written to nftables
 	at      time.Time               // the time of that write
@@ -180,6 +181,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	}
 	r.raiseConntrack(ctx)
 	taken, err := setRoutes(logr.FromContextOrDiscard(ctx), link, plan.Routes)
+	r.taken.Store(taken != nil)
 	if err != nil {
 		return err, nil
 	}

@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 )
 
 func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
@@ -36,6 +38,13 @@ func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
 	if n.Health("/readyz") != http.StatusOK {
 		t.Error("no pod can be attached because of one subnet")
 	}
+	// Failed passes are repeated for a second (k8s.OnlyEvents). After that, only the event of the deletion starts a pass.
+	eventually.Stays(t, 3*time.Second, func() string {
+		if c := n.NetworkUnavailable(); !strings.Contains(c.Message, "another owner's route to 10.19.0.0/16") {
+			return "the condition is " + c.Message
+		}
+		return ""
+	})
 	must(t, netlink.RouteDel(foreign))
 	agenttest.WantRoutes(n, true, "10.19.0.0/16")
 	n.Eventually("the conflict is resolved", func() bool { return !strings.Contains(n.NetworkUnavailable().Message, "10.19.0.0/16") })
