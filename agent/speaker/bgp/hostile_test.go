@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // hostileRouter is a router that sends what a test wants.
@@ -94,7 +95,9 @@ func broken(random *rand.Rand) []byte {
 // TestHostileRoutersHarmNoOtherSession has sessions with routers that send garbage, or read nothing, and one with a good router.
 func TestHostileRoutersHarmNoOtherSession(t *testing.T) {
 	gate.Skip(t, gate.Long)
-	random := rand.New(rand.NewPCG(1, 2))
+	drawn := seed.New(t)
+	var connections atomic.Uint64
+	random := seed.Rand(drawn, 0)
 	noise := make([]byte, 1<<16)
 	for i := range noise {
 		noise[i] = byte(random.Uint32())
@@ -115,9 +118,9 @@ func TestHostileRoutersHarmNoOtherSession(t *testing.T) {
 		},
 		func(c net.Conn) {
 			establish(c)
-			seed := rand.New(rand.NewPCG(3, uint64(time.Now().UnixNano())))
+			edits := seed.Rand(drawn, connections.Add(1))
 			for range 2000 {
-				if _, err := c.Write(broken(seed)); err != nil {
+				if _, err := c.Write(broken(edits)); err != nil {
 					return
 				}
 			}
