@@ -24,6 +24,7 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -53,13 +54,13 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	n.Idle.Store(false)
 	n.Touch(host.JoinInterface)
 	n.WaitReady()
-	must(t, agenttest.KeepsNeighbours(host.JoinInterface))
+	must.Succeed(t, agenttest.KeepsNeighbours(host.JoinInterface))
 	n.Eventually("the conflist is installed", func() bool { return n.Conflist() != nil })
 	for _, name := range []string{"kube-ovn", "portmap"} {
 		want, err := os.ReadFile(filepath.Join(n.Options.PluginSource, name))
-		must(t, err)
+		must.Succeed(t, err)
 		have, err := os.ReadFile(filepath.Join(n.Options.CNIBinDir, name))
-		must(t, err)
+		must.Succeed(t, err)
 		if string(have) != string(want) {
 			t.Errorf("plugin %s differs", name)
 		}
@@ -89,10 +90,10 @@ func TestAgentRestarts(t *testing.T) {
 		}
 		c.MustDel()
 		c.Vanish()
-		must(t, n.API.Delete(t.Context(), c.Pod, client.GracePeriodSeconds(0)))
+		must.Succeed(t, n.API.Delete(t.Context(), c.Pod, client.GracePeriodSeconds(0)))
 		c.Port() // the port still exists
 
-		must(t, os.Remove(filepath.Join(n.Options.CNIConfDir, host.ConfigName(""))))
+		must.Succeed(t, os.Remove(filepath.Join(n.Options.CNIConfDir, host.ConfigName(""))))
 		n.StartAgent()
 		n.WaitReady()
 		n.Eventually("the port of the ended container is removed", func() bool {
@@ -104,16 +105,16 @@ func TestAgentRestarts(t *testing.T) {
 			return true
 		})
 		n.Eventually("the conflist is back", func() bool { return n.Conflist() != nil })
-		must(t, c.CNI.GetStatusNetworkList(t.Context(), c.List))
+		must.Succeed(t, c.CNI.GetStatusNetworkList(t.Context(), c.List))
 		late.MustAdd()
 		late.MustDel()
-		must(t, kept.Check())
+		must.Succeed(t, kept.Check())
 		if agenttest.LinkIndex(t, host.JoinInterface) != index {
 			t.Error("ovn0 was made again")
 		}
 	})
 	t.Run("a stopped agent leaves everything as it is", func(t *testing.T) {
-		must(t, n.Agent.Signal(syscall.SIGTERM))
+		must.Succeed(t, n.Agent.Signal(syscall.SIGTERM))
 		if err := n.Agent.Wait(); err != nil {
 			t.Errorf("the agent did not stop well: %v", err)
 		}
@@ -156,7 +157,7 @@ func TestANodeWithoutIPv6ServesIPv4(t *testing.T) {
 	first, second := n.Sandbox(n.Pod("first", 10), agenttest.NewID()), n.Sandbox(n.Pod("second", 11), agenttest.NewID())
 	for _, c := range []*agenttest.Container{first, second} {
 		c.MustAdd()
-		must(t, c.Check())
+		must.Succeed(t, c.Check())
 	}
 	if from := agenttest.Exchange(t, first.NS, second.NS, agenttest.AddressesOf(11)[0], "hello"); from != agenttest.AddressesOf(10)[0] {
 		t.Errorf("a pod is seen as %s", from)

@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -29,16 +30,16 @@ func kernelState(t *testing.T) string {
 		for f in -4 -6; do ip $f rule show; ip $f route show table all | grep -v -e ovn0 -e br-int -e ovs-netdev -e fe80: -e ff00: -e anycast; done
 		ip -o address show dev eth0 | grep -v fe80: | sed 's/ *valid_lft.*//'
 		ip -o link show | cut -d: -f2 | grep -v -e ovn0 -e br-int -e ovs-netdev`).CombinedOutput()
-	must(t, err)
+	must.Succeed(t, err)
 	return string(out)
 }
 
 // TestCleanUp makes an agent create everything that it can create, and expects the node's original state after the clean-up.
 func TestCleanUp(t *testing.T) {
 	n := agenttest.NewNode(t)
-	must(t, agent.CleanUp(t.Context(), n.Options)) // remove leftovers of agents of other tests
+	must.Succeed(t, agent.CleanUp(t.Context(), n.Options)) // remove leftovers of agents of other tests
 	loopback := filepath.Join(n.Options.CNIBinDir, "loopback")
-	must(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
+	must.Succeed(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
 	nodetest.NFT(t, "add table inet of-others")
 	t.Cleanup(func() { nodetest.NFT(t, "delete table inet of-others") })
 	before := kernelState(t)
@@ -77,7 +78,7 @@ func TestCleanUp(t *testing.T) {
 		t.Errorf("an interrupted clean-up says: %v", err)
 	}
 	for range 2 {
-		must(t, agent.CleanUp(t.Context(), n.Options))
+		must.Succeed(t, agent.CleanUp(t.Context(), n.Options))
 	}
 	if after := kernelState(t); after != before {
 		t.Errorf("the node was\n%s\nand is\n%s", before, after)

@@ -14,16 +14,17 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // followsTheOverlay interconnects the subnet of a running pod, adds an overlay subnet and ends the interconnection.
 func followsTheOverlay(n *agenttest.Node, c *agenttest.Container, subnet *v1.Subnet) {
 	n.Helper()
 	router := func(address string) {
-		agenttest.Must(n.TB, n.API.Get(n.Context(), client.ObjectKeyFromObject(subnet), subnet))
+		must.Succeed(n.TB, n.API.Get(n.Context(), client.ObjectKeyFromObject(subnet), subnet))
 		base := subnet.DeepCopy()
 		subnet.Status.U2OInterconnectionIP = address
-		agenttest.Must(n.TB, n.API.Status().Patch(n.Context(), subnet, client.MergeFrom(base)))
+		must.Succeed(n.TB, n.API.Status().Patch(n.Context(), subnet, client.MergeFrom(base)))
 	}
 	routes := func(what string, via string, want ...string) {
 		n.Helper()
@@ -51,12 +52,12 @@ func followsTheOverlay(n *agenttest.Node, c *agenttest.Container, subnet *v1.Sub
 	}
 	overlay := []string{"10.96.0.0/12"}
 	var services networkingv1.ServiceCIDRList
-	agenttest.Must(n.TB, n.API.List(n.Context(), &services))
+	must.Succeed(n.TB, n.API.List(n.Context(), &services))
 	for _, s := range services.Items {
 		overlay = append(overlay, s.Spec.CIDRs[0])
 	}
 	var subnets v1.SubnetList
-	agenttest.Must(n.TB, n.API.List(n.Context(), &subnets))
+	must.Succeed(n.TB, n.API.List(n.Context(), &subnets))
 	for _, s := range subnets.Items {
 		if cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock); err == nil && s.Name != subnet.Name {
 			overlay = append(overlay, cidrs[0].Masked().String())
@@ -70,8 +71,8 @@ func followsTheOverlay(n *agenttest.Node, c *agenttest.Container, subnet *v1.Sub
 	router("10.30.0.2")
 	routes("routes through the router's other address", "10.30.0.2", append(overlay, "10.50.0.0/24")...)
 	routes("no routes through its former address", "10.30.0.1")
-	agenttest.Must(n.TB, c.Check())
+	must.Succeed(n.TB, c.Check())
 	router("")
 	routes("the routes are gone", "10.30.0.2")
-	agenttest.Must(n.TB, c.Check())
+	must.Succeed(n.TB, c.Check())
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/scrape/scrapetest"
 )
 
@@ -38,17 +39,17 @@ func TestSeriesDoNotGrowWithPods(t *testing.T) {
 	}
 	remove := func(c *agenttest.Container) {
 		c.MustDel()
-		must(t, n.API.Delete(t.Context(), c.Pod, client.GracePeriodSeconds(0)))
+		must.Succeed(t, n.API.Delete(t.Context(), c.Pod, client.GracePeriodSeconds(0)))
 	}
 	removed := n.Sandbox(n.Pod("scale", 999), agenttest.NewID()) // DEL has series of its own
 	removed.MustAdd()
 	remove(removed)
 	scrape := func() string {
 		answer, err := http.Get("http://" + agenttest.HealthAddress + "/metrics")
-		must(t, err)
+		must.Succeed(t, err)
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
-		must(t, err)
+		must.Succeed(t, err)
 		return string(text)
 	}
 	many := scrapetest.Series(scrape())
@@ -59,7 +60,7 @@ func TestSeriesDoNotGrowWithPods(t *testing.T) {
 		remove(c)
 	}
 	for _, o := range services[len(services)/scrapetest.Growth:] {
-		must(t, n.API.Delete(t.Context(), o))
+		must.Succeed(t, n.API.Delete(t.Context(), o))
 	}
 	few := 0
 	n.Eventually("no pod and no endpoint has a series", func() bool {
@@ -90,7 +91,7 @@ func createServices(t *testing.T, n *agenttest.Node, endpoints int) []client.Obj
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.17.%d.%d", number/256, number%256)}})
 		}
 		for _, o := range []client.Object{service, slice} {
-			must(t, n.API.Create(t.Context(), o))
+			must.Succeed(t, n.API.Create(t.Context(), o))
 			all = append(all, o)
 			t.Cleanup(func() { _ = n.API.Delete(context.Background(), o) }) // some are deleted
 		}

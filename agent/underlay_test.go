@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/underlay"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 )
@@ -28,27 +29,27 @@ import (
 // externalIDs returns external_ids of Open_vSwitch.
 func externalIDs(n *agenttest.Node) map[string]string {
 	var rows []vswitch.OpenvSwitch
-	agenttest.Must(n.TB, n.OVS.List(n.Context(), &rows))
+	must.Succeed(n.TB, n.OVS.List(n.Context(), &rows))
 	return rows[0].ExternalIDs
 }
 
 // answers writes a result, like `kiln ovs`.
 func answers(n *agenttest.Node, provider string, result providerbridge.Result) {
 	var rows []vswitch.OpenvSwitch
-	agenttest.Must(n.TB, n.OVS.List(n.Context(), &rows))
+	must.Succeed(n.TB, n.OVS.List(n.Context(), &rows))
 	row, key := &rows[0], providerbridge.ResultKey(provider)
 	operations, err := n.OVS.Where(row).Mutate(row,
 		model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationDelete, Value: []string{key}},
 		model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationInsert, Value: map[string]string{key: result.Format()}})
-	agenttest.Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	_, err = n.OVS.Transact(n.Context(), operations...)
-	agenttest.Must(n.TB, err)
+	must.Succeed(n.TB, err)
 }
 
 // reported returns what the Node says about a provider network.
 func reported(n *agenttest.Node, provider string) (ready, mtu, cause string) {
 	node := &corev1.Node{}
-	agenttest.Must(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: agenttest.NodeName}, node))
+	must.Succeed(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: agenttest.NodeName}, node))
 	return node.Labels[v1.ProviderKey(provider, v1.ProviderReady)], node.Labels[v1.ProviderKey(provider, v1.ProviderMTU)],
 		node.Annotations[v1.ProviderKey(provider, v1.ProviderError)]
 }
@@ -61,8 +62,8 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	other := &v1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net2"}, Spec: v1.ProviderNetworkSpec{
 		DefaultInterface: "eth1", ExcludeNodes: []string{agenttest.NodeName},
 	}}
-	agenttest.Must(t, n.API.Create(t.Context(), pn))
-	agenttest.Must(t, n.API.Create(t.Context(), other))
+	must.Succeed(t, n.API.Create(t.Context(), pn))
+	must.Succeed(t, n.API.Create(t.Context(), other))
 	var request providerbridge.Request
 	n.Eventually("the bridge is requested", func() bool {
 		requests, _ := providerbridge.Requests(externalIDs(n))
@@ -77,19 +78,19 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 		t.Errorf("the interface may move: %+v", request)
 	}
 	n.Eventually("the node gets its turn", func() bool {
-		agenttest.Must(t, n.API.Get(t.Context(), client.ObjectKeyFromObject(pn), pn))
+		must.Succeed(t, n.API.Get(t.Context(), client.ObjectKeyFromObject(pn), pn))
 		pn.Spec.NodeInterface = v1.NodeInterfaceMove
 		return n.API.Update(t.Context(), pn) == nil
 	})
 	pn.Status.Turn = &v1.ProviderNetworkTurn{Node: agenttest.NodeName, Generation: pn.Generation - 1} // of another specification
-	agenttest.Must(t, n.API.Status().Update(t.Context(), pn))
+	must.Succeed(t, n.API.Status().Update(t.Context(), pn))
 	n.Eventually("the consent is requested", func() bool {
 		requests, _ := providerbridge.Requests(externalIDs(n))
 		request = requests["net1"]
 		return request.NodeInterface == providerbridge.ManagedMove && !request.Turn
 	})
 	pn.Status.Turn.Generation = pn.Generation
-	agenttest.Must(t, n.API.Status().Update(t.Context(), pn))
+	must.Succeed(t, n.API.Status().Update(t.Context(), pn))
 	n.Eventually("the turn is passed on", func() bool {
 		requests, _ := providerbridge.Requests(externalIDs(n))
 		request = requests["net1"]
@@ -112,10 +113,10 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 		t.Errorf("ADD without a bridge: %v", err)
 	}
 	// The other end of this veth is the physical network, on which a host has the pod's address.
-	agenttest.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth2"}, PeerName: "phys"}))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth2"}, PeerName: "phys"}))
 	uplink, err := netlink.LinkByName("eth2")
-	agenttest.Must(t, err)
-	agenttest.Must(t, netlink.LinkSetUp(uplink))
+	must.Succeed(t, err)
+	must.Succeed(t, netlink.LinkSetUp(uplink))
 	t.Cleanup(func() { _ = netlink.LinkDel(uplink) })
 	physical := n.Beyond("phys", func(link netlink.Link) error {
 		return agenttest.AddAddresses(link, netip.MustParsePrefix("10.30.0.10/24"), netip.MustParsePrefix("fd00:30::10/64"))
@@ -130,7 +131,7 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	answers(n, "net1", providerbridge.Result{State: providerbridge.StateReady, Interface: "eth2", Attempt: request.Attempt, MTU: 1480, Moved: 2})
 	n.Eventually("the move is an event of the node", func() bool {
 		var events corev1.EventList
-		agenttest.Must(t, n.API.List(t.Context(), &events))
+		must.Succeed(t, n.API.List(t.Context(), &events))
 		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
 			return e.Reason == "InterfaceMoved" && strings.Contains(e.Message, "bridge br-net1 has taken over 2 addresses of interface eth2")
 		})
@@ -155,7 +156,7 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 		t.Errorf("ADD with the address of another host: %v", err)
 	}
 	address := func(change func(netlink.Link, *netlink.Addr) error, ip net.IP) {
-		agenttest.Must(t, physical.Do(func(ns.NetNS) error {
+		must.Succeed(t, physical.Do(func(ns.NetNS) error {
 			link, err := netlink.LinkByName("phys")
 			if err != nil {
 				return err
@@ -165,7 +166,7 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	}
 	silent := func() string {
 		node := &corev1.Node{}
-		agenttest.Must(t, n.API.Get(n.Context(), client.ObjectKey{Name: agenttest.NodeName}, node))
+		must.Succeed(t, n.API.Get(n.Context(), client.ObjectKey{Name: agenttest.NodeName}, node))
 		return node.Annotations[v1.ProviderKey("net1", v1.ProviderSilentGateways)]
 	}
 	address(netlink.AddrDel, net.IPv4(10, 30, 0, 10))
@@ -195,7 +196,7 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	followsTheOverlay(n, c, subnet)
 	c.MustDel()
 
-	agenttest.Must(t, n.API.Delete(t.Context(), pn))
+	must.Succeed(t, n.API.Delete(t.Context(), pn))
 	n.Eventually("the request and the reports are removed", func() bool {
 		requests, _ := providerbridge.Requests(externalIDs(n))
 		ready, mtu, cause := reported(n, "net1")

@@ -16,6 +16,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // Container is a sandbox of a pod, as a container runtime handles it.
@@ -34,7 +36,7 @@ type Container struct {
 func (n *Node) Sandbox(pod *corev1.Pod, id string) *Container {
 	n.Helper()
 	namespace, err := testutils.NewNS()
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	n.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
 	return n.SandboxIn(pod, id, namespace)
 }
@@ -43,7 +45,7 @@ func (n *Node) Sandbox(pod *corev1.Pod, id string) *Container {
 func (n *Node) SandboxIn(pod *corev1.Pod, id string, namespace ns.NetNS) *Container {
 	n.Helper()
 	list, err := libcni.ConfListFromFile(filepath.Join(n.Options.CNIConfDir, "01-kube-ovn.conflist"))
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	return &Container{
 		Node: n, Pod: pod, ID: id, Path: namespace.Path(), NS: namespace, List: list,
 		CNI: libcni.NewCNIConfigWithCacheDir([]string{n.Options.CNIBinDir}, filepath.Join(n.dir, "cache"), nil),
@@ -78,7 +80,7 @@ func (c *Container) AddWithin(ctx context.Context) (*types100.Result, error) {
 func (c *Container) MustAdd() *types100.Result {
 	c.Helper()
 	result, err := c.Add()
-	Must(c.TB, err)
+	must.Succeed(c.TB, err)
 	return result
 }
 
@@ -92,7 +94,7 @@ func (c *Container) Del() error {
 // MustDel is Del. The test ends if it fails.
 func (c *Container) MustDel() {
 	c.Helper()
-	Must(c.TB, c.Del())
+	must.Succeed(c.TB, c.Del())
 }
 
 // Check is the runtime's CHECK.
@@ -103,7 +105,7 @@ func (c *Container) Check() error {
 // Vanish removes the namespace, as the runtime does after DEL, and as a reboot does.
 func (c *Container) Vanish() {
 	c.Helper()
-	Must(c.TB, errors.Join(c.NS.Close(), testutils.UnmountNS(c.NS)))
+	must.Succeed(c.TB, errors.Join(c.NS.Close(), testutils.UnmountNS(c.NS)))
 	if _, err := os.Stat(c.Path); err == nil {
 		c.Fatalf("%s is still there", c.Path)
 	}
@@ -139,7 +141,7 @@ func (c *Container) HasNoPort() {
 // Do runs a function in the container.
 func (c *Container) Do(f func() error) {
 	c.Helper()
-	Must(c.TB, c.NS.Do(func(ns.NetNS) error { return f() }))
+	must.Succeed(c.TB, c.NS.Do(func(ns.NetNS) error { return f() }))
 }
 
 // NewID returns a container ID in containerd's format.

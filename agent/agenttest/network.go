@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // connectNode creates the interfaces of the node's namespace: eth0 with the node's addresses and a default route, eth1 for tunnels. The
@@ -69,14 +70,14 @@ func (n *Node) Router() ns.NetNS {
 func (n *Node) Forwarder(port string, mac net.HardwareAddr, addresses ...netip.Prefix) ns.NetNS {
 	n.Helper()
 	namespace, err := testutils.NewNS()
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	device := sandbox.Interface{NetNS: namespace.Path(), Name: "lr", HostName: port, MAC: mac, MTU: PodMTU, ComputeChecksums: true, Addresses: addresses}
 	device.Routes = []sandbox.Route{
 		{To: netip.MustParsePrefix("0.0.0.0/0"), Via: JoinIPs[0]}, {To: netip.MustParsePrefix("::/0"), Via: JoinIPs[1]},
 	}
-	Must(n.TB, device.Create())
-	Must(n.TB, device.Configure())
-	Must(n.TB, namespace.Do(func(ns.NetNS) error {
+	must.Succeed(n.TB, device.Create())
+	must.Succeed(n.TB, device.Configure())
+	must.Succeed(n.TB, namespace.Do(func(ns.NetNS) error {
 		return errors.Join(
 			os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
 			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0o644),
@@ -102,13 +103,13 @@ func (n *Node) FarHost() ns.NetNS {
 func (n *Node) Beyond(name string, setUp func(link netlink.Link) error) ns.NetNS {
 	n.Helper()
 	namespace, err := testutils.NewNS()
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	link, err := netlink.LinkByName(name)
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	home, err := ns.GetCurrentNS()
-	Must(n.TB, err)
-	Must(n.TB, netlink.LinkSetNsFd(link, int(namespace.Fd())))
-	Must(n.TB, namespace.Do(func(ns.NetNS) error {
+	must.Succeed(n.TB, err)
+	must.Succeed(n.TB, netlink.LinkSetNsFd(link, int(namespace.Fd())))
+	must.Succeed(n.TB, namespace.Do(func(ns.NetNS) error {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
@@ -139,7 +140,7 @@ func ExchangeAt(t testing.TB, from, to ns.NetNS, server netip.AddrPort, text str
 		return namespace.Do(func(ns.NetNS) error { return f() })
 	}
 	var listener net.Listener
-	Must(t, in(to, func() (err error) {
+	must.Succeed(t, in(to, func() (err error) {
 		listener, err = net.Listen("tcp", server.String())
 		return err
 	}))
@@ -162,18 +163,18 @@ func ExchangeAt(t testing.TB, from, to ns.NetNS, server netip.AddrPort, text str
 		}
 		received <- seen{connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), err}
 	}()
-	Must(t, in(from, func() error {
+	must.Succeed(t, in(from, func() error {
 		connection, err := net.DialTimeout("tcp", listener.Addr().String(), Patience)
 		if err != nil {
 			return err
 		}
 		defer connection.Close()
-		Must(t, connection.SetDeadline(time.Now().Add(Patience)))
+		must.Succeed(t, connection.SetDeadline(time.Now().Add(Patience)))
 		_, err = connection.Write([]byte(text))
 		return err
 	}))
 	result := <-received
-	Must(t, result.err)
+	must.Succeed(t, result.err)
 	return result.from
 }
 
@@ -205,7 +206,7 @@ func CIDR(s string) *net.IPNet {
 func RouteTo(n *Node, to string) *netlink.Route {
 	n.Helper()
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: CIDR(to)}, netlink.RT_FILTER_DST)
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	if len(list) == 0 {
 		return nil
 	}
@@ -234,7 +235,7 @@ func WantRoutes(n *Node, present bool, cidrs ...string) {
 func (n *Node) Link(name string) netlink.Link {
 	n.Helper()
 	link, err := netlink.LinkByName(name)
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	return link
 }
 
@@ -242,7 +243,7 @@ func (n *Node) Link(name string) netlink.Link {
 func LinkIndex(t testing.TB, name string) int {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
-	Must(t, err)
+	must.Succeed(t, err)
 	return link.Attrs().Index
 }
 
@@ -284,12 +285,4 @@ func AddRoute(to string, via netip.Addr) error {
 		return fmt.Errorf("add route to %s via %s: %w", to, via, err)
 	}
 	return nil
-}
-
-// Must ends the test if err is not nil.
-func Must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

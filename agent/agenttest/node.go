@@ -37,6 +37,7 @@ import (
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/must"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -88,15 +89,15 @@ type Node struct {
 // ends.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
-	Must(t, setUp())
+	must.Succeed(t, setUp())
 	dir, err := os.MkdirTemp("", "kn")
-	Must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("logs of the daemons are in %s", dir)
 			return
 		}
-		Must(t, os.RemoveAll(dir))
+		must.Succeed(t, os.RemoveAll(dir))
 	})
 	n := &Node{TB: t, Root: t, Config: config, dir: dir, Families: 2, Options: agent.Options{
 		Node: NodeName, Namespace: "default", Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelTypes: []string{"geneve"},
@@ -104,14 +105,14 @@ func NewNode(t testing.TB) *Node {
 		CNIBinDir:    filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"),
 		CNISocket: filepath.Join(dir, "cni.sock"), OVSSocket: filepath.Join(dir, "db.sock"), Address: HealthAddress,
 	}}
-	Must(t, errors.Join(os.Mkdir(n.Options.CNIBinDir, 0o755), os.Mkdir(n.Options.CNIConfDir, 0o755)))
+	must.Succeed(t, errors.Join(os.Mkdir(n.Options.CNIBinDir, 0o755), os.Mkdir(n.Options.CNIConfDir, 0o755)))
 	scheme := runtime.NewScheme()
-	Must(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)))
+	must.Succeed(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)))
 	n.API, err = client.New(config, client.Options{Scheme: scheme})
-	Must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		for _, name := range []string{"ovn0", "br-int", "ovs-netdev"} { // they remain after ovs-vswitchd is killed
-			Must(t, sandbox.Remove(name))
+			must.Succeed(t, sandbox.Remove(name))
 		}
 	})
 	n.startOVS()
@@ -123,10 +124,10 @@ func NewNode(t testing.TB) *Node {
 // clear deletes the objects that tests create.
 func (n *Node) clear() {
 	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}, &coordinationv1.Lease{}} {
-		Must(n.TB, n.API.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
+		must.Succeed(n.TB, n.API.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
 	}
 	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}, &v1.ProviderNetwork{}} {
-		Must(n.TB, n.API.DeleteAllOf(context.Background(), o))
+		must.Succeed(n.TB, n.API.DeleteAllOf(context.Background(), o))
 	}
 }
 
@@ -142,11 +143,11 @@ func (n *Node) In(t *testing.T) *Node {
 func (n *Node) Register() {
 	n.Helper()
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: NodeName}}
-	Must(n.TB, n.API.Create(n.Context(), object))
+	must.Succeed(n.TB, n.API.Create(n.Context(), object))
 	for _, p := range NodeIPs[:n.Families] {
 		object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.Addr().String()})
 	}
-	Must(n.TB, n.API.Status().Update(n.Context(), object))
+	must.Succeed(n.TB, n.API.Status().Update(n.Context(), object))
 	for name, cidrs := range map[string][]netip.Prefix{"join": JoinCIDRs, "ovn-default": PodCIDRs} {
 		subnet := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		subnet.Spec.CIDRBlock = ipfamily.Join(cidrs[:n.Families])
@@ -161,7 +162,7 @@ func (n *Node) Register() {
 // Create creates a subnet and marks it as valid.
 func (n *Node) Create(s *v1.Subnet) {
 	n.Helper()
-	Must(n.TB, n.API.Create(n.Context(), s))
+	must.Succeed(n.TB, n.API.Create(n.Context(), s))
 	n.Judge(s, nil)
 }
 
@@ -172,7 +173,7 @@ func (n *Node) Judge(s *v1.Subnet, problem *validation.Problem) {
 	if problem == nil {
 		s.Status.ValidatedSpec = s.Spec.DeepCopy()
 	}
-	Must(n.TB, n.API.Status().Update(n.Context(), s))
+	must.Succeed(n.TB, n.API.Status().Update(n.Context(), s))
 }
 
 // Change changes a subnet's spec and marks it as valid.
@@ -185,10 +186,10 @@ func (n *Node) Change(name string, f func(*v1.SubnetSpec)) {
 func (n *Node) ChangeOnly(name string, f func(*v1.SubnetSpec)) *v1.Subnet {
 	n.Helper()
 	s := &v1.Subnet{}
-	Must(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: name}, s))
+	must.Succeed(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: name}, s))
 	base := s.DeepCopy()
 	f(&s.Spec)
-	Must(n.TB, n.API.Patch(n.Context(), s, client.MergeFrom(base)))
+	must.Succeed(n.TB, n.API.Patch(n.Context(), s, client.MergeFrom(base)))
 	return s
 }
 
@@ -201,22 +202,22 @@ func SubnetOf(name, cidrs string) *v1.Subnet {
 func (n *Node) Allocate() {
 	n.Helper()
 	object := &corev1.Node{}
-	Must(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: NodeName}, object))
+	must.Succeed(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: NodeName}, object))
 	base := object.DeepCopy()
 	object.Annotations = v1.PodNetwork{
 		Allocated: true, Addresses: JoinIPs[:n.Families], MAC: net.HardwareAddr{0x02, 0, 0, 0, 0x64, 2}, CIDRs: JoinCIDRs[:n.Families],
 		Gateways: JoinGWs[:n.Families], LogicalSwitch: "join", LogicalRouter: "ovn-cluster",
 	}.Annotations()
-	Must(n.TB, n.API.Patch(n.Context(), object, client.MergeFrom(base)))
+	must.Succeed(n.TB, n.API.Patch(n.Context(), object, client.MergeFrom(base)))
 }
 
 // StartAgent starts the agent as a process of its own, because tests kill it and start it again. It does not wait until the agent is ready.
 func (n *Node) StartAgent() {
 	n.Helper()
 	self, err := os.Executable()
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	options, err := json.Marshal(n.Options)
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	command := exec.Command(self)
 	command.Env = append(os.Environ(), envAgent+"="+string(options), envConfig+"="+kubeconfig)
 	n.Agent = daemontest.Start(n.Root, "the agent", filepath.Join(n.dir, "agent.log"), command).HidesToken(token)
@@ -258,11 +259,11 @@ func (n *Node) Health(path string) int {
 func (n *Node) Metric(name string) *dto.MetricFamily {
 	n.Helper()
 	answer, err := http.Get("http://" + HealthAddress + "/metrics")
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	defer answer.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(answer.Body)
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	return families[name]
 }
 
@@ -276,7 +277,7 @@ func (n *Node) Conflist() []byte {
 func (n *Node) NetworkUnavailable() *corev1.NodeCondition {
 	n.Helper()
 	object := &corev1.Node{}
-	Must(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: NodeName}, object))
+	must.Succeed(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: NodeName}, object))
 	for i := range object.Status.Conditions {
 		if object.Status.Conditions[i].Type == corev1.NodeNetworkUnavailable {
 			return &object.Status.Conditions[i]

@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // seccompNotification is struct seccomp_notif of seccomp_unotify(2).
@@ -38,8 +40,8 @@ type seccompAnswer struct {
 func (n *Node) HideIPv6() {
 	n.Helper()
 	const parameters = "/proc/sys/net/ipv6"
-	Must(n.TB, unix.Mount("none", parameters, "tmpfs", unix.MS_RDONLY, ""))
-	n.Cleanup(func() { Must(n.TB, unix.Unmount(parameters, 0)) })
+	must.Succeed(n.TB, unix.Mount("none", parameters, "tmpfs", unix.MS_RDONLY, ""))
+	n.Cleanup(func() { must.Succeed(n.TB, unix.Unmount(parameters, 0)) })
 	n.Setenv(envWithoutIPv6, "1")
 }
 

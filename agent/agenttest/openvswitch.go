@@ -16,6 +16,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/must"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -46,7 +47,7 @@ func (n *Node) startOVS() {
 		"add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "fail_mode=standalone")
 	n.StartVSwitchd()
 	n.OVS, err = ovsdbclient.VSwitch(n.Context(), ovsdbclient.Options{Endpoints: []string{"unix:" + n.Options.OVSSocket}, Log: logr.Discard()})
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	n.Cleanup(n.OVS.Close)
 	n.playOVNController()
 }
@@ -96,7 +97,7 @@ func (n *Node) Interfaces() map[string]vswitch.Interface {
 	results, err := n.OVS.Transact(n.Context(), ovsdb.Operation{
 		Op: ovsdb.OperationSelect, Table: "Interface", Columns: []string{"_uuid", "name", "external_ids"},
 	})
-	Must(n.TB, err)
+	must.Succeed(n.TB, err)
 	out := map[string]vswitch.Interface{}
 	for _, row := range results[0].Rows {
 		iface := vswitch.Interface{UUID: row["_uuid"].(ovsdb.UUID).GoUUID, Name: row["name"].(string), ExternalIDs: map[string]string{}}

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // CreatePod creates a pod bound to the node, without an address.
@@ -33,7 +34,7 @@ func (n *Node) CreatePodOf(name string, spec corev1.PodSpec) *corev1.Pod {
 			list[j].Name, list[j].Image = fmt.Sprintf("c%d-%d", i, j), "i"
 		}
 	}
-	Must(n.TB, n.API.Create(n.Context(), pod))
+	must.Succeed(n.TB, n.API.Create(n.Context(), pod))
 	return pod
 }
 
@@ -80,7 +81,7 @@ func (n *Node) WriteNetwork(pod *corev1.Pod, network v1.PodNetwork) {
 	for key, value := range network.Annotations() {
 		pod.Annotations[key] = value
 	}
-	Must(n.TB, n.API.Patch(n.Context(), pod, client.MergeFrom(base)))
+	must.Succeed(n.TB, n.API.Patch(n.Context(), pod, client.MergeFrom(base)))
 }
 
 // Pod creates an annotated pod.

@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/cni/wire"
 	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // BenchmarkCNI attaches and detaches pods that already have addresses: with the agent alone, and as a runtime does, which executes two
@@ -90,11 +91,11 @@ func spent(n *agenttest.Node) map[string]float64 {
 	}
 	for name, process := range map[string]*daemontest.Daemon{"agent": n.Agent, "vswitchd": n.VSwitchd, "ovsdb-server": n.Database} {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.PID()))
-		must(n.TB, err)
+		must.Succeed(n.TB, err)
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		for _, ticks := range strings.Fields(rest)[11:13] { // utime and stime (proc_pid_stat(5)), in hundredths of a second
 			value, err := strconv.ParseFloat(ticks, 64)
-			must(n.TB, err)
+			must.Succeed(n.TB, err)
 			out[name] += value / 100
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestDELCheckAndGC(t *testing.T) {
@@ -61,7 +62,7 @@ func checkNotices(t *testing.T, n *agenttest.Node) {
 		},
 	}
 	for what, f := range damage {
-		must(t, c.Check())
+		must.Succeed(t, c.Check())
 		c.Do(f)
 		if err := c.Check(); err == nil {
 			t.Errorf("CHECK does not notice that %s was changed", what)
@@ -82,16 +83,16 @@ func gcRemoves(t *testing.T, n *agenttest.Node) {
 		c.MustAdd()
 	}
 	attachments := []types.GCAttachment{{ContainerID: kept.ID, IfName: "eth0"}}
-	must(t, kept.CNI.GCNetworkList(t.Context(), kept.List, &libcni.GCArgs{ValidAttachments: attachments}))
+	must.Succeed(t, kept.CNI.GCNetworkList(t.Context(), kept.List, &libcni.GCArgs{ValidAttachments: attachments}))
 	lost.HasNoPort()
-	must(t, kept.Check())
-	must(t, other.Check())
+	must.Succeed(t, kept.Check())
+	must.Succeed(t, other.Check())
 	for _, list := range []string{"", `"cni.dev/attachments": [{"containerID": "` + kept.ID + `", "ifname": "eth0"}],`} {
 		err := gc(kept, list)
 		if (err == nil) != (list != "") {
 			t.Errorf("GC with %q: %v", list, err)
 		}
-		must(t, kept.Check())
+		must.Succeed(t, kept.Check())
 	}
 	kept.MustDel()
 	other.MustDel()
@@ -113,8 +114,8 @@ func gc(c *agenttest.Container, more string) error {
 func renamed(n *agenttest.Node, name string) *libcni.NetworkConfigList {
 	n.Helper()
 	content, err := os.ReadFile(filepath.Join(n.Options.CNIConfDir, "01-kube-ovn.conflist"))
-	must(n.TB, err)
+	must.Succeed(n.TB, err)
 	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(string(content), `"name": "kube-ovn"`, `"name": "`+name+`"`, 1)))
-	must(n.TB, err)
+	must.Succeed(n.TB, err)
 	return list
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // grown are larger CIDRs of the default subnet, and grownGWs gateways that are reachable only with these CIDRs.
@@ -40,7 +41,7 @@ func move(n *agenttest.Node, pod *corev1.Pod, cidrs []netip.Prefix, gateways []n
 	for key, value := range (v1.PodNetwork{CIDRs: cidrs, Gateways: gateways}).Annotations() {
 		pod.Annotations[key] = value
 	}
-	must(n.TB, n.API.Patch(n.Context(), pod, client.MergeFrom(base)))
+	must.Succeed(n.TB, n.API.Patch(n.Context(), pod, client.MergeFrom(base)))
 }
 
 // numbers returns the global addresses of eth0 and lo, and the routes with a gateway.
@@ -166,7 +167,7 @@ func TestRunningPodsKeepTheirAddresses(t *testing.T) {
 	base := c.Pod.DeepCopy()
 	forged := v1.PodNetwork{Addresses: splitAddrs("10.16.0.99,fd00:10:16::99"), CIDRs: grown, Gateways: grownGWs}
 	maps.Copy(c.Pod.Annotations, forged.Annotations())
-	must(t, n.API.Patch(t.Context(), c.Pod, client.MergeFrom(base)))
+	must.Succeed(t, n.API.Patch(t.Context(), c.Pod, client.MergeFrom(base)))
 	move(n, last.Pod, grown, grownGWs) // a permitted change, which arrives after the forged one
 	hasMoved(last, "the agent has handled later changes", grown, grownGWs)
 	if a, r := numbers(c); !slices.Equal(a, addresses) || !slices.Equal(r, routes) {
@@ -178,7 +179,7 @@ func TestRunningPodsKeepTheirAddresses(t *testing.T) {
 func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 	n := agenttest.Serving(t)
 	c := n.Sandbox(n.Pod("meanwhile", 32), agenttest.NewID())
-	must(t, n.Database.Signal(syscall.SIGSTOP))
+	must.Succeed(t, n.Database.Signal(syscall.SIGSTOP))
 	added := make(chan error, 1)
 	go func() { _, err := c.Add(); added <- err }()
 	n.Eventually("the veth is there", func() (there bool) {
@@ -187,12 +188,12 @@ func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 	})
 	before := followed(n)
 	tunnels := n.Link("eth1")
-	must(t, netlink.LinkSetMTU(tunnels, agenttest.TunnelMTU-60))
-	t.Cleanup(func() { must(t, netlink.LinkSetMTU(tunnels, agenttest.TunnelMTU)) })
+	must.Succeed(t, netlink.LinkSetMTU(tunnels, agenttest.TunnelMTU-60))
+	t.Cleanup(func() { must.Succeed(t, netlink.LinkSetMTU(tunnels, agenttest.TunnelMTU)) })
 	move(n, c.Pod, grown, grownGWs)
 	n.Eventually("the change has been looked at", func() bool { return followed(n) > before })
-	must(t, n.Database.Signal(syscall.SIGCONT))
-	must(t, <-added)
+	must.Succeed(t, n.Database.Signal(syscall.SIGCONT))
+	must.Succeed(t, <-added)
 	t.Cleanup(c.MustDel)
 	hasMoved(c, "the pod has the state of the last write", grown, grownGWs)
 	n.Eventually("the pod has the MTU that tunnels leave now", func() bool {
@@ -204,7 +205,7 @@ func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 func followed(n *agenttest.Node) (passes float64) {
 	n.Helper()
 	answer, err := http.Get("http://" + agenttest.HealthAddress + "/metrics")
-	must(n.TB, err)
+	must.Succeed(n.TB, err)
 	defer answer.Body.Close()
 	lines := bufio.NewScanner(answer.Body)
 	for lines.Scan() {
@@ -236,8 +237,8 @@ func talk(c *agenttest.Container, peer *agenttest.Container, family int) func() 
 		defer connection.Close()
 		go func() { _, _ = io.Copy(listener, listener) }()
 		_, err := connection.Write([]byte("still there?"))
-		must(c.TB, err)
+		must.Succeed(c.TB, err)
 		_, err = io.ReadFull(connection, make([]byte, len("still there?")))
-		must(c.TB, err)
+		must.Succeed(c.TB, err)
 	}
 }

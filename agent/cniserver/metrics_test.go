@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // series returns the series of one of the agent's metrics with exactly these labels, given as name, value and so on; nil if there is
@@ -47,7 +48,7 @@ func TestMetricsOfCNI(t *testing.T) {
 	name, _ := c.Port()
 	n.Idle.Store(false)
 	n.Touch(name)
-	must(t, <-done)
+	must.Succeed(t, <-done)
 	c.MustDel()
 	took := time.Since(began).Seconds()
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // Users can write a pod's annotations, so a node uses the network in them only if it agrees with the subnet. Wait blocks until the watch
@@ -28,7 +29,7 @@ func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 	n.Create(subnet)
 	n.Create(agenttest.SubnetOf("join", "100.64.0.0/16"))
 	unjudged := agenttest.SubnetOf("unjudged", "10.0.0.0/8")
-	must(t, n.API.Create(t.Context(), unjudged))
+	must.Succeed(t, n.API.Create(t.Context(), unjudged))
 	addresses := func(all ...string) (out []netip.Addr) {
 		for _, a := range all {
 			out = append(out, netip.MustParseAddr(a))
@@ -109,7 +110,7 @@ func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 	n.Create(later)
 	select {
 	case err := <-ended:
-		must(t, err)
+		must.Succeed(t, err)
 	case <-time.After(agenttest.Patience):
 		t.Error("Wait does not see the subnet that has come")
 	}

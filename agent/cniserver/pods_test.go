@@ -19,18 +19,19 @@ import (
 	"github.com/kiln-net/kiln/agent/cniserver"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // watchPods watches the pods of the API server until the test ends.
 func watchPods(t *testing.T, n *agenttest.Node) *cniserver.Pods {
 	t.Helper()
 	watch, err := cache.New(n.Config, cache.Options{Scheme: n.API.Scheme()})
-	must(t, err)
+	must.Succeed(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	go func() { _ = watch.Start(ctx) }()
 	pods, err := cniserver.NewPods(ctx, watch, n.API)
-	must(t, err)
+	must.Succeed(t, err)
 	n.Eventually("the pods are known", pods.Synced)
 	return pods
 }
@@ -54,7 +55,7 @@ func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 		t.Fatalf("Wait ended before the pod was deleted: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
-	must(t, n.API.Delete(t.Context(), pod, client.GracePeriodSeconds(30)))
+	must.Succeed(t, n.API.Delete(t.Context(), pod, client.GracePeriodSeconds(30)))
 	select {
 	case err := <-ended:
 		if err == nil || !strings.Contains(err.Error(), "is being deleted") {
@@ -74,7 +75,7 @@ func TestADDEndsWhenThePodIsDeletedBeforeItsFlows(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { _, err := c.Add(); ended <- err }()
 	n.Eventually("the port is there", func() bool { return len(n.Interfaces()) == 1 })
-	must(t, n.API.Delete(t.Context(), pod, client.GracePeriodSeconds(30)))
+	must.Succeed(t, n.API.Delete(t.Context(), pod, client.GracePeriodSeconds(30)))
 	var err error
 	eventually.Wait{For: "the end of the ADD", Limit: 30 * time.Second}.Holds(t, func() bool {
 		select {
@@ -95,7 +96,7 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 
 	bare, refused, broken := n.CreatePod("bare"), n.CreatePod("refused"), n.CreatePod("broken")
 	for i, reason := range []string{"OlderReason", "AcquireAddressFailed"} {
-		must(t, n.API.Create(t.Context(), &corev1.Event{
+		must.Succeed(t, n.API.Create(t.Context(), &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{GenerateName: "refused-", Namespace: "default"},
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: refused.Name, UID: refused.UID},
 			Reason:         reason, Message: "subnet ovn-default is full", Type: corev1.EventTypeWarning, Action: "Reconcile",
@@ -104,7 +105,7 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 	}
 	base := broken.DeepCopy()
 	broken.Annotations = map[string]string{v1.AnnotationMACAddress.Key(): "not-a-mac"}
-	must(t, n.API.Patch(t.Context(), broken, client.MergeFrom(base)))
+	must.Succeed(t, n.API.Patch(t.Context(), broken, client.MergeFrom(base)))
 	other := n.Pod("other", 500) // the last object, so that the cache has the others too
 	n.Eventually("the last pod is known", func() bool {
 		known, err := pods.Exists(t.Context(), client.ObjectKeyFromObject(other), other.UID)

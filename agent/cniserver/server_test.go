@@ -26,6 +26,7 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestCNI(t *testing.T) {
@@ -119,7 +120,7 @@ func addWaits(t *testing.T, n *agenttest.Node) {
 	case <-time.After(300 * time.Millisecond):
 	}
 	n.Annotate(pod, 20)
-	must(t, <-done)
+	must.Succeed(t, <-done)
 	c.MustDel()
 
 	// A waiting ADD is not observable. The test deletes pods at increasing delays after the start of their ADD, until an ADD was waiting.
@@ -132,7 +133,7 @@ func addWaits(t *testing.T, n *agenttest.Node) {
 		finished := make(chan error, 1)
 		go func() { _, err := never.AddWithin(ctx); finished <- err }()
 		time.Sleep(later)
-		must(t, n.API.Delete(t.Context(), never.Pod, client.GracePeriodSeconds(0)))
+		must.Succeed(t, n.API.Delete(t.Context(), never.Pod, client.GracePeriodSeconds(0)))
 		err := <-finished
 		return err != nil && strings.Contains(err.Error(), "deleted before it had an address")
 	})
@@ -140,12 +141,12 @@ func addWaits(t *testing.T, n *agenttest.Node) {
 
 func addComparesUIDs(t *testing.T, n *agenttest.Node) {
 	old := n.Pod("again", 30)
-	must(t, n.API.Delete(t.Context(), old, client.GracePeriodSeconds(0)))
+	must.Succeed(t, n.API.Delete(t.Context(), old, client.GracePeriodSeconds(0)))
 	fresh := n.CreatePod("again")
 	copied := old.DeepCopy()
 	base := fresh.DeepCopy()
 	fresh.Annotations = copied.Annotations // with the UID of the previous pod
-	must(t, n.API.Patch(t.Context(), fresh, client.MergeFrom(base)))
+	must.Succeed(t, n.API.Patch(t.Context(), fresh, client.MergeFrom(base)))
 
 	c := n.Sandbox(fresh, agenttest.NewID())
 	done := make(chan error, 1)
@@ -156,7 +157,7 @@ func addComparesUIDs(t *testing.T, n *agenttest.Node) {
 	case <-time.After(300 * time.Millisecond):
 	}
 	n.Annotate(fresh, 31)
-	must(t, <-done)
+	must.Succeed(t, <-done)
 	if _, ids := c.Port(); ids["iface-id-ver"] != string(fresh.UID) || ids["ip"] != "10.16.0.31,fd00:10:16::1f" {
 		t.Errorf("port: %v", ids)
 	}
@@ -169,13 +170,13 @@ func addStatic(t *testing.T, n *agenttest.Node) {
 		ObjectMeta: metav1.ObjectMeta{Name: "static-" + agenttest.NodeName, Namespace: "default", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: hash}},
 		Spec:       corev1.PodSpec{NodeName: agenttest.NodeName, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	must(t, n.API.Create(t.Context(), mirror))
+	must.Succeed(t, n.API.Create(t.Context(), mirror))
 	n.Annotate(mirror, 35)
 	static := mirror.DeepCopy()
 	static.UID = hash // the UID that the kubelet passes to the runtime
 	c := n.Sandbox(static, agenttest.NewID())
 	c.MustAdd()
-	must(t, c.Check())
+	must.Succeed(t, c.Check())
 	if _, ids := c.Port(); ids["iface-id-ver"] != string(mirror.UID) {
 		t.Errorf("the port is of pod %s, and OVN's of %s", ids["iface-id-ver"], mirror.UID)
 	}
@@ -202,9 +203,9 @@ func addAfterHalf(t *testing.T, n *agenttest.Node) {
 	// Interrupted after the veth, before the port: only the devices exist.
 	c := n.Sandbox(n.Pod("half", 50), agenttest.NewID())
 	left := sandbox.Interface{NetNS: c.Path, Name: "eth0", HostName: sandbox.HostName(c.ID, "eth0", 0), MAC: net.HardwareAddr{2, 9, 9, 9, 9, 9}, MTU: 1000}
-	must(t, left.Create())
+	must.Succeed(t, left.Create())
 	c.MustAdd()
-	must(t, c.Check())
+	must.Succeed(t, c.Check())
 
 	// Interrupted after the port, before addresses.
 	c.Do(func() error {
@@ -222,7 +223,7 @@ func addAfterHalf(t *testing.T, n *agenttest.Node) {
 		t.Fatal("CHECK did not report the missing address")
 	}
 	c.MustAdd()
-	must(t, c.Check())
+	must.Succeed(t, c.Check())
 	c.MustDel()
 	c.HasNoPort()
 }
@@ -230,7 +231,7 @@ func addAfterHalf(t *testing.T, n *agenttest.Node) {
 func addAfterLostDevice(t *testing.T, n *agenttest.Node) {
 	c := n.Sandbox(n.Pod("lost", 60), agenttest.NewID())
 	before := c.MustAdd().Interfaces[0].Name
-	must(t, sandbox.Remove(before))
+	must.Succeed(t, sandbox.Remove(before))
 	after := c.MustAdd().Interfaces[0].Name
 	if before == after {
 		t.Error("the new device has the name that Open vSwitch held")
@@ -238,12 +239,12 @@ func addAfterLostDevice(t *testing.T, n *agenttest.Node) {
 	if name, _ := c.Port(); name != after {
 		t.Errorf("the port is %s, the device %s", name, after)
 	}
-	must(t, c.Check())
-	must(t, sandbox.Remove(after))
+	must.Succeed(t, c.Check())
+	must.Succeed(t, sandbox.Remove(after))
 	if again := c.MustAdd().Interfaces[0].Name; again != before {
 		t.Errorf("the third device is %s, not %s", again, before)
 	}
-	must(t, c.Check())
+	must.Succeed(t, c.Check())
 	c.MustDel()
 	c.HasNoPort()
 }
@@ -259,7 +260,7 @@ func addReplaces(t *testing.T, n *agenttest.Node) {
 	if still, _ := second.Port(); still != name {
 		t.Errorf("the DEL of the first container changed the port of the second: %s is %s", name, still)
 	}
-	must(t, second.Check())
+	must.Succeed(t, second.Check())
 	second.MustDel()
 }
 
@@ -296,10 +297,10 @@ func addSimilarIDs(t *testing.T, n *agenttest.Node) {
 	one, two := n.Sandbox(n.Pod("one", 130), prefix+agenttest.NewID()[:52]), n.Sandbox(n.Pod("two", 131), prefix+agenttest.NewID()[:52])
 	one.MustAdd()
 	two.MustAdd()
-	must(t, one.Check())
-	must(t, two.Check())
+	must.Succeed(t, one.Check())
+	must.Succeed(t, two.Check())
 	one.MustDel()
-	must(t, two.Check())
+	must.Succeed(t, two.Check())
 	two.MustDel()
 }
 
@@ -318,13 +319,13 @@ func addRoutes(t *testing.T, n *agenttest.Node) {
 	pod := n.Pod("routes", 140)
 	base := pod.DeepCopy()
 	pod.Annotations["ovn.kubernetes.io/routes"] = `[{"dst":"192.0.2.0/24","gw":"10.16.0.9"},{"dst":"fd00:99::/64"}]`
-	must(t, n.API.Patch(t.Context(), pod, client.MergeFrom(base)))
+	must.Succeed(t, n.API.Patch(t.Context(), pod, client.MergeFrom(base)))
 	c := n.Sandbox(pod, agenttest.NewID())
 	n.Eventually("the agent has seen the annotation", func() bool {
 		result := c.MustAdd()
 		return len(result.Routes) == 4
 	})
-	must(t, c.Check())
+	must.Succeed(t, c.Check())
 	for to, via := range map[string]string{"192.0.2.1": "10.16.0.9", "fd00:99::1": "fd00:10:16::1", "203.0.113.1": "10.16.0.1"} {
 		c.Do(func() error {
 			routes, err := netlink.RouteGet(net.ParseIP(to))
@@ -339,7 +340,7 @@ func addRoutes(t *testing.T, n *agenttest.Node) {
 	bad := n.CreatePod("bad-routes")
 	base = bad.DeepCopy()
 	bad.Annotations = map[string]string{"ovn.kubernetes.io/routes": `[{"dst":`}
-	must(t, n.API.Patch(t.Context(), bad, client.MergeFrom(base)))
+	must.Succeed(t, n.API.Patch(t.Context(), bad, client.MergeFrom(base)))
 	n.Annotate(bad, 141)
 	if _, err := n.Sandbox(bad, agenttest.NewID()).Add(); err == nil || !strings.Contains(err.Error(), "ovn.kubernetes.io/routes") {
 		t.Errorf("ADD with a bad annotation: %v", err)
@@ -360,19 +361,19 @@ func addWithoutNamespace(t *testing.T, n *agenttest.Node) {
 func versions(t *testing.T, n *agenttest.Node) {
 	c := n.Sandbox(n.Pod("versions", 190), agenttest.NewID())
 	content, err := os.ReadFile(filepath.Join(n.Options.CNIConfDir, "01-kube-ovn.conflist"))
-	must(t, err)
+	must.Succeed(t, err)
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(
 			`{"name":"kube-ovn","cniVersion":%q,"plugins":[{"type":"kube-ovn","server_socket":%q},{"type":"portmap"}]}`, version, n.Options.CNISocket)))
-		must(t, err)
+		must.Succeed(t, err)
 		result, err := c.CNI.AddNetworkList(t.Context(), list, c.Runtime())
-		must(t, err)
+		must.Succeed(t, err)
 		if result.Version() != version {
 			t.Errorf("the result has version %s, want %s", result.Version(), version)
 		}
 		c.List = list
 		if version != "0.3.1" { // version 0.3.1 has no CHECK
-			must(t, c.Check())
+			must.Succeed(t, c.Check())
 		}
 		c.MustDel()
 	}

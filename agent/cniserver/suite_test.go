@@ -10,5 +10,3 @@ import (
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
-
-var must = agenttest.Must

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -62,11 +63,11 @@ func comeAndGo(t *testing.T, times int) {
 	for range times {
 		link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "outside"}}
 		address, err := netlink.ParseAddr("192.0.2.2/24")
-		must(t, err)
-		must(t, netlink.LinkAdd(link))
-		must(t, netlink.LinkSetUp(link))
-		must(t, netlink.AddrAdd(link, address))
-		must(t, netlink.LinkDel(link))
+		must.Succeed(t, err)
+		must.Succeed(t, netlink.LinkAdd(link))
+		must.Succeed(t, netlink.LinkSetUp(link))
+		must.Succeed(t, netlink.AddrAdd(link, address))
+		must.Succeed(t, netlink.LinkDel(link))
 	}
 }
 
@@ -85,13 +86,6 @@ func TestAProcessThatDoesNotRunLosesNoMessages(t *testing.T) {
 				cancel()
 			}
 		})
-		must(t, err)
+		must.Succeed(t, err)
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestExternalGateway(t *testing.T) {
@@ -30,7 +31,7 @@ func TestExternalGateway(t *testing.T) {
 	t.Cleanup(other.MustDel)
 	foreign := netlink.NewRule()
 	foreign.Src, foreign.Priority, foreign.Table, foreign.Family = agenttest.CIDR("203.0.113.0/24"), 900, 900, netlink.FAMILY_V4
-	must(t, netlink.RuleAdd(foreign))
+	must.Succeed(t, netlink.RuleAdd(foreign))
 	t.Cleanup(func() { _ = netlink.RuleDel(foreign) })
 
 	n.Change("ovn-default", func(s *v1.SubnetSpec) {
@@ -47,9 +48,9 @@ func TestExternalGateway(t *testing.T) {
 	t.Run("a table that loses its route, and an interface that was down, come back", func(t *testing.T) {
 		n := n.In(t)
 		link, err := netlink.LinkByName("eth1")
-		must(t, err)
-		must(t, netlink.LinkSetDown(link))
-		must(t, errors.Join(netlink.LinkSetUp(link), replaceAddress(link, "fd00:77::1/64")))
+		must.Succeed(t, err)
+		must.Succeed(t, netlink.LinkSetDown(link))
+		must.Succeed(t, errors.Join(netlink.LinkSetUp(link), replaceAddress(link, "fd00:77::1/64")))
 		n.Eventually("the routes are back", func() bool { return strings.Count(ownState(), "default via") == 2 })
 		for i, beyond := range beyondEdge {
 			seen(n, pod.NS, edge, beyond.Addr(), agenttest.AddressesOf(300)[i])
@@ -94,8 +95,8 @@ var beyondEdge = []netip.Prefix{netip.MustParsePrefix("198.51.100.1/32"), netip.
 func edge(n *agenttest.Node) ns.NetNS {
 	n.Helper()
 	link, err := netlink.LinkByName("eth1")
-	must(n.TB, err)
-	must(n.TB, replaceAddress(link, "fd00:77::1/64"))
+	must.Succeed(n.TB, err)
+	must.Succeed(n.TB, replaceAddress(link, "fd00:77::1/64"))
 	return n.Beyond("eth1-out", func(link netlink.Link) error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {

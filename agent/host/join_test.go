@@ -13,6 +13,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/host"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // Even if an administrator disables IPv6 on all interfaces, the interfaces of the overlay have IPv6 if the cluster does.
@@ -21,12 +22,12 @@ func TestANodeThatHasIPv6DisabledServesBothFamilies(t *testing.T) {
 	n := agenttest.NewNode(t)
 	n.Register()
 	n.Allocate()
-	t.Cleanup(func() { must(t, errors.Join(os.WriteFile(all, []byte("0"), 0o644), agenttest.RestoreIPv6())) })
-	must(t, os.WriteFile(all, []byte("1"), 0o644))
+	t.Cleanup(func() { must.Succeed(t, errors.Join(os.WriteFile(all, []byte("0"), 0o644), agenttest.RestoreIPv6())) })
+	must.Succeed(t, os.WriteFile(all, []byte("1"), 0o644))
 	object := &corev1.Node{}
-	must(t, n.API.Get(t.Context(), client.ObjectKey{Name: agenttest.NodeName}, object))
+	must.Succeed(t, n.API.Get(t.Context(), client.ObjectKey{Name: agenttest.NodeName}, object))
 	object.Status.Addresses = object.Status.Addresses[:1]
-	must(t, n.API.Status().Update(t.Context(), object))
+	must.Succeed(t, n.API.Status().Update(t.Context(), object))
 	n.StartAgent()
 	n.WaitReady()
 	n.Router()
@@ -34,7 +35,7 @@ func TestANodeThatHasIPv6DisabledServesBothFamilies(t *testing.T) {
 	for _, c := range []*agenttest.Container{first, second} {
 		c.MustAdd()
 		t.Cleanup(c.MustDel)
-		must(t, c.Check())
+		must.Succeed(t, c.Check())
 	}
 	for i, address := range agenttest.AddressesOf(11) {
 		if from := agenttest.Exchange(t, first.NS, second.NS, address, "hello"); from != agenttest.AddressesOf(10)[i] {
@@ -42,7 +43,7 @@ func TestANodeThatHasIPv6DisabledServesBothFamilies(t *testing.T) {
 		}
 		agenttest.Exchange(t, nil, second.NS, address, "hello")
 	}
-	must(t, os.WriteFile(all, []byte("1"), 0o644)) // again, now on all existing interfaces
+	must.Succeed(t, os.WriteFile(all, []byte("1"), 0o644)) // again, now on all existing interfaces
 	n.Eventually("ovn0 has its address and its route again", func() bool {
 		return agenttest.HasAddress(host.JoinInterface, "fd00:100:64::2/112") && agenttest.RouteTo(n, "fd00:10:16::/112") != nil
 	})

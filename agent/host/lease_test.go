@@ -14,6 +14,7 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // lease returns the node's Lease as a gateway; an empty one if it does not exist.
@@ -21,7 +22,7 @@ func leaseOf(n *agenttest.Node) *coordinationv1.Lease {
 	n.Helper()
 	o := &coordinationv1.Lease{}
 	err := n.API.Get(n.Context(), client.ObjectKey{Namespace: n.Options.Namespace, Name: gateway.LeasePrefix + agenttest.NodeName}, o)
-	must(n.TB, client.IgnoreNotFound(err))
+	must.Succeed(n.TB, client.IgnoreNotFound(err))
 	return o
 }
 
@@ -46,7 +47,7 @@ func TestGatewayRenewsItsLease(t *testing.T) {
 		t.Errorf("the Lease is %+v", l)
 	}
 
-	must(t, n.Agent.Signal(syscall.SIGTERM))
+	must.Succeed(t, n.Agent.Signal(syscall.SIGTERM))
 	_ = n.Agent.Wait()
 	if l := lease(); *l.Spec.LeaseDurationSeconds != 20 {
 		t.Errorf("an agent that ends in good order asks for %d s", *l.Spec.LeaseDurationSeconds)
@@ -61,12 +62,12 @@ func TestGatewayRenewsItsLease(t *testing.T) {
 	n.WaitReady()
 	renews()
 
-	must(t, n.VSwitchd.Signal(syscall.SIGSTOP)) // its rows in the database stay
+	must.Succeed(t, n.VSwitchd.Signal(syscall.SIGSTOP)) // its rows in the database stay
 	expires(n)
 	if n.Health("/readyz") == 200 {
 		t.Error("the agent is ready while ovs-vswitchd does not answer")
 	}
-	must(t, n.VSwitchd.Signal(syscall.SIGCONT))
+	must.Succeed(t, n.VSwitchd.Signal(syscall.SIGCONT))
 	n.WaitReady()
 	renews()
 	n.VSwitchd.Kill() // its PID file and socket stay
@@ -96,13 +97,13 @@ func TestNodesOfAVpcRenewTheirLeases(t *testing.T) {
 	n := agenttest.Serving(t)
 	vpc := &v1.Vpc{}
 	vpc.Name = "blue"
-	must(t, n.API.Create(t.Context(), vpc))
+	must.Succeed(t, n.API.Create(t.Context(), vpc))
 	t.Cleanup(func() { _ = n.API.Delete(t.Context(), vpc) })
 	carry := func(active, standby string) {
 		t.Helper()
 		base := vpc.DeepCopy()
 		vpc.Status.Transit = &v1.VpcTransit{Node: active, Standby: standby}
-		must(t, n.API.Status().Patch(t.Context(), vpc, client.MergeFrom(base)))
+		must.Succeed(t, n.API.Status().Patch(t.Context(), vpc, client.MergeFrom(base)))
 	}
 	renews := func() {
 		t.Helper()

@@ -21,6 +21,7 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -101,7 +102,7 @@ func TestSourceNATAndPaths(t *testing.T) {
 		subnet.Name, subnet.Spec.CIDRBlock = "trigger", "10.20.0.0/16"
 		n.Create(subnet)
 		n.Eventually("the table is there again", func() bool { return strings.Contains(ruleset(t), "10.20.0.0/16") })
-		must(t, n.API.Delete(t.Context(), subnet))
+		must.Succeed(t, n.API.Delete(t.Context(), subnet))
 		n.Eventually("the table is as before", func() bool { return ruleset(t) == before })
 	})
 }
@@ -166,7 +167,7 @@ func TestWhatLeavesCustomVPCs(t *testing.T) {
 func listen(n *agenttest.Node, namespace ns.NetNS, address netip.Addr, port uint16) net.Listener {
 	n.Helper()
 	var listener net.Listener
-	must(n.TB, namespace.Do(func(ns.NetNS) (err error) {
+	must.Succeed(n.TB, namespace.Do(func(ns.NetNS) (err error) {
 		listener, err = net.Listen("tcp", netip.AddrPortFrom(address, port).String())
 		return err
 	}))

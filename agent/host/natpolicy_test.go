@@ -18,6 +18,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestEgressAddressesAndNATRules(t *testing.T) {
@@ -45,7 +46,7 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 	}
 
 	// Without translation, packets have the pod's address as source, so the host outside needs a route to pods.
-	must(t, far.Do(func(ns.NetNS) error {
+	must.Succeed(t, far.Do(func(ns.NetNS) error {
 		return errors.Join(
 			agenttest.AddRoute(agenttest.PodCIDRs[0].String(), agenttest.NodeIPs[0].Addr()),
 			agenttest.AddRoute(agenttest.PodCIDRs[1].String(), agenttest.NodeIPs[1].Addr()),
@@ -104,10 +105,10 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 		n.WaitReady()
 		n.Eventually("the old addresses are removed", func() bool { return claimed("eth0") == "172.30.0.10" })
 		link, err := netlink.LinkByName("eth0")
-		must(t, err)
+		must.Succeed(t, err)
 		address, err := netlink.ParseAddr("172.30.0.10/32")
-		must(t, err)
-		must(t, netlink.AddrDel(link, address))
+		must.Succeed(t, err)
+		must.Succeed(t, netlink.AddrDel(link, address))
 		n.Eventually("an address that someone deletes comes back", func() bool { return claimed("eth0") == "172.30.0.10" })
 	})
 	n.Change("ovn-default", func(s *v1.SubnetSpec) { s.GatewayType, s.GatewayNode = v1.GatewayDistributed, "" })
@@ -119,12 +120,12 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 func connect(n *agenttest.Node, from, to ns.NetNS, address, want netip.Addr) [2]net.Conn {
 	n.Helper()
 	var ends [2]net.Conn
-	must(n.TB, to.Do(func(ns.NetNS) error {
+	must.Succeed(n.TB, to.Do(func(ns.NetNS) error {
 		listener, err := net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
 		if err != nil {
 			return err
 		}
-		must(n.TB, from.Do(func(ns.NetNS) error {
+		must.Succeed(n.TB, from.Do(func(ns.NetNS) error {
 			ends[0], err = net.DialTimeout("tcp", listener.Addr().String(), agenttest.Patience)
 			return err
 		}))
@@ -142,7 +143,7 @@ func connect(n *agenttest.Node, from, to ns.NetNS, address, want netip.Addr) [2]
 func goesOn(t *testing.T, what string, ends [2]net.Conn) {
 	t.Helper()
 	for i, from := range ends {
-		must(t, errors.Join(from.SetDeadline(time.Now().Add(agenttest.Patience)), ends[1-i].SetDeadline(time.Now().Add(agenttest.Patience))))
+		must.Succeed(t, errors.Join(from.SetDeadline(time.Now().Add(agenttest.Patience)), ends[1-i].SetDeadline(time.Now().Add(agenttest.Patience))))
 		_, err := from.Write([]byte("still there?"))
 		if err == nil {
 			_, err = io.ReadFull(ends[1-i], make([]byte, len("still there?")))

@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestNodeRoutesAndRestores(t *testing.T) {
@@ -36,21 +37,21 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 
 	t.Run("a route and an address that someone deletes come back", func(t *testing.T) {
 		n := n.In(t)
-		must(t, netlink.RouteDel(agenttest.RouteTo(n, "10.17.0.0/16")))
+		must.Succeed(t, netlink.RouteDel(agenttest.RouteTo(n, "10.17.0.0/16")))
 		agenttest.WantRoutes(n, true, "10.17.0.0/16")
 		link, err := netlink.LinkByName(host.JoinInterface)
-		must(t, err)
+		must.Succeed(t, err)
 		address, err := netlink.ParseAddr("100.64.0.2/16")
-		must(t, err)
-		must(t, netlink.AddrDel(link, address))
+		must.Succeed(t, err)
+		must.Succeed(t, netlink.AddrDel(link, address))
 		n.Eventually("the address is back", func() bool { return agenttest.HasAddress(host.JoinInterface, "100.64.0.2/16") })
 		agenttest.WantRoutes(n, true, "10.16.0.0/16", "10.17.0.0/16", "fd00:10:16::/112")
 	})
 	t.Run("routes of others stay", func(t *testing.T) {
 		n := n.In(t)
-		must(t, agenttest.AddRoute("10.19.0.0/16", agenttest.Outside[0].Addr()))
+		must.Succeed(t, agenttest.AddRoute("10.19.0.0/16", agenttest.Outside[0].Addr()))
 		t.Cleanup(func() { _ = netlink.RouteDel(&netlink.Route{Dst: agenttest.CIDR("10.19.0.0/16")}) })
-		must(t, n.API.Delete(t.Context(), subnet))
+		must.Succeed(t, n.API.Delete(t.Context(), subnet))
 		agenttest.WantRoutes(n, false, "10.17.0.0/16")
 		if found := agenttest.RouteTo(n, "10.19.0.0/16"); found == nil {
 			t.Error("the agent deleted a route that is not its own")
@@ -61,24 +62,24 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 		const cidr = "10.201.0.0/16"
 		more := &networkingv1.ServiceCIDR{}
 		more.Name, more.Spec.CIDRs = "more", []string{cidr}
-		must(t, n.API.Create(t.Context(), more))
+		must.Succeed(t, n.API.Create(t.Context(), more))
 		n.Eventually("the CIDR is in the table", func() bool { return strings.Contains(ruleset(t), cidr) })
 		rests(n)
 		more.Finalizers = nil // no controller removes them here
-		must(t, errors.Join(n.API.Update(t.Context(), more), n.API.Delete(t.Context(), more)))
+		must.Succeed(t, errors.Join(n.API.Update(t.Context(), more), n.API.Delete(t.Context(), more)))
 		n.Eventually("the CIDR is no longer in the table", func() bool { return !strings.Contains(ruleset(t), cidr) })
 
 		const address = "192.0.2.77"
 		object := &corev1.Node{}
-		must(t, n.API.Get(t.Context(), client.ObjectKey{Name: agenttest.NodeName}, object))
+		must.Succeed(t, n.API.Get(t.Context(), client.ObjectKey{Name: agenttest.NodeName}, object))
 		object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
-		must(t, n.API.Status().Update(t.Context(), object))
+		must.Succeed(t, n.API.Status().Update(t.Context(), object))
 		n.Eventually("the node's address is in the table", func() bool { return strings.Contains(ruleset(t), address) })
 	})
 	t.Run("everything comes back after ovs-vswitchd restarts", func(t *testing.T) {
 		n := n.In(t)
 		n.VSwitchd.Kill()
-		must(t, sandbox.Remove(host.JoinInterface)) // as a regular shutdown does
+		must.Succeed(t, sandbox.Remove(host.JoinInterface)) // as a regular shutdown does
 		n.Eventually("readiness notices", func() bool { return n.Health("/readyz") != http.StatusOK })
 		n.StartVSwitchd()
 		n.Eventually("ovn0 is back with its addresses", func() bool { return agenttest.HasAddress(host.JoinInterface, "100.64.0.2/16") })

@@ -15,11 +15,12 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
 	n := agenttest.Serving(t)
-	must(t, agenttest.AddRoute("10.19.0.0/16", agenttest.Outside[0].Addr()))
+	must.Succeed(t, agenttest.AddRoute("10.19.0.0/16", agenttest.Outside[0].Addr()))
 	foreign := &netlink.Route{Dst: agenttest.CIDR("10.19.0.0/16"), Gw: agenttest.Outside[0].Addr().AsSlice()}
 	t.Cleanup(func() { _ = netlink.RouteDel(foreign) })
 	for name, block := range map[string]string{"taken": "10.19.0.0/16", "later": "10.21.0.0/16"} {
@@ -45,7 +46,7 @@ func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
 		}
 		return ""
 	})
-	must(t, netlink.RouteDel(foreign))
+	must.Succeed(t, netlink.RouteDel(foreign))
 	agenttest.WantRoutes(n, true, "10.19.0.0/16")
 	n.Eventually("the conflict is resolved", func() bool { return !strings.Contains(n.NetworkUnavailable().Message, "10.19.0.0/16") })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/host"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -24,9 +25,9 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 	wrong := &validation.Problem{Reason: validation.ReasonCIDRConflict, Message: "it holds the address of the API server"}
 	agenttest.WantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112")
 	unseen := agenttest.SubnetOf("unseen", "192.0.2.0/24")
-	must(t, n.API.Create(t.Context(), unseen))
+	must.Succeed(t, n.API.Create(t.Context(), unseen))
 	refused := agenttest.SubnetOf("refused", "203.0.113.0/24")
-	must(t, n.API.Create(t.Context(), refused))
+	must.Succeed(t, n.API.Create(t.Context(), refused))
 	n.Judge(refused, wrong)
 	n.Judge(n.ChangeOnly("ovn-default", func(s *v1.SubnetSpec) { s.CIDRBlock, s.NATOutgoing = "198.51.100.0/24", false }), wrong)
 
@@ -74,7 +75,7 @@ func TestANodeKnowsWhatWasRightWithoutHavingSeenIt(t *testing.T) {
 	for _, booted := range []bool{false, true} {
 		if booted {
 			n.Agent.Kill()
-			must(t, netlink.LinkSetDown(n.Link(host.JoinInterface)))
+			must.Succeed(t, netlink.LinkSetDown(n.Link(host.JoinInterface)))
 			nodetest.NFT(t, "delete table inet "+host.NATTable)
 		}
 		n.StartAgent()
@@ -94,11 +95,11 @@ func TestADeletedSubnetIsRoutedUntilItIsGone(t *testing.T) {
 	used.Finalizers = []string{"kubeovn.io/test"}
 	n.Create(used)
 	agenttest.WantRoutes(n, true, "10.21.0.0/16")
-	must(t, n.API.Delete(t.Context(), used))
+	must.Succeed(t, n.API.Delete(t.Context(), used))
 	n.Create(agenttest.SubnetOf("later", "10.22.0.0/16"))
 	agenttest.WantRoutes(n, true, "10.22.0.0/16", "10.21.0.0/16")
-	must(t, n.API.Get(t.Context(), client.ObjectKeyFromObject(used), used))
+	must.Succeed(t, n.API.Get(t.Context(), client.ObjectKeyFromObject(used), used))
 	used.Finalizers = nil
-	must(t, n.API.Update(t.Context(), used))
+	must.Succeed(t, n.API.Update(t.Context(), used))
 	agenttest.WantRoutes(n, false, "10.21.0.0/16")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -32,8 +33,6 @@ var slow = eventually.Allowed{
 }
 
 func TestMain(m *testing.M) { agenttest.Main(m, slow) }
-
-var must = agenttest.Must
 
 func ruleset(t *testing.T) string {
 	t.Helper()
@@ -77,22 +76,22 @@ func seen(n *agenttest.Node, from, to ns.NetNS, address, want netip.Addr) {
 func losesItsTranslation(n *agenttest.Node, from, to ns.NetNS, address netip.Addr) {
 	n.Helper()
 	var listener net.Listener
-	must(n.TB, to.Do(func(ns.NetNS) (err error) {
+	must.Succeed(n.TB, to.Do(func(ns.NetNS) (err error) {
 		listener, err = net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
 		return err
 	}))
 	defer listener.Close()
 	home, err := ns.GetCurrentNS()
-	must(n.TB, err)
+	must.Succeed(n.TB, err)
 	defer home.Close()
-	must(n.TB, from.Do(func(ns.NetNS) error {
+	must.Succeed(n.TB, from.Do(func(ns.NetNS) error {
 		connection, err := net.Dial("tcp", listener.Addr().String())
 		if err != nil {
 			return err
 		}
 		defer connection.Close()
-		must(n.TB, home.Do(func(ns.NetNS) error { return forgetConnections() }))
-		must(n.TB, connection.SetDeadline(time.Now().Add(agenttest.Patience)))
+		must.Succeed(n.TB, home.Do(func(ns.NetNS) error { return forgetConnections() }))
+		must.Succeed(n.TB, connection.SetDeadline(time.Now().Add(agenttest.Patience)))
 		_, err = connection.Write([]byte("still there?")) // the handshake's last packet may have caused the reset already
 		if err == nil {
 			_, err = connection.Read(make([]byte, 1))

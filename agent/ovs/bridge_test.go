@@ -9,6 +9,7 @@ import (
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
@@ -26,20 +27,20 @@ func TestPortsAreNoChangeOfTheirBridge(t *testing.T) {
 		}
 		return nil
 	}
-	must(t, b.attaching("first", "lsp")(t.Context()))
+	must.Succeed(t, b.attaching("first", "lsp")(t.Context()))
 	until("first") // existing rows are reported too, before this one
-	must(t, b.attaching("p0", "lsp0")(t.Context()))
-	must(t, b.detaching("p0")(t.Context()))
-	must(t, b.attaching("p1", "lsp1")(t.Context()))
+	must.Succeed(t, b.attaching("p0", "lsp0")(t.Context()))
+	must.Succeed(t, b.detaching("p0")(t.Context()))
+	must.Succeed(t, b.attaching("p1", "lsp1")(t.Context()))
 	if names := until("p1"); slices.Contains(names, IntegrationBridge) || !slices.Contains(names, "p0") {
 		t.Errorf("changed ports are reported as %v", names)
 	}
 	bridge := &vswitch.Bridge{Name: IntegrationBridge, DatapathType: "netdev"}
 	operations, err := b.client.Where(bridge).Update(bridge, &bridge.DatapathType)
-	must(t, err)
+	must.Succeed(t, err)
 	results, err := b.client.Transact(t.Context(), operations...)
-	must(t, err)
+	must.Succeed(t, err)
 	_, err = ovsdb.CheckOperationResults(results, operations)
-	must(t, err)
+	must.Succeed(t, err)
 	until(IntegrationBridge)
 }

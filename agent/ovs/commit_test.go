@@ -22,6 +22,7 @@ import (
 
 	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -37,11 +38,11 @@ func newBridge(t *testing.T) *Bridge {
 func newBridgeBehind(t *testing.T, by func(socket string) string) *Bridge {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ovs") // t.TempDir is too long for a socket
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	file, socket := filepath.Join(dir, "conf.db"), filepath.Join(dir, "s")
 	create := append(supervisortest.Program(t, "usr/bin/ovsdb-tool"), "create", file, supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"))
-	must(t, exec.Command(create[0], create[1:]...).Run())
+	must.Succeed(t, exec.Command(create[0], create[1:]...).Run())
 	serve := append(supervisortest.Program(t, "usr/sbin/ovsdb-server"), file, "--remote=punix:"+socket, "--no-chdir", "--unixctl="+filepath.Join(dir, "ctl"))
 	daemontest.Start(t, "ovsdb-server", filepath.Join(dir, "ovsdb-server.log"), exec.Command(serve[0], serve[1:]...))
 	eventually.Wait{For: "ovsdb-server listens"}.Succeeds(t, func() error {
@@ -52,7 +53,7 @@ func newBridgeBehind(t *testing.T, by func(socket string) string) *Bridge {
 		return connection.Close()
 	})
 	c, err := client.VSwitch(t.Context(), client.Options{Endpoints: []string{"unix:" + by(socket)}, Log: logr.Discard()})
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(c.Close)
 	b := New(c)
 	// A port whose interface has another name. Since names of ports are unique, ovsdb-server refuses a pod's port of that name.
@@ -66,13 +67,13 @@ func (b *Bridge) write(t *testing.T, rows ...any) {
 	var operations []ovsdb.Operation
 	for _, row := range rows {
 		more, err := b.client.Create(row)
-		must(t, err)
+		must.Succeed(t, err)
 		operations = append(operations, more...)
 	}
 	results, err := b.client.Transact(t.Context(), operations...)
-	must(t, err)
+	must.Succeed(t, err)
 	_, err = ovsdb.CheckOperationResults(results, operations)
-	must(t, err)
+	must.Succeed(t, err)
 }
 
 // together sends requests while another transaction seems to be in flight. It returns the outcome of each request and the number of
@@ -102,7 +103,7 @@ func (b *Bridge) together(t *testing.T, requests ...func(context.Context) error)
 func sentSoFar(t *testing.T) int {
 	t.Helper()
 	var metric dto.Metric
-	must(t, transactions.Write(&metric))
+	must.Succeed(t, transactions.Write(&metric))
 	return int(metric.GetCounter().GetValue())
 }
 
@@ -120,7 +121,7 @@ func (b *Bridge) detaching(name string) func(context.Context) error {
 func (b *Bridge) names(t *testing.T) map[string]bool {
 	t.Helper()
 	attachments, err := b.Attachments(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	names := map[string]bool{}
 	for _, a := range attachments {
 		names[a.Name] = true
@@ -242,7 +243,7 @@ func losing(lose <-chan struct{}) func([]byte) bool {
 func passing(t *testing.T, socket string, cutRequest, cutAnswer func([]byte) bool) string {
 	t.Helper()
 	listener, err := net.Listen("unix", socket+".passing")
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	pass := func(to, from net.Conn, cut func([]byte) bool) {
 		defer func() { _ = errors.Join(to.Close(), from.Close()) }()
@@ -285,12 +286,5 @@ func TestARequestThatNobodyWaitsForIsNotCommitted(t *testing.T) {
 	}
 	if names := b.names(t); len(names) != 1 || !names["p1"] {
 		t.Errorf("ports %v", names)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

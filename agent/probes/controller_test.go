@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // otherPort is a port without a probe.
@@ -156,10 +157,10 @@ func cannotReachTheNode(n *agenttest.Node, c *agenttest.Container, address netip
 		to = to.WithZone("probe0")
 	}
 	listener, err := net.Listen("tcp", "[::]:0")
-	must(n.TB, err)
+	must.Succeed(n.TB, err)
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).AddrPort().Port()
-	must(n.TB, c.NS.Do(func(ns.NetNS) error {
+	must.Succeed(n.TB, c.NS.Do(func(ns.NetNS) error {
 		connection, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, port).String(), time.Second)
 		if err == nil {
 			n.Errorf("a pod reached its node at %s", to)

@@ -21,17 +21,16 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
-
-var must = agenttest.Must
 
 // probeRoutes returns the node's routes of probes as "port address".
 func probeRoutes(t *testing.T) (routes []string) {
 	t.Helper()
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: 76}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
-	must(t, err)
+	must.Succeed(t, err)
 	for _, r := range list {
 		routes = append(routes, fmt.Sprintf("%d %s", r.Table&0xffff, r.Dst.IP))
 	}
@@ -45,7 +44,7 @@ func probeRules(t *testing.T) (rules []string) {
 	for _, family := range []string{"-4", "-6"} {
 		// The program ip reads the rules independently of our code and its library.
 		out, err := exec.Command("ip", family, "rule", "show", "priority", "75").CombinedOutput()
-		must(t, err)
+		must.Succeed(t, err)
 		for line := range strings.Lines(string(out)) {
 			what, _, _ := strings.Cut(line, " lookup")
 			rules = append(rules, family+" "+strings.TrimPrefix(what, "75:\tfrom all "))
@@ -89,7 +88,7 @@ func device(t *testing.T, address netip.Addr, port uint16) string {
 	t.Helper()
 	// `ip route get` includes the port in the lookup; the netlink library does not support that.
 	out, err := exec.Command("ip", "route", "get", address.String(), "ipproto", "tcp", "dport", fmt.Sprint(port)).CombinedOutput()
-	must(t, err)
+	must.Succeed(t, err)
 	_, rest, _ := strings.Cut(string(out), " dev ")
 	name, _, _ := strings.Cut(rest, " ")
 	return name
@@ -98,7 +97,7 @@ func device(t *testing.T, address netip.Addr, port uint16) string {
 func probeLinks(t *testing.T) (names []string) {
 	t.Helper()
 	links, err := netlinksafe.LinkList()
-	must(t, err)
+	must.Succeed(t, err)
 	for _, l := range links {
 		if strings.HasPrefix(l.Attrs().Name, sandbox.ProbePrefix) {
 			names = append(names, l.Attrs().Name)
@@ -133,7 +132,7 @@ func warned(n *agenttest.Node, pod *corev1.Pod, reason string, parts ...string) 
 	n.Helper()
 	n.Eventually(fmt.Sprintf("event %s with %q", reason, parts), func() bool {
 		var list corev1.EventList
-		must(n.TB, n.API.List(n.Context(), &list, client.InNamespace(pod.Namespace)))
+		must.Succeed(n.TB, n.API.List(n.Context(), &list, client.InNamespace(pod.Namespace)))
 		return slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
 			return e.InvolvedObject.UID == pod.UID && e.Type == corev1.EventTypeWarning && e.Reason == reason &&
 				!slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Message, part) })

@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/agent/probes"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // join creates the IP object of a node, as the controller would. The returned function deletes it.
@@ -30,8 +31,8 @@ func join(n *agenttest.Node, name string, addresses ...netip.Addr) (leave func()
 		},
 		Spec: v1.IPSpec{Subnet: v1.JoinSubnet, NodeName: name, IPAddress: "100.64.0.9"},
 	}
-	must(n.TB, n.API.Create(n.Context(), ip))
-	return func() { must(n.TB, client.IgnoreNotFound(n.API.Delete(n.Root.Context(), ip))) }
+	must.Succeed(n.TB, n.API.Create(n.Context(), ip))
+	return func() { must.Succeed(n.TB, client.IgnoreNotFound(n.API.Delete(n.Root.Context(), ip))) }
 }
 
 func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
@@ -57,8 +58,8 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "taken", Namespace: "default"}, Spec: corev1.ServiceSpec{
 			ExternalIPs: []string{addresses[0].String()}, Ports: []corev1.ServicePort{{Port: 80}},
 		}}
-		must(t, n.API.Create(t.Context(), s))
-		defer func() { must(t, n.API.Delete(n.Root.Context(), s)) }()
+		must.Succeed(t, n.API.Create(t.Context(), s))
+		defer func() { must.Succeed(t, n.API.Delete(n.Root.Context(), s)) }()
 		younger := tenantAt(n, "younger", far[:1], addresses[0])
 		warned(n, younger.Pod, probes.ReasonAddressReserved, "198.51.100.7 is an external address of Service default/taken")
 		hasProbes(t, n, routes, rules) // the older pod's
@@ -67,7 +68,7 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		n.WaitReady()
 		hasProbes(t, n, routes, rules)
 		s.Spec.ExternalIPs = []string{"198.51.100.8"}
-		must(t, n.API.Update(t.Context(), s))
+		must.Succeed(t, n.API.Update(t.Context(), s))
 		both := slices.Sorted(slices.Values(append(routesTo(addresses[:1], agenttest.ProbePort), routes...)))
 		hasProbes(t, n, both, rules)
 	})
@@ -76,13 +77,13 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		tenant := tenantAt(n, "connecting", far, addresses...)
 		hasProbes(t, n, routes, rules)
 		link, err := netlink.LinkByName("eth1")
-		must(t, err)
+		must.Succeed(t, err)
 		address := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(198, 51, 100, 200), Mask: net.CIDRMask(24, 32)}}
-		must(t, netlink.AddrAdd(link, address))
+		must.Succeed(t, netlink.AddrAdd(link, address))
 		defer func() { _ = netlink.AddrDel(link, address) }()
 		hasProbes(t, n, routesTo(addresses[1:], agenttest.ProbePort), rules[1:])
 		warned(n, tenant.Pod, probes.ReasonAddressReserved, "198.51.100.7 is in 198.51.100.0/24, a network connected to the node by interface eth1")
-		must(t, netlink.AddrDel(link, address))
+		must.Succeed(t, netlink.AddrDel(link, address))
 		hasProbes(t, n, routes, rules)
 	})
 	t.Run("a pod on a connected network starts all the same", func(t *testing.T) {

@@ -9,11 +9,12 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // A restart of ovs-vswitchd, which answers for OVN, must not end established flows.
 func TestPodsKeepKnownNeighboursThatDoNotAnswer(t *testing.T) {
 	i, namespace := newInterface(t)
-	must(t, i.Configure())
-	must(t, namespace.Do(func(ns.NetNS) error { return agenttest.KeepsNeighbours("eth0") }))
+	must.Succeed(t, i.Configure())
+	must.Succeed(t, namespace.Do(func(ns.NetNS) error { return agenttest.KeepsNeighbours("eth0") }))
 }

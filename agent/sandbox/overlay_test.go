@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestRoutesToTheOverlayChangeAndOthersStay(t *testing.T) {
@@ -23,9 +24,9 @@ func TestRoutesToTheOverlayChangeAndOthersStay(t *testing.T) {
 	}
 	own := route("10.99.0.0/16", "10.30.0.7") // the pod's annotation has it
 	i.Routes = []sandbox.Route{route("0.0.0.0/0", "10.30.0.254"), route("::/0", "fd00:30::fe"), own}
-	must(t, i.Configure())
+	must.Succeed(t, i.Configure())
 	routes := func() (out []string) {
-		must(t, namespace.Do(func(ns.NetNS) error {
+		must.Succeed(t, namespace.Do(func(ns.NetNS) error {
 			list, err := netlinksafe.RouteList(nil, netlink.FAMILY_ALL)
 			for _, r := range list {
 				if r.Gw != nil {
@@ -48,12 +49,12 @@ func TestRoutesToTheOverlayChangeAndOthersStay(t *testing.T) {
 			[]string{"10.16.0.0/16 via 10.30.0.2", "10.17.0.0/16 via 10.30.0.2"}},
 		{nil, nil},
 	} {
-		must(t, i.RouteOverlay(step.want))
+		must.Succeed(t, i.RouteOverlay(step.want))
 		want := slices.Concat(static, step.more)
 		slices.Sort(want)
 		if got := routes(); !slices.Equal(got, want) {
 			t.Errorf("routes are %v, want %v", got, want)
 		}
-		must(t, i.Verify())
+		must.Succeed(t, i.Verify())
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // TestRenumberKeepsAddressesInForce renumbers many times: the kernel adds the local route of an IPv6 address some time after it has
@@ -18,11 +20,11 @@ func TestRenumberKeepsAddressesInForce(t *testing.T) {
 	const times = 50
 	i, namespace := newInterface(t)
 	i.Addresses = []netip.Prefix{netip.MustParsePrefix("10.16.0.9/24"), netip.MustParsePrefix("fd00:10:16::9/64")}
-	must(t, i.Configure())
+	must.Succeed(t, i.Configure())
 
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
 	handle := netns.NsHandle(namespace.Fd())
-	must(t, netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{Namespace: &handle, ListExisting: true}))
+	must.Succeed(t, netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{Namespace: &handle, ListExisting: true}))
 	t.Cleanup(func() { close(done) })
 	ended := make(chan struct{})
 	go func() {
@@ -47,8 +49,8 @@ func TestRenumberKeepsAddressesInForce(t *testing.T) {
 	}()
 	for n := range times {
 		i.Addresses = []netip.Prefix{netip.PrefixFrom(i.Addresses[0].Addr(), 8+n%2), netip.PrefixFrom(i.Addresses[1].Addr(), 32+n%2)}
-		must(t, i.Renumber(nil))
-		must(t, i.Verify())
+		must.Succeed(t, i.Renumber(nil))
+		must.Succeed(t, i.Verify())
 	}
 	<-ended
 }

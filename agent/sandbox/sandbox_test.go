@@ -15,6 +15,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestCreateSaysWhatIsInTheWay(t *testing.T) {
@@ -39,7 +40,7 @@ func BenchmarkSandbox(b *testing.B) {
 	interfaces := make([]sandbox.Interface, b.N)
 	for i := range interfaces {
 		namespace, err := testutils.NewNS()
-		must(b, err)
+		must.Succeed(b, err)
 		b.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
 		interfaces[i] = sandbox.Interface{
 			NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(agenttest.NewID(), "eth0", 0), ComputeChecksums: true,
@@ -60,7 +61,7 @@ func BenchmarkSandbox(b *testing.B) {
 		took := make([]time.Duration, b.N)
 		for i := range interfaces {
 			began := time.Now()
-			must(b, step.do(interfaces[i]))
+			must.Succeed(b, step.do(interfaces[i]))
 			took[i] = time.Since(began)
 		}
 		slices.Sort(took)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -35,13 +36,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var must = agenttest.Must
-
 // describe returns the description of an interface, and its network namespace, which exists until the test ends.
 func describe(t *testing.T) (sandbox.Interface, ns.NetNS) {
 	t.Helper()
 	namespace, err := testutils.NewNS()
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
 	return sandbox.Interface{
 		NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(agenttest.NewID(), "eth0", 0),
@@ -53,7 +52,7 @@ func describe(t *testing.T) (sandbox.Interface, ns.NetNS) {
 func newInterface(t *testing.T) (sandbox.Interface, ns.NetNS) {
 	t.Helper()
 	i, namespace := describe(t)
-	must(t, i.Create())
-	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
+	must.Succeed(t, i.Create())
+	t.Cleanup(func() { must.Succeed(t, sandbox.Remove(i.HostName)) })
 	return i, namespace
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -30,9 +31,9 @@ func (w *world) session(front netip.AddrPort, from netip.Addr) (timeout, expires
 		return 0, 0, false
 	}
 	timeout, err := time.ParseDuration(found[1])
-	must(w, err)
+	must.Succeed(w, err)
 	expires, err = time.ParseDuration(found[2])
-	must(w, err)
+	must.Succeed(w, err)
 	return timeout, expires, true
 }
 

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // lastTransitionTime is the time of the last change of status: a new message does not change it.
@@ -24,14 +25,14 @@ func TestTheTransitionTimeChangesWithTheStatus(t *testing.T) {
 	condition := func() corev1.NodeCondition {
 		t.Helper()
 		node := &corev1.Node{}
-		must(t, server.Get(t.Context(), client.ObjectKey{Name: "here"}, node))
+		must.Succeed(t, server.Get(t.Context(), client.ObjectKey{Name: "here"}, node))
 		return node.Status.Conditions[0]
 	}
-	must(t, r.setCondition(t.Context(), corev1.NodeCondition{Status: corev1.ConditionTrue, Reason: ReasonRulesFound, Message: "in two tables"}))
+	must.Succeed(t, r.setCondition(t.Context(), corev1.NodeCondition{Status: corev1.ConditionTrue, Reason: ReasonRulesFound, Message: "in two tables"}))
 	if c := condition(); c.Message != "in two tables" || !c.LastTransitionTime.Equal(&before) {
 		t.Errorf("after a change of the message: %+v, want lastTransitionTime %s", c, before)
 	}
-	must(t, r.setCondition(t.Context(), corev1.NodeCondition{Status: corev1.ConditionFalse, Reason: ReasonNoRules}))
+	must.Succeed(t, r.setCondition(t.Context(), corev1.NodeCondition{Status: corev1.ConditionFalse, Reason: ReasonNoRules}))
 	if c := condition(); c.Status != corev1.ConditionFalse || !before.Before(&c.LastTransitionTime) {
 		t.Errorf("after a change of the status: %+v, want lastTransitionTime after %s", c, before)
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -27,13 +28,13 @@ func TestConflictingServiceDoesNotEndConnections(t *testing.T) {
 	w.serves("waiting", here(a))
 	w.expect(nil, "udp", clusterIP(conflicting), nodeIPs[0].Addr(), "a")
 	var connection net.Conn
-	must(t, w.far.Do(func(ns.NetNS) (err error) {
+	must.Succeed(t, w.far.Do(func(ns.NetNS) (err error) {
 		connection, err = net.Dial("udp", "192.0.2.86:80")
 		return err
 	}))
 	t.Cleanup(func() { _ = connection.Close() })
 	first, err := talk(connection, "udp", patience)
-	must(t, err)
+	must.Succeed(t, err)
 	for i := range 20 { // several rounds, because a newly drawn endpoint may by chance be the same one
 		w.serves("waiting", here([]*pod{c, a}[i%2]))
 		w.expect(nil, "udp", clusterIP(conflicting), nodeIPs[0].Addr(), []string{"c", "a"}[i%2])
@@ -66,7 +67,7 @@ func connectionsEndWithTheirAddress(t *testing.T, before, after func(*world)) {
 		from := at(s.Spec.ExternalIPs[i], 80)
 		w.expect(w.far, "udp", from, joinIPs[i].Addr(), "a")
 		var connection net.Conn
-		must(t, w.far.Do(func(ns.NetNS) (err error) {
+		must.Succeed(t, w.far.Do(func(ns.NetNS) (err error) {
 			connection, err = net.Dial("udp", from.String())
 			return err
 		}))
@@ -77,7 +78,7 @@ func connectionsEndWithTheirAddress(t *testing.T, before, after func(*world)) {
 		before(w)
 		base := s.DeepCopy()
 		s.Spec.ExternalIPs[i] = to
-		must(t, w.client.Patch(t.Context(), s, client.MergeFrom(base)))
+		must.Succeed(t, w.client.Patch(t.Context(), s, client.MergeFrom(base)))
 		after(w)
 		w.expect(w.far, "udp", at(to, 80), joinIPs[i].Addr(), "a")
 		w.eventually(func() string {

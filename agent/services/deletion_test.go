@@ -9,20 +9,22 @@ import (
 	"testing"
 
 	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // The chains that the kernel refuses to delete do not keep the others, and cause few attempts.
 func TestAChainThatIsNotDeletedDoesNotKeepOthers(t *testing.T) {
 	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chain: "pick-5"}
 	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil, nil))
+	must.Succeed(t, w.rewrite(t.Context(), nil, nil, nil))
 	scale := func(from, to int) []chain {
 		t.Helper()
 		for n := from; n < to; n++ {
-			must(t, w.update(t.Context(), wanting(w, large(n, false, nil)), nil))
+			must.Succeed(t, w.update(t.Context(), wanting(w, large(n, false, nil)), nil))
 		}
 		chains, err := w.chains(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 		return chains
 	}
 	chains := scale(1, 100)
@@ -42,14 +44,14 @@ func TestAChainThatIsNotDeletedDoesNotKeepOthers(t *testing.T) {
 func TestRefusedDeletionsAreBounded(t *testing.T) {
 	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chains: true}
 	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil, nil))
+	must.Succeed(t, w.rewrite(t.Context(), nil, nil, nil))
 	const n = 10 * maxRefusals
 	tx := nft.NewTransaction()
 	for i := range n {
 		w.addChain(tx, chain{kindPick, i + 1})
 		w.unused[chain{kindPick, i + 1}] = true
 	}
-	must(t, nft.Run(t.Context(), tx))
+	must.Succeed(t, nft.Run(t.Context(), tx))
 	nft.runs = 0
 	w.tidy(t.Context())
 	if nft.runs > 4*maxRefusals || len(w.unused) != n {

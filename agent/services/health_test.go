@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -35,10 +36,10 @@ func TestHealthChecksAreAnsweredOnceTheirPortIsFree(t *testing.T) {
 	s := w.service("checked", local)
 	w.serves("checked", here(w.pod("a", 2)))
 	former, err := net.Listen("tcp", fmt.Sprintf(":%d", s.Spec.HealthCheckNodePort))
-	must(t, err)
+	must.Succeed(t, err)
 	w.start()
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
-	must(t, former.Close())
+	must.Succeed(t, former.Close())
 	w.eventually(func() string {
 		if got := healthOf(s); got != http.StatusOK {
 			return fmt.Sprintf("the health check is %d", got)

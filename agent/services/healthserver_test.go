@@ -15,14 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // A server whose socket the kernel refuses to accept connections from is replaced.
 func TestHealthChecksAreAnsweredAgainAfterTheServerFailed(t *testing.T) {
 	listener, err := net.Listen("tcp", ":0")
-	must(t, err)
+	must.Succeed(t, err)
 	port := listener.Addr().(*net.TCPAddr).Port
-	must(t, listener.Close())
+	must.Succeed(t, listener.Close())
 	var h health
 	service := types.NamespacedName{Namespace: "default", Name: "checked"}
 	h.set(t.Context(), service, int32(port), 1)
@@ -35,7 +36,7 @@ func TestHealthChecksAreAnsweredAgainAfterTheServerFailed(t *testing.T) {
 		return response.Body.Close()
 	}
 	eventually.Wait{For: "the server to start"}.Succeeds(t, answers)
-	must(t, syscall.Shutdown(listening(t, port), syscall.SHUT_RD)) // pending and later calls of accept fail
+	must.Succeed(t, syscall.Shutdown(listening(t, port), syscall.SHUT_RD)) // pending and later calls of accept fail
 	eventually.Wait{For: "a server to answer again"}.Succeeds(t, answers)
 }
 
@@ -43,10 +44,10 @@ func TestHealthChecksAreAnsweredAgainAfterTheServerFailed(t *testing.T) {
 func listening(t *testing.T, port int) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	must.Succeed(t, err)
 	for _, entry := range entries {
 		fd, err := strconv.Atoi(entry.Name())
-		must(t, err)
+		must.Succeed(t, err)
 		address, err := syscall.Getsockname(fd)
 		if err != nil {
 			continue

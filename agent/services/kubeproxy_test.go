@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -39,7 +40,7 @@ func (w *world) kubeProxy(args ...string) *exec.Cmd {
 // heldConnection opens a connection through a Service to a server that echoes its input. The returned function checks the connection.
 func (w *world) heldConnection(p *pod) func() {
 	w.Helper()
-	must(w, p.ns.Do(func(ns.NetNS) error {
+	must.Succeed(w, p.ns.Do(func(ns.NetNS) error {
 		listener, err := net.Listen("tcp", ":8081")
 		if err != nil {
 			return err
@@ -64,7 +65,7 @@ func (w *world) heldConnection(p *pod) func() {
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("held"), Port: new(int32(8081))}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{p.ips[0].String()}}},
 	}
-	must(w, w.client.Create(w.Context(), slice))
+	must.Succeed(w, w.client.Create(w.Context(), slice))
 	w.Cleanup(func() { w.delete(slice) })
 	var connection net.Conn
 	w.eventually(func() string {
@@ -93,7 +94,7 @@ func (w *world) kubeProxyCondition(status corev1.ConditionStatus, text string) {
 	w.Helper()
 	w.eventually(func() string {
 		node := &corev1.Node{}
-		must(w, w.client.Get(w.Context(), client.ObjectKey{Name: nodeName}, node))
+		must.Succeed(w, w.client.Get(w.Context(), client.ObjectKey{Name: nodeName}, node))
 		have := corev1.NodeCondition{}
 		for _, c := range node.Status.Conditions {
 			if c.Type == v1alpha1.NodeConditionKubeProxy {
@@ -114,7 +115,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeIPs[0].Addr().String()}},
 	}}
-	must(t, w.client.Create(t.Context(), node))
+	must.Succeed(t, w.client.Create(t.Context(), node))
 	t.Cleanup(func() { w.delete(node) })
 	a, b := w.pod("a", 2), w.pod("b", 3)
 	s := w.service("taken", nil)
@@ -132,7 +133,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 
 	var err error
 	w.kubeProxyCheck, err = services.NewKubeProxyCheck(w.client, nodeName)
-	must(t, err)
+	must.Succeed(t, err)
 	w.start()
 	w.kubeProxyCondition(corev1.ConditionTrue, "table ip kube-proxy")
 	served()
@@ -141,22 +142,22 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	if out, err := w.kubeProxy("--cleanup").CombinedOutput(); err != nil {
 		t.Fatalf("kube-proxy --cleanup: %v\n%s", err, out)
 	}
-	must(t, w.kubeProxyCheck.Update(t.Context()))
+	must.Succeed(t, w.kubeProxyCheck.Update(t.Context()))
 	w.kubeProxyCondition(corev1.ConditionFalse, "Kiln alone")
 	served()
 	connected()
 
 	nodetest.NFT(t, "add table ip nat; add chain ip nat KUBE-SERVICES")
 	t.Cleanup(func() { nodetest.NFT(t, "delete table ip nat") })
-	must(t, w.kubeProxyCheck.Update(t.Context()))
+	must.Succeed(t, w.kubeProxyCheck.Update(t.Context()))
 	w.kubeProxyCondition(corev1.ConditionTrue, "table ip nat KUBE-SERVICES") // left by its iptables mode
 
 	// Migration back: the agent leaves Services to kube-proxy and removes the condition.
 	w.stop()
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
-	must(t, err)
-	must(t, services.Remove(t.Context(), nft))
-	must(t, w.kubeProxyCheck.RemoveCondition(t.Context()))
+	must.Succeed(t, err)
+	must.Succeed(t, services.Remove(t.Context(), nft))
+	must.Succeed(t, w.kubeProxyCheck.RemoveCondition(t.Context()))
 	w.kubeProxyCondition("", "")
 	again := daemontest.Start(t, "kube-proxy", log, w.kubeProxy())
 	t.Cleanup(func() {

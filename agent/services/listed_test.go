@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // nft lists protocols by number on a system without the file protocols(5).
@@ -58,7 +60,7 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d expire", f.key, expired), func(t *testing.T) {
 				nft := &expiring{Interface: knftables.NewFake(knftables.InetFamily, Table), name: f.object(mapAffinity, false)}
 				w := newWriter(nft)
-				must(t, w.rewrite(t.Context(), nil, nil, nil))
+				must.Succeed(t, w.rewrite(t.Context(), nil, nil, nil))
 				front, removed, stays := "10.96.0.80", []string{"10.16.0.8", "8080"}, []string{"10.16.0.9", "8080"}
 				if f.v6 {
 					front, removed[0], stays[0] = "fd00:10:96::80", "fd00:10:16::8", "fd00:10:16::9"
@@ -77,16 +79,16 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 					}
 				}
 				remaining := add(stays)
-				must(t, nft.Interface.Run(t.Context(), tx))
+				must.Succeed(t, nft.Interface.Run(t.Context(), tx))
 				nft.runs = 0
 				at := place{f, "tcp", netip.AddrPortFrom(netip.MustParseAddr(front), 80)}
 				now := current{at: {netip.MustParseAddrPort(bracket(stays[0], stays[1])): true}}
-				must(t, w.forgetClients(t.Context(), now, addresses{}))
+				must.Succeed(t, w.forgetClients(t.Context(), now, addresses{}))
 				if most := 200; nft.runs > most {
 					t.Errorf("%d transactions, want at most %d", nft.runs, most)
 				}
 				list, err := nft.ListElements(t.Context(), "map", nft.name)
-				must(t, err)
+				must.Succeed(t, err)
 				if len(list) != 1 || !slices.Equal(list[0].Key, remaining) {
 					t.Errorf("%d elements are left, want only the client of the remaining endpoint", len(list))
 				}

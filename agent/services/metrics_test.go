@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -17,7 +18,7 @@ import (
 func (w *world) metric(name string) float64 {
 	w.Helper()
 	families, err := metrics.Registry.Gather()
-	must(w, err)
+	must.Succeed(w, err)
 	for _, family := range families {
 		if family.GetName() == name {
 			m := family.GetMetric()[0]

@@ -25,6 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 
@@ -72,11 +73,11 @@ func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
 
 		tx := nft.NewTransaction()
 		tx.Flush(&knftables.Table{})
-		must(t, nft.Run(t.Context(), tx))
+		must.Succeed(t, nft.Run(t.Context(), tx))
 		tx = kubeProxy.NewTransaction()
 		tx.Add(&knftables.Table{})
 		tx.Add(&knftables.Chain{Name: "services"})
-		must(t, kubeProxy.Run(t.Context(), tx))
+		must.Succeed(t, kubeProxy.Run(t.Context(), tx))
 		pause := k8s.Periodic(resync)
 		for range 6 {
 			p.touch(types.NamespacedName{Namespace: "default", Name: "flapping"})
@@ -87,7 +88,7 @@ func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
 			t.Error("the flushed table was not written again")
 		}
 		node := &corev1.Node{}
-		must(t, server.Get(t.Context(), client.ObjectKey{Name: "here"}, node))
+		must.Succeed(t, server.Get(t.Context(), client.ObjectKey{Name: "here"}, node))
 		if c := node.Status.Conditions; len(c) != 1 || c[0].Type != v1alpha1.NodeConditionKubeProxy || c[0].Status != corev1.ConditionTrue {
 			t.Errorf("kube-proxy's table is not reported: %+v", c)
 		}
@@ -129,7 +130,7 @@ func TestChangesAfterAFailedWriteWaitForTheRetry(t *testing.T) {
 		}
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"}}
 		s.Spec.ClusterIPs, s.Spec.Ports = []string{"10.96.0.1"}, []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}
-		must(t, server.Create(t.Context(), s))
+		must.Succeed(t, server.Create(t.Context(), s))
 		p.touch(client.ObjectKeyFromObject(s))
 		nft.refuses = false
 		time.Sleep(2 * retry)
@@ -166,17 +167,17 @@ func TestADeletedServiceFreesItsBudgetAfterAFailedPass(t *testing.T) {
 			reader := &failing{Reader: server}
 			p := newProxy(reader, knftables.NewFake(knftables.InetFamily, Table))
 			p.CIDRs.Reader = reader
-			must(t, p.sync(t.Context(), true))
+			must.Succeed(t, p.sync(t.Context(), true))
 			if p.budget.Refused() != 1 {
 				t.Fatalf("%d Services are refused, want 1", p.budget.Refused())
 			}
-			must(t, server.Delete(t.Context(), s))
+			must.Succeed(t, server.Delete(t.Context(), s))
 			p.touch(client.ObjectKeyFromObject(s))
 			reader.kind = kind
 			if err := p.sync(t.Context(), true); err == nil {
 				t.Fatal("the pass did not fail")
 			}
-			must(t, p.sync(t.Context(), true))
+			must.Succeed(t, p.sync(t.Context(), true))
 			if p.budget.Refused() != 0 {
 				t.Errorf("%d Services are refused after the deletion", p.budget.Refused())
 			}
@@ -199,17 +200,17 @@ func frontsOfAFailedPassAreEnded(t *testing.T, crash bool) {
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	server, nft := apiServer(s), &unlisted{Interface: knftables.NewFake(knftables.InetFamily, Table)}
 	p := newProxy(server, nft)
-	must(t, p.sync(t.Context(), true))
+	must.Succeed(t, p.sync(t.Context(), true))
 	move := func(address string) {
 		s.Spec.ClusterIPs = []string{address}
-		must(t, server.Update(t.Context(), s))
+		must.Succeed(t, server.Update(t.Context(), s))
 		p.touch(client.ObjectKeyFromObject(s))
 	}
 	tx := nft.NewTransaction()
 	for _, front := range []string{"10.96.0.1", "10.96.0.2"} {
 		tx.Add(&knftables.Element{Map: "affinity4", Key: []string{front, "tcp", "80", "192.0.2.1"}, Value: []string{"10.16.0.2", "80"}})
 	}
-	must(t, nft.Run(t.Context(), tx))
+	must.Succeed(t, nft.Run(t.Context(), tx))
 	nft.fails = true
 	for range 3 {
 		move("10.96.0.2")
@@ -225,12 +226,12 @@ func frontsOfAFailedPassAreEnded(t *testing.T, crash bool) {
 		var err error
 		p = newProxy(server, nft)
 		p.pending, err = inheritedFronts(t.Context(), nft)
-		must(t, err)
+		must.Succeed(t, err)
 	}
 	move("10.96.0.3")
-	must(t, p.sync(t.Context(), true))
+	must.Succeed(t, p.sync(t.Context(), true))
 	list, err := nft.ListElements(t.Context(), "map", "affinity4")
-	must(t, err)
+	must.Succeed(t, err)
 	if len(list) > 0 {
 		t.Errorf("the clients of %v are left", list[0].Key)
 	}
@@ -239,9 +240,9 @@ func frontsOfAFailedPassAreEnded(t *testing.T, crash bool) {
 // A front that a Service gave up is in the table of nftables until a process that starts later has had the time to end its connections.
 func TestReleasedFrontsAreInherited(t *testing.T) {
 	nft, err := knftables.New(knftables.InetFamily, Table)
-	must(t, err)
+	must.Succeed(t, err)
 	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil, nil))
+	must.Succeed(t, w.rewrite(t.Context(), nil, nil, nil))
 	before, want := map[types.NamespacedName][]pool{}, pending{}
 	for i, clusterIP := range []string{"10.96.0.7", "fd00:10:96::7"} {
 		for _, address := range []netip.Addr{netip.MustParseAddr(clusterIP), {}} {
@@ -252,14 +253,14 @@ func TestReleasedFrontsAreInherited(t *testing.T) {
 	}
 	released := pending{}
 	released.record(before)
-	must(t, w.update(t.Context(), difference{}, released))
+	must.Succeed(t, w.update(t.Context(), difference{}, released))
 	for _, step := range []func() error{
 		func() error { return w.update(t.Context(), difference{}, released) }, // renewed
 		func() error { return newWriter(nft).rewrite(t.Context(), nil, nil, nil) },
 	} {
-		must(t, step())
+		must.Succeed(t, step())
 		got, err := inheritedFronts(t.Context(), nft)
-		must(t, err)
+		must.Succeed(t, err)
 		if !maps.Equal(got, want) {
 			t.Errorf("inherited fronts %v, want %v", got, want)
 		}
@@ -273,7 +274,7 @@ func TestReleasedFrontsAreBounded(t *testing.T) {
 	maxReleased = 300
 	nft := knftables.NewFake(knftables.InetFamily, Table)
 	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil, nil))
+	must.Succeed(t, w.rewrite(t.Context(), nil, nil, nil))
 	for range 2 { // the second time the elements are renewed
 		for n := range 2 {
 			fronts := pending{}
@@ -281,10 +282,10 @@ func TestReleasedFrontsAreBounded(t *testing.T) {
 				address := netip.AddrFrom4([4]byte{10, 96 + byte(n), byte(i >> 8), byte(i)})
 				fronts[place{families[0], "udp", netip.AddrPortFrom(address, 53)}] = true
 			}
-			must(t, w.update(t.Context(), difference{}, fronts))
+			must.Succeed(t, w.update(t.Context(), difference{}, fronts))
 		}
 		list, err := nft.ListElements(t.Context(), "set", "released4")
-		must(t, err)
+		must.Succeed(t, err)
 		if len(list) != maxReleased {
 			t.Errorf("%d elements, want %d", len(list), maxReleased)
 		}
@@ -306,11 +307,4 @@ func (u *unlisted) ListElements(ctx context.Context, kind, name string) ([]*knft
 		e.Key = strings.Split(strings.Join(e.Key, " . "), " . ")
 	}
 	return list, err
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

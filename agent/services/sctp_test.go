@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // initOf returns an INIT chunk, which begins an SCTP association, with its common header (RFC 9260, 3.1 and 3.3.2).
@@ -55,7 +57,7 @@ func TestServicesOfSCTP(t *testing.T) {
 			AddressType: of, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{p.ips[i].String()}, NodeName: new(nodeName)}},
 			Ports: []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(9999)), Protocol: new(corev1.ProtocolSCTP)}},
 		}
-		must(t, w.client.Create(t.Context(), slice))
+		must.Succeed(t, w.client.Create(t.Context(), slice))
 		w.Cleanup(func() { w.delete(slice) })
 	}
 	for _, c := range []struct {
@@ -89,7 +91,7 @@ func (w *world) associate(from ns.NetNS, p *pod, source uint16, to netip.AddrPor
 		network, own = "ip6:132", p.ips[1]
 	}
 	var server *net.IPConn
-	must(w, p.ns.Do(func(ns.NetNS) (err error) {
+	must.Succeed(w, p.ns.Do(func(ns.NetNS) (err error) {
 		server, err = net.ListenIP(network, &net.IPAddr{IP: own.AsSlice()})
 		return err
 	}))
@@ -109,7 +111,7 @@ func (w *world) associate(from ns.NetNS, p *pod, source uint16, to netip.AddrPor
 	if err != nil {
 		return err.Error()
 	}
-	must(w, server.SetReadDeadline(time.Now().Add(shortly)))
+	must.Succeed(w, server.SetReadDeadline(time.Now().Add(shortly)))
 	packet := make([]byte, 100)
 	n, address, err := server.ReadFromIP(packet)
 	if err != nil || n < 13 || packet[12] != 1 {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/svc"
 )
@@ -40,7 +41,7 @@ func (w *world) service(name string, change func(*corev1.ServiceSpec)) *corev1.S
 	if change != nil {
 		change(&s.Spec)
 	}
-	must(w, w.client.Create(w.Context(), s))
+	must.Succeed(w, w.client.Create(w.Context(), s))
 	w.Cleanup(func() { w.delete(s) })
 	return s
 }
@@ -50,7 +51,7 @@ func (w *world) delete(o client.Object) {
 	if ctx.Err() != nil {
 		ctx = context.Background()
 	}
-	must(w, client.IgnoreNotFound(w.client.Delete(ctx, o)))
+	must.Succeed(w, client.IgnoreNotFound(w.client.Delete(ctx, o)))
 }
 
 // endpoint is a pod with its node and conditions.
@@ -97,7 +98,7 @@ func (w *world) serves(service string, endpoints ...endpoint) {
 			w.Cleanup(func() { w.delete(slice) })
 			continue
 		}
-		must(w, w.client.Update(w.Context(), slice))
+		must.Succeed(w, w.client.Update(w.Context(), slice))
 	}
 }
 
@@ -163,7 +164,7 @@ func TestServicesFromTheNodeAndFromOutside(t *testing.T) {
 		s.ExternalIPs = []string{"192.0.2.80", "2001:db8::80"}
 	})
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.80"}, {IP: "198.51.100.81", IPMode: new(corev1.LoadBalancerIPModeProxy)}}
-	must(t, w.client.Status().Update(t.Context(), s))
+	must.Succeed(t, w.client.Status().Update(t.Context(), s))
 	nodePorts := map[string]uint16{"tcp": uint16(s.Spec.Ports[0].NodePort), "udp": uint16(s.Spec.Ports[1].NodePort)}
 
 	w.fails(nil, "tcp", clusterIP(s), syscall.ECONNREFUSED)
@@ -275,7 +276,7 @@ func TestNodePortsOfOtherNodes(t *testing.T) {
 	w.fails(nil, "tcp", port, syscall.EHOSTUNREACH) // packets go to that node, which does not exist
 	w.serves("local", here(a), elsewhere(b))
 	w.expect(nil, "tcp", port, nodeIPs[0].Addr(), "b")
-	must(t, w.client.Delete(t.Context(), ip))
+	must.Succeed(t, w.client.Delete(t.Context(), ip))
 	w.fails(nil, "tcp", port, syscall.EHOSTUNREACH)
 	w.delete(s)
 }
@@ -290,7 +291,7 @@ func (w *world) node(name, addresses string) *v1.IP {
 		},
 		Spec: v1.IPSpec{Subnet: v1.JoinSubnet, NodeName: name, IPAddress: "100.64.0.9"},
 	}
-	must(w, w.client.Create(w.Context(), ip))
+	must.Succeed(w, w.client.Create(w.Context(), ip))
 	return ip
 }
 
@@ -367,7 +368,7 @@ func TestUDPFollowsEndpoints(t *testing.T) {
 			return ""
 		})
 		var c net.Conn
-		must(t, w.far.Do(func(ns.NetNS) (err error) {
+		must.Succeed(t, w.far.Do(func(ns.NetNS) (err error) {
 			c, err = net.Dial("udp", front.String())
 			return err
 		}))
@@ -400,12 +401,12 @@ func TestClientsOfLoadBalancers(t *testing.T) {
 		s.LoadBalancerSourceRanges = []string{"203.0.113.0/24", " 203.0.113.0/25"}
 	})
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.84"}}
-	must(t, w.client.Status().Update(t.Context(), s))
+	must.Succeed(t, w.client.Status().Update(t.Context(), s))
 	w.serves("guarded", here(a))
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	w.fails(w.far, "tcp", at("198.51.100.84", 80), errTimeout)
 	s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, " 172.30.0.99/32 ") // the API allows spaces
-	must(t, w.client.Update(t.Context(), s))
+	must.Succeed(t, w.client.Update(t.Context(), s))
 	w.expect(w.far, "tcp", at("198.51.100.84", 80), joinIPs[0].Addr(), "a")
 }
 
@@ -418,14 +419,14 @@ func TestSourceRangesHoldForPodsAndNodes(t *testing.T) {
 		s.LoadBalancerSourceRanges = []string{"172.30.0.99/32"} // the host outside
 	})
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.84"}}
-	must(t, w.client.Status().Update(t.Context(), s))
+	must.Succeed(t, w.client.Status().Update(t.Context(), s))
 	w.serves("guarded", here(a))
 	front := at("198.51.100.84", 80)
 	allow := func(ranges ...string) {
 		t.Helper()
-		must(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(s), s))
+		must.Succeed(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(s), s))
 		s.Spec.LoadBalancerSourceRanges = ranges
-		must(t, w.client.Update(t.Context(), s))
+		must.Succeed(t, w.client.Update(t.Context(), s))
 	}
 	serves := func(from ns.NetNS, client string) {
 		t.Helper()
@@ -476,9 +477,9 @@ func TestTheOlderServiceTakesAnAddress(t *testing.T) {
 	w.expect(w.far, "tcp", at("192.0.2.86", 80), joinIPs[0].Addr(), "b")
 	ask := func(ips ...string) {
 		t.Helper()
-		must(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(first), first))
+		must.Succeed(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(first), first))
 		first.Spec.ExternalIPs = ips
-		must(t, w.client.Update(t.Context(), first))
+		must.Succeed(t, w.client.Update(t.Context(), first))
 	}
 	ask("192.0.2.86")
 	w.expect(w.far, "tcp", at("192.0.2.86", 80), joinIPs[0].Addr(), "a")
@@ -496,9 +497,9 @@ func TestRemoveLeavesNothing(t *testing.T) {
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	w.stop()
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
-	must(t, err)
+	must.Succeed(t, err)
 	for range 2 { // the second time nothing exists
-		must(t, services.Remove(t.Context(), nft))
+		must.Succeed(t, services.Remove(t.Context(), nft))
 		if out, err := nodetest.TryNFT("list table inet " + services.Table); err == nil {
 			t.Fatalf("the table is still there: %s", out)
 		}

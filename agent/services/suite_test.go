@@ -31,6 +31,7 @@ import (
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/panics"
 	"github.com/kiln-net/kiln/internal/prepared"
@@ -219,15 +220,8 @@ func newWorld(t *testing.T) *world {
 func emptyWorld(t *testing.T) *world {
 	t.Helper()
 	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
-	must(t, err)
+	must.Succeed(t, err)
 	return &world{T: t, client: c, far: far}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // namespace creates a network namespace with one interface. The other end is in the current namespace and has the name <name>-node.
@@ -255,9 +249,9 @@ func (w *world) start() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
-	must(w, err)
+	must.Succeed(w, err)
 	c, err := cache.New(config, cache.Options{Scheme: scheme.Scheme, ByObject: services.Watched(true)})
-	must(w, err)
+	must.Succeed(w, err)
 	done := make(chan struct{}, 2)
 	go func() { _ = c.Start(ctx); done <- struct{}{} }()
 	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: svc.CIDRs{Configured: serviceCIDRs, Reader: c}, KubeProxy: w.kubeProxyCheck}
@@ -289,7 +283,7 @@ type pod struct {
 func (w *world) pod(name string, n int) *pod {
 	w.Helper()
 	p := &pod{name: name, ips: []netip.Addr{netip.AddrFrom4([4]byte{10, 16, 1, byte(n)}), netip.MustParseAddr(fmt.Sprintf("fd00:10:16::1:%x", n))}}
-	must(w, router.Do(func(ns.NetNS) (err error) {
+	must.Succeed(w, router.Do(func(ns.NetNS) (err error) {
 		p.ns, err = namespace(name, []netip.Prefix{netip.PrefixFrom(p.ips[0], 16), netip.PrefixFrom(p.ips[1], 64)}, podGWs)
 		if err != nil {
 			return err
@@ -317,7 +311,7 @@ func (w *world) pod(name string, n int) *pod {
 // serve responds at port 8080 with the server's name and the client's address.
 func (w *world) serve(name string, in ns.NetNS) {
 	w.Helper()
-	must(w, in.Do(func(ns.NetNS) error {
+	must.Succeed(w, in.Do(func(ns.NetNS) error {
 		tcp, err := net.Listen("tcp", ":8080")
 		if err != nil {
 			return err

@@ -34,6 +34,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/bgpstate"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -49,23 +50,16 @@ func TestMain(m *testing.M) {
 	os.Exit(eventually.Main(m))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // newRouter starts a real router.
 func newRouter(t *testing.T) *gobgp.BgpServer {
 	t.Helper()
 	router := gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(slog.DiscardHandler), nil))
 	go router.Serve()
 	t.Cleanup(router.Stop)
-	must(t, router.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{
+	must.Succeed(t, router.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{
 		Asn: 65002, RouterId: routerAddress, ListenPort: routerPort, ListenAddresses: []string{routerAddress},
 	}}))
-	must(t, router.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
+	must.Succeed(t, router.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
 		Conf:      &api.PeerConf{NeighborAddress: nodeAddress, PeerAsn: 65001},
 		Transport: &api.Transport{PassiveMode: true, LocalAddress: routerAddress},
 	}}))
@@ -82,7 +76,7 @@ type world struct {
 func (w *world) create(o client.Object) {
 	w.Helper()
 	copied := o.DeepCopyObject().(client.Object)
-	must(w.T, w.client.Create(w.Context(), o))
+	must.Succeed(w.T, w.client.Create(w.Context(), o))
 	copied.SetResourceVersion(o.GetResourceVersion())
 	switch copied := copied.(type) {
 	case *corev1.Pod: // results are those of its UID
@@ -94,9 +88,9 @@ func (w *world) create(o client.Object) {
 			annotations[k] = v
 		}
 		o.SetAnnotations(annotations)
-		must(w.T, w.client.Patch(w.Context(), o, client.MergeFrom(base)))
+		must.Succeed(w.T, w.client.Patch(w.Context(), o, client.MergeFrom(base)))
 	default:
-		must(w.T, w.client.Status().Update(w.Context(), copied))
+		must.Succeed(w.T, w.client.Status().Update(w.Context(), copied))
 	}
 }
 
@@ -107,7 +101,7 @@ func (w *world) has(want ...string) time.Duration {
 	slices.Sort(want)
 	eventually.Wait{}.Empty(w.T, func() string {
 		got := []string{}
-		must(w.T, w.router.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: packet.RF_IPv4_UC},
+		must.Succeed(w.T, w.router.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: packet.RF_IPv4_UC},
 			func(p packet.NLRI, paths []*apiutil.Path) {
 				if len(paths) > 0 {
 					got = append(got, p.String())
@@ -136,9 +130,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	config := apiserver.StartFor(t).Config
 	scheme, err := newScheme()
-	must(t, err)
+	must.Succeed(t, err)
 	admin, err := client.New(config, client.Options{Scheme: scheme})
-	must(t, err)
+	must.Succeed(t, err)
 	w := &world{T: t, client: admin, router: newRouter(t)}
 	w.create(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-a", Labels: map[string]string{v1alpha1.SpeakerNodeLabel: "true"}},
@@ -164,9 +158,9 @@ func newWorld(t *testing.T) *world {
 	mgr, r, err := NewManager(config, Options{
 		Node: "node-a", Pod: own.Name, Namespace: own.Namespace, Passwords: t.TempDir(), Address: healthAddress, Port: routerPort + 1,
 	})
-	must(t, err)
+	must.Succeed(t, err)
 	r.Interfaces = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(nodeAddress)}, nil }
-	must(t, os.MkdirAll(filepath.Join(r.Passwords, "s"), 0o755))
+	must.Succeed(t, os.MkdirAll(filepath.Join(r.Passwords, "s"), 0o755))
 	r.Set(&v1alpha1.Speaker{ASN: 65001, Namespaces: []string{"default"}, MaxPrefixesPerNamespace: 2, Peers: []v1alpha1.SpeakerPeer{{
 		Address: routerAddress, ASN: 65002, Port: routerPort, SourceAddresses: []string{nodeAddress + "/32"},
 		ConnectRetry: &metav1.Duration{Duration: time.Second},
@@ -176,7 +170,7 @@ func newWorld(t *testing.T) *world {
 	go func() { ended <- Run(ctx, mgr, r) }()
 	t.Cleanup(func() {
 		stop()
-		must(t, <-ended)
+		must.Succeed(t, <-ended)
 	})
 	return w
 }
@@ -189,7 +183,7 @@ func TestEventsReachARouter(t *testing.T) {
 	p := newPod("p", "10.1.0.7", "local")
 	w.create(p)
 	w.has("10.1.0.0/16", "10.1.0.7/32")
-	must(t, w.client.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
+	must.Succeed(t, w.client.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
 	t.Logf("the route of a deleted pod was withdrawn after %s", w.has("10.1.0.0/16"))
 
 	t.Log("Services")
@@ -197,29 +191,29 @@ func TestEventsReachARouter(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", Annotations: map[string]string{kubeovnv1.AnnotationBGP.Key(): "true"}},
 		Spec:       corev1.ServiceSpec{ExternalIPs: []string{"203.0.113.9"}, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []corev1.ServicePort{{Port: 80}}, Type: corev1.ServiceTypeLoadBalancer},
 	}
-	must(t, w.client.Create(t.Context(), service))
+	must.Succeed(t, w.client.Create(t.Context(), service))
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.8"}, NodeName: new("node-a")}},
 	}
-	must(t, w.client.Create(t.Context(), slice))
+	must.Succeed(t, w.client.Create(t.Context(), slice))
 	cluster := service.Spec.ClusterIP + "/32"
 	w.has("10.1.0.0/16", cluster, "203.0.113.9/32")
 	slice.Endpoints[0].Conditions.Ready = new(false)
-	must(t, w.client.Update(t.Context(), slice))
+	must.Succeed(t, w.client.Update(t.Context(), slice))
 	t.Logf("the routes without an endpoint were withdrawn after %s", w.has("10.1.0.0/16"))
 	slice.Endpoints[0].Conditions.Ready = nil
-	must(t, w.client.Update(t.Context(), slice))
+	must.Succeed(t, w.client.Update(t.Context(), slice))
 	w.has("10.1.0.0/16", cluster, "203.0.113.9/32")
 
 	t.Log("the node")
 	var node corev1.Node
-	must(t, w.client.Get(t.Context(), client.ObjectKey{Name: "node-a"}, &node))
+	must.Succeed(t, w.client.Get(t.Context(), client.ObjectKey{Name: "node-a"}, &node))
 	node.Spec.Unschedulable = true
-	must(t, w.client.Update(t.Context(), &node))
+	must.Succeed(t, w.client.Update(t.Context(), &node))
 	t.Logf("the routes of a cordoned node were withdrawn after %s", w.has("203.0.113.9/32"))
 	node.Spec.Unschedulable = false
-	must(t, w.client.Update(t.Context(), &node))
+	must.Succeed(t, w.client.Update(t.Context(), &node))
 	w.has("10.1.0.0/16", cluster, "203.0.113.9/32")
 
 	t.Log("a pod beyond the limit of its namespace")
@@ -230,7 +224,7 @@ func TestEventsReachARouter(t *testing.T) {
 	t.Log("reports")
 	w.reports()
 	node.Labels = nil
-	must(t, w.client.Update(t.Context(), &node))
+	must.Succeed(t, w.client.Update(t.Context(), &node))
 	t.Logf("the routes of a node without the label were withdrawn after %s", w.has())
 }
 
@@ -239,7 +233,7 @@ func (w *world) warned(o client.Object, reason string) {
 	w.Helper()
 	eventually.Wait{}.Empty(w.T, func() string {
 		var events corev1.EventList
-		must(w.T, w.client.List(w.Context(), &events))
+		must.Succeed(w.T, w.client.List(w.Context(), &events))
 		for i := range events.Items {
 			if e := &events.Items[i]; e.InvolvedObject.UID == o.GetUID() && e.Reason == reason {
 				return ""
@@ -254,7 +248,7 @@ func (w *world) reports() {
 	w.Helper()
 	eventually.Wait{}.Empty(w.T, func() string {
 		var pod corev1.Pod
-		must(w.T, w.client.Get(w.Context(), client.ObjectKey{Namespace: "default", Name: "speaker-a"}, &pod))
+		must.Succeed(w.T, w.client.Get(w.Context(), client.ObjectKey{Namespace: "default", Name: "speaker-a"}, &pod))
 		for _, c := range pod.Status.Conditions {
 			if c.Type == v1alpha1.PodConditionPeers && c.Status == corev1.ConditionTrue && c.Message == routerAddress+" Established" {
 				return ""
@@ -263,10 +257,10 @@ func (w *world) reports() {
 		return fmt.Sprintf("the conditions are %+v", pod.Status.Conditions)
 	})
 	response, err := http.Get("http://" + healthAddress + StatePath + "?" + RoutesParameter)
-	must(w.T, err)
+	must.Succeed(w.T, err)
 	defer response.Body.Close()
 	var state bgpstate.State
-	must(w.T, json.NewDecoder(response.Body).Decode(&state))
+	must.Succeed(w.T, json.NewDecoder(response.Body).Decode(&state))
 	if len(state.Prefixes) != 3 || !slices.Contains(state.Prefixes, bgpstate.Prefix{Prefix: "10.1.0.0/16", Object: "Subnet web"}) {
 		w.Errorf("the prefixes are %+v", state.Prefixes)
 	}
@@ -275,7 +269,7 @@ func (w *world) reports() {
 	}
 	values := map[string]float64{}
 	families, err := metrics.Registry.(prometheus.Gatherer).Gather()
-	must(w.T, err)
+	must.Succeed(w.T, err)
 	for _, f := range families {
 		if strings.Contains(f.GetName(), "speaker") {
 			values[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -69,7 +70,7 @@ func TestHostsOfThePhysicalNetworkAreFound(t *testing.T) {
 			n, look := &Neighbours{}, tt.look
 			look.Interface = uplink
 			holder, silent, err := n.Find(t.Context(), look)
-			must(t, err)
+			must.Succeed(t, err)
 			got := ""
 			if holder != nil {
 				got = holder.Address.String()
@@ -100,16 +101,16 @@ func TestAPodGetsNoAddressOfItsNode(t *testing.T) {
 	}
 	newPhysical(t)
 	link, err := netlink.LinkByName(uplink)
-	must(t, err)
+	must.Succeed(t, err)
 	above := netlink.NewLinkAttrs()
 	above.Name, above.ParentIndex = "vrrp", link.Attrs().Index
-	must(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: above, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: above, Mode: netlink.MACVLAN_MODE_BRIDGE}))
 	for name, address := range map[string]string{uplink: "10.30.0.77/24", "vrrp": "fd00:30::77/128", "lo": "10.30.0.78/32"} {
 		on, err := netlink.LinkByName(name)
-		must(t, err)
+		must.Succeed(t, err)
 		parsed, err := netlink.ParseAddr(address)
-		must(t, err)
-		must(t, netlink.AddrAdd(on, parsed))
+		must.Succeed(t, err)
+		must.Succeed(t, netlink.AddrAdd(on, parsed))
 	}
 	for _, c := range []struct {
 		address, on string
@@ -162,7 +163,7 @@ func TestPodsThatStartTogetherShareProbesOfTheirGateway(t *testing.T) {
 	for i := range pods {
 		all.Go(func() error { return start(i) })
 	}
-	must(t, errors.Join(all.Wait(), start(pods))) // the last one starts later
+	must.Succeed(t, errors.Join(all.Wait(), start(pods))) // the last one starts later
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	forGateway := 0

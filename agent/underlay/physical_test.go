@@ -18,6 +18,8 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // uplink is the node's interface, and tag the VLAN with a host.
@@ -47,13 +49,6 @@ type received struct {
 	address netip.Addr
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func addrs(texts ...string) []netip.Addr {
 	var out []netip.Addr
 	for _, text := range texts {
@@ -65,17 +60,17 @@ func addrs(texts ...string) []netip.Addr {
 // newPhysical connects eth2 to another namespace, in which the host answers.
 func newPhysical(t *testing.T) *physical {
 	t.Helper()
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: uplink}, PeerName: "phys"}))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: uplink}, PeerName: "phys"}))
 	link, err := netlink.LinkByName(uplink)
-	must(t, err)
+	must.Succeed(t, err)
 	peer, err := netlink.LinkByName("phys")
-	must(t, err)
+	must.Succeed(t, err)
 	namespace, err := testutils.NewNS()
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = testutils.UnmountNS(namespace) })
-	must(t, netlink.LinkSetNsFd(peer, int(namespace.Fd())))
+	must.Succeed(t, netlink.LinkSetNsFd(peer, int(namespace.Fd())))
 	p := &physical{T: t}
-	must(t, namespace.Do(func(ns.NetNS) (err error) {
+	must.Succeed(t, namespace.Do(func(ns.NetNS) (err error) {
 		if p.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -85,7 +80,7 @@ func newPhysical(t *testing.T) *physical {
 			unix.SetsockoptInt(p.socket, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
 			unix.Bind(p.socket, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL), Ifindex: peer.Attrs().Index}))
 	}))
-	must(t, netlink.LinkSetUp(link))
+	must.Succeed(t, netlink.LinkSetUp(link))
 	go p.serve() // until the test's process ends
 	return p
 }

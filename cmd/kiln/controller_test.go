@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/manager"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -57,27 +57,27 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), controllerAddress, "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64")
 	ctx := t.Context()
 
-	await(t, func() string { return probe("/healthz", http.StatusOK) })
-	await(t, func() string { return probe("/readyz", http.StatusInternalServerError) })
-	await(t, func() string { return probe(version.Path, http.StatusOK) })
+	eventually.Until(t, func() string { return probe("/healthz", http.StatusOK) })
+	eventually.Until(t, func() string { return probe("/readyz", http.StatusInternalServerError) })
+	eventually.Until(t, func() string { return probe(version.Path, http.StatusOK) })
 
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(t, c.Create(ctx, cluster))
+	must.Succeed(t, c.Create(ctx, cluster))
 	closeFirst := listen(t, certificates, 2, server)
 	moveTo(t, c, cluster, 2)
-	await(t, func() string { return probe("/readyz", http.StatusOK) })
+	eventually.Until(t, func() string { return probe("/readyz", http.StatusOK) })
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	must(t, c.Create(ctx, node))
-	must(t, c.Create(ctx, newPod("first")))
-	await(t, func() string { return allocated(c, "first", "10.16.0.2,fd00:10:16::2") })
+	must.Succeed(t, c.Create(ctx, node))
+	must.Succeed(t, c.Create(ctx, newPod("first")))
+	eventually.Until(t, func() string { return allocated(c, "first", "10.16.0.2,fd00:10:16::2") })
 
 	closeFirst()
 	listen(t, certificates, 3, server)
 	moveTo(t, c, cluster, 3)
-	must(t, c.Create(ctx, newPod("second")))
-	await(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
-	await(t, func() string { // the second pod does not wait for the node's port
+	must.Succeed(t, c.Create(ctx, newPod("second")))
+	eventually.Until(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
+	eventually.Until(t, func() string { // the second pod does not wait for the node's port
 		ports := strings.Join(server.Names("Logical_Switch_Port"), " ")
 		if ports != "first.default join-ovn-cluster node-n1 ovn-default-ovn-cluster second.default" {
 			return "ports in the database: " + ports
@@ -85,10 +85,10 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 		return ""
 	})
 
-	must(t, controller.Signal(syscall.SIGTERM))
-	must(t, controller.Wait())
+	must.Succeed(t, controller.Signal(syscall.SIGTERM))
+	must.Succeed(t, controller.Wait())
 	lease := &coordinationv1.Lease{}
-	must(t, c.Get(ctx, client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
+	must.Succeed(t, c.Get(ctx, client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
 	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
 		t.Errorf("the process ended and still holds the Lease as %s", *lease.Spec.HolderIdentity)
 	}
@@ -137,9 +137,9 @@ func useAPIServer(t testing.TB) client.Client {
 	t.Helper()
 	if shared.Shared == nil {
 		env, err := apiserver.New()
-		must(t, err)
+		must.Succeed(t, err)
 		_, err = env.Start()
-		must(t, err)
+		must.Succeed(t, err)
 		if shared.kubeconfig, _, err = env.TokenConfig(t.Context()); err == nil {
 			shared.Shared, err = env.Share(t.Context())
 		}
@@ -169,21 +169,21 @@ func startAPIServer(t testing.TB, kinds ...string) client.Client {
 	t.Helper()
 	env := apiserver.StartFor(t, kinds...)
 	kubeconfig, _, err := env.TokenConfig(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	return use(t, env, kubeconfig)
 }
 
 func use(t testing.TB, env *apiserver.Server, content []byte) client.Client {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, os.WriteFile(kubeconfig, content, 0o600))
+	must.Succeed(t, os.WriteFile(kubeconfig, content, 0o600))
 	t.Setenv("KUBECONFIG", kubeconfig)
 	scheme := runtime.NewScheme()
-	must(t, clientgoscheme.AddToScheme(scheme))
-	must(t, kubeovnv1.AddToScheme(scheme))
-	must(t, v1alpha1.AddToScheme(scheme))
+	must.Succeed(t, clientgoscheme.AddToScheme(scheme))
+	must.Succeed(t, kubeovnv1.AddToScheme(scheme))
+	must.Succeed(t, v1alpha1.AddToScheme(scheme))
 	c, err := client.New(env.Config, client.Options{Scheme: scheme})
-	must(t, err)
+	must.Succeed(t, err)
 	return c
 }
 
@@ -202,7 +202,7 @@ func listen(t testing.TB, certificates *nbtest.TLS, host byte, server *nbtest.Se
 func newCluster(t testing.TB, c client.Client, host byte) {
 	t.Helper()
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(t, c.Create(t.Context(), cluster))
+	must.Succeed(t, c.Create(t.Context(), cluster))
 	moveTo(t, c, cluster, host)
 }
 
@@ -210,7 +210,7 @@ func newCluster(t testing.TB, c client.Client, host byte) {
 func moveTo(t testing.TB, c client.Client, cluster *v1alpha1.OVNCluster, host byte) {
 	t.Helper()
 	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: "n1", Address: supervisortest.Loopback(host).String()}}
-	must(t, c.Status().Update(t.Context(), cluster))
+	must.Succeed(t, c.Status().Update(t.Context(), cluster))
 }
 
 func newPod(name string) *corev1.Pod {
@@ -241,16 +241,4 @@ func probe(path string, want int) string {
 		return fmt.Sprintf("%s is %s, want %d", path, response.Status, want)
 	}
 	return ""
-}
-
-func await(t testing.TB, what func() string) {
-	t.Helper()
-	eventually.Wait{Limit: 3 * time.Minute, Pause: 50 * time.Millisecond}.Empty(t, what)
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/fuzzedit"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -97,18 +98,18 @@ func newFuzzCluster(f *testing.F) *fuzzCluster {
 		Membership: v1alpha1.MembershipGranted, ClusterAccess: kubeovnv1.ClusterAccessNone, PortSecurity: kubeovnv1.PortSecurityEnforced,
 		PodAccess: v1alpha1.PodAccessOVN, NetworkPolicies: v1alpha1.NetworkPoliciesEnforced,
 	}
-	must(f, parseController(&options, addressFlags{pods: "10.16.0.0/16,fd00:10:16::/64", services: "10.0.0.0/24"}))
+	must.Succeed(f, parseController(&options, addressFlags{pods: "10.16.0.0/16,fd00:10:16::/64", services: "10.0.0.0/24"}))
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error)
 	go func() { stopped <- runController(ctx, options) }()
 	f.Cleanup(func() {
 		stop()
-		must(f, <-stopped)
+		must.Succeed(f, <-stopped)
 	})
 	for _, o := range readObjects(f, "testdata/objects/around.yaml") {
-		must(f, c.Create(f.Context(), o))
+		must.Succeed(f, c.Create(f.Context(), o))
 	}
-	await(f, func() string { return allocated(c, "backend", "10.16.0.2,fd00:10:16::2") })
+	eventually.Until(f, func() string { return allocated(c, "backend", "10.16.0.2,fd00:10:16::2") })
 	c.rest(f)
 	c.log.take() // the controllers started before their objects existed
 	return c
@@ -118,7 +119,7 @@ func newFuzzCluster(f *testing.F) *fuzzCluster {
 func readObjects(t testing.TB, path string) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	must(t, err)
+	must.Succeed(t, err)
 	var objects []*unstructured.Unstructured
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
 	for {
@@ -138,8 +139,8 @@ type edit struct{ Name, Kind, Edits string }
 func readEdits(t testing.TB) (edits []edit) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/objects/edits.yaml")
-	must(t, err)
-	must(t, yaml.UnmarshalStrict(text, &edits))
+	must.Succeed(t, err)
+	must.Succeed(t, yaml.UnmarshalStrict(text, &edits))
 	return edits
 }
 
@@ -170,7 +171,7 @@ func positive(m *dto.Metric) bool { return m.GetGauge().GetValue() > 0 }
 func activity(t testing.TB) (passes float64, working bool) {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()
-	must(t, err)
+	must.Succeed(t, err)
 	for _, family := range families {
 		working = working || slices.Contains(busyMetrics, family.GetName()) && slices.ContainsFunc(family.GetMetric(), positive)
 		if family.GetName() == "controller_runtime_reconcile_total" {
@@ -185,11 +186,11 @@ func activity(t testing.TB) (passes float64, working bool) {
 // remove deletes an object and waits until it does not exist. Kubernetes' own controller of namespaces does not run here.
 func (c *fuzzCluster) remove(t testing.TB, o *unstructured.Unstructured) {
 	t.Helper()
-	must(t, client.IgnoreNotFound(c.Delete(t.Context(), o, client.GracePeriodSeconds(0))))
+	must.Succeed(t, client.IgnoreNotFound(c.Delete(t.Context(), o, client.GracePeriodSeconds(0))))
 	if o.GetKind() == "Namespace" {
 		unstructured.RemoveNestedField(o.Object, "spec", "finalizers")
 		o.SetResourceVersion("")
-		must(t, client.IgnoreNotFound(c.SubResource("finalize").Update(t.Context(), o)))
+		must.Succeed(t, client.IgnoreNotFound(c.SubResource("finalize").Update(t.Context(), o)))
 	}
 	eventually.Wait{For: "the object must go", Pause: look}.Empty(t, func() string {
 		err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o)

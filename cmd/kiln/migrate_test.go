@@ -19,6 +19,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/envcheck/envchecktest"
+	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
@@ -49,7 +51,7 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 	certificates := newCertificates(t)
 	database := nbtest.Start(t)
 	listen(t, certificates, 8, database)
-	await(t, func() string { // the API server serves new definitions a moment later
+	eventually.Until(t, func() string { // the API server serves new definitions a moment later
 		if err := c.Get(ctx, client.ObjectKey{Name: "default"}, envchecktest.OVNCluster()); err != nil && !strings.Contains(err.Error(), "not found") {
 			return err.Error()
 		}
@@ -60,7 +62,7 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), append(flags, long...)...)
 
 	for _, has := range inKubeOVN {
-		await(t, func() string { return adopted(ctx, c, has.object, has.address, has.mac) })
+		eventually.Until(t, func() string { return adopted(ctx, c, has.object, has.address, has.mac) })
 	}
 	ports := map[string]string{}
 	for _, row := range database.Rows("Logical_Switch_Port") {
@@ -72,13 +74,13 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"ovn-default", "join", "web", "tenant-net"} {
-		await(t, func() string { return ready(ctx, c, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}) })
+		eventually.Until(t, func() string { return ready(ctx, c, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}) })
 	}
 	for _, name := range []string{"ovn-cluster", "tenant"} {
-		await(t, func() string { return ready(ctx, c, &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}}) })
+		eventually.Until(t, func() string { return ready(ctx, c, &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}}) })
 	}
 	for port, reserved := range map[string]string{"db-0.web": "10.20.0.40", "later.web": "10.20.0.10", "node-n1": "100.64.0.7"} {
-		await(t, func() string {
+		eventually.Until(t, func() string {
 			var ip kubeovnv1.IP
 			if err := c.Get(ctx, client.ObjectKey{Name: port}, &ip); err != nil {
 				return err.Error()
@@ -90,7 +92,7 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 		})
 	}
 	conflicting := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "zone"}}
-	await(t, func() string {
+	eventually.Until(t, func() string {
 		if problem := ready(ctx, c, conflicting); !strings.Contains(problem, "overlaps") {
 			return "subnet zone: " + problem
 		}
@@ -101,9 +103,9 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 	for _, name := range []string{"fresh", "later"} {
 		pod := newPod(name)
 		pod.Namespace = "web"
-		must(t, c.Create(ctx, pod))
+		must.Succeed(t, c.Create(ctx, pod))
 	}
-	await(t, func() string {
+	eventually.Until(t, func() string {
 		switch got := addressOf(ctx, c, "fresh"); {
 		case !strings.HasPrefix(got, "10.20.0."):
 			return "pod fresh has address " + got
@@ -112,7 +114,7 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 		}
 		return ""
 	})
-	await(t, func() string {
+	eventually.Until(t, func() string {
 		if got := addressOf(ctx, c, "later"); got != "10.20.0.10" {
 			return "pod later has address " + got
 		}
@@ -125,8 +127,8 @@ func TestObjectsOfKubeOVNAreAdopted(t *testing.T) {
 		&kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "shared"}}, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "physical"}},
 		&kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v50"}}, &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: "net1"}},
 	} {
-		must(t, c.Delete(ctx, o))
-		await(t, func() string {
+		must.Succeed(t, c.Delete(ctx, o))
+		eventually.Until(t, func() string {
 			if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); client.IgnoreNotFound(err) != nil || err == nil {
 				return fmt.Sprintf("%T %s still exists with finalizers %v: %v", o, o.GetName(), o.GetFinalizers(), err)
 			}

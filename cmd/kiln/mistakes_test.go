@@ -20,15 +20,17 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 // TestTypicalMistakes makes the mistakes of docs/user/mistakes.md that the API server and kube-ovn-controller report, and looks where the page says.
 func TestTypicalMistakes(t *testing.T) {
 	u := newUser(t)
-	must(t, u.Create(t.Context(), newPod("holder")))
-	await(t, func() string { return allocated(u, "holder", "10.16.0.2,fd00:10:16::2") })
+	must.Succeed(t, u.Create(t.Context(), newPod("holder")))
+	eventually.Until(t, func() string { return allocated(u, "holder", "10.16.0.2,fd00:10:16::2") })
 	pod := func(name, annotation, value string) string {
 		return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default, annotations: {%s: %q}}, spec: {nodeName: n1, containers: [{name: c, image: i}]}}",
 			name, annotation, value)
@@ -44,8 +46,8 @@ func TestTypicalMistakes(t *testing.T) {
 		network("Subnet", "vault", "{cidrBlock: 10.82.0.0/24, private: true}"),
 	} {
 		o := &unstructured.Unstructured{}
-		must(t, yaml.Unmarshal([]byte(subnet), &o.Object))
-		must(t, u.Create(t.Context(), o))
+		must.Succeed(t, yaml.Unmarshal([]byte(subnet), &o.Object))
+		must.Succeed(t, u.Create(t.Context(), o))
 	}
 	for _, tt := range []struct {
 		row    int // of docs/user/mistakes.md
@@ -79,9 +81,9 @@ func TestTypicalMistakes(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint("row ", tt.row), func(t *testing.T) {
 			o := &unstructured.Unstructured{}
-			must(t, yaml.Unmarshal([]byte(tt.object), &o.Object))
+			must.Succeed(t, yaml.Unmarshal([]byte(tt.object), &o.Object))
 			u.apply(t, o, tt.change)
-			await(t, func() string { return u.misses(t, o, mistakes.Of(t, tt.row)) })
+			eventually.Until(t, func() string { return u.misses(t, o, mistakes.Of(t, tt.row)) })
 		})
 	}
 }
@@ -101,23 +103,23 @@ func newUser(t *testing.T) *user {
 	listen(t, certificates, 9, nbtest.Start(t))
 	newCluster(t, c, 9)
 	oc := &v1alpha1.OVNCluster{}
-	must(t, c.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
+	must.Succeed(t, c.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
 	oc.Status.PodCIDRs = oc.Spec.Network.PodCIDRs // the operator writes it
-	must(t, c.Status().Update(t.Context(), oc))
-	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must.Succeed(t, c.Status().Update(t.Context(), oc))
+	must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	for _, o := range render.Policies(render.Config{Namespace: "kube-system"}) {
 		if render.Informs(o) {
-			must(t, c.Create(t.Context(), o.(client.Object)))
+			must.Succeed(t, c.Create(t.Context(), o.(client.Object)))
 		}
 	}
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(16), "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64")
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
-	must(t, err)
+	must.Succeed(t, err)
 	u := &user{}
 	config.WarningHandler = u
 	u.Client, err = client.New(config, client.Options{Scheme: c.Scheme()})
-	must(t, err)
-	await(t, func() string { // the API server loads policies by a watch
+	must.Succeed(t, err)
+	eventually.Until(t, func() string { // the API server loads policies by a watch
 		probe := newPod("probe")
 		probe.Annotations = map[string]string{"ovn.kubernetes.io/unknown": "a", "ovn.kubernetes.io/vip": "A"}
 		u.said = map[string]string{}
@@ -142,9 +144,9 @@ func (u *user) apply(t *testing.T, o *unstructured.Unstructured, change string) 
 	u.said = map[string]string{}
 	err := u.Create(t.Context(), o)
 	if change != "" {
-		must(t, client.IgnoreAlreadyExists(err))
+		must.Succeed(t, client.IgnoreAlreadyExists(err))
 		patch, err2 := yaml.YAMLToJSON([]byte(change))
-		must(t, err2)
+		must.Succeed(t, err2)
 		err = u.Patch(t.Context(), o.DeepCopy(), client.RawPatch("application/merge-patch+json", patch))
 	}
 	if err != nil {
@@ -165,7 +167,7 @@ func (u *user) misses(t *testing.T, o *unstructured.Unstructured, row mistakes.M
 		}
 	}
 	var events eventsv1.EventList
-	must(t, u.List(t.Context(), &events))
+	must.Succeed(t, u.List(t.Context(), &events))
 	for i := range events.Items {
 		if e := &events.Items[i]; e.Regarding.Name == o.GetName() && e.Regarding.Kind == o.GetKind() {
 			seen["event"] += e.Note + "\n"

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -22,9 +24,9 @@ func TestANodeJoinsThoughAPodHasItsPortName(t *testing.T) {
 	certificates := newCertificates(t)
 	listen(t, certificates, 8, nbtest.Start(t))
 	newCluster(t, c, 8)
-	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
-	must(t, c.Create(t.Context(), newPod("node-a")))
+	must.Succeed(t, c.Create(t.Context(), newPod("node-a")))
 	recorded := func(subnet, namespace string) func() string {
 		return func() string {
 			ip := &kubeovnv1.IP{}
@@ -37,12 +39,12 @@ func TestANodeJoinsThoughAPodHasItsPortName(t *testing.T) {
 			return ""
 		}
 	}
-	await(t, recorded("ovn-default", "default"))
+	eventually.Until(t, recorded("ovn-default", "default"))
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a.default"}}
-	must(t, c.Create(t.Context(), node))
-	await(t, recorded(kubeovnv1.JoinSubnet, ""))
-	await(t, func() string {
+	must.Succeed(t, c.Create(t.Context(), node))
+	eventually.Until(t, recorded(kubeovnv1.JoinSubnet, ""))
+	eventually.Until(t, func() string {
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
 			return err.Error()
 		}
@@ -52,6 +54,6 @@ func TestANodeJoinsThoughAPodHasItsPortName(t *testing.T) {
 		return ""
 	})
 
-	must(t, c.Delete(t.Context(), node))
-	await(t, recorded("ovn-default", "default"))
+	must.Succeed(t, c.Delete(t.Context(), node))
+	eventually.Until(t, recorded("ovn-default", "default"))
 }

@@ -18,6 +18,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
@@ -34,7 +36,7 @@ func content(server *nbtest.Server) map[string]map[string]nbtest.Row {
 func settled(t *testing.T, server *nbtest.Server) (last map[string]map[string]nbtest.Row) {
 	t.Helper()
 	since := time.Now()
-	await(t, func() string {
+	eventually.Until(t, func() string {
 		if now := content(server); !cmp.Equal(last, now) {
 			last, since = now, time.Now()
 		}
@@ -54,12 +56,12 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	database := nbtest.Start(t)
 	stop := listen(t, certificates, 8, database)
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(t, c.Create(t.Context(), cluster))
+	must.Succeed(t, c.Create(t.Context(), cluster))
 	cluster.Status.Northbound.ClusterID = "one"
 	moveTo(t, c, cluster, 8)
 	self := newPod("controller")
 	self.Spec.HostNetwork = true
-	must(t, c.Create(t.Context(), self))
+	must.Succeed(t, c.Create(t.Context(), self))
 	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	written := func(id string) func() string {
 		return func() string {
@@ -73,8 +75,8 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 		}
 	}
 	populate(t, c)
-	await(t, func() string { return allocated(c, "p9", "10.16.0.11") })
-	await(t, written("one"))
+	eventually.Until(t, func() string { return allocated(c, "p9", "10.16.0.11") })
+	eventually.Until(t, written("one"))
 	before := settled(t, database)
 	if len(before[nb.ACLTable]) == 0 || len(before[nb.LoadBalancerTable]) == 0 || len(before[nb.LogicalSwitchPortTable]) < 10 {
 		t.Fatalf("the database holds too little to compare: %v", before)
@@ -85,14 +87,14 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	listen(t, certificates, 8, fresh)
 	cluster.Status.Northbound.ClusterID = "" // while the database is recreated
 	cluster.Status.Northbound.Recovery = &v1alpha1.RecoveryStatus{ID: "r", Phase: v1alpha1.RecoveryCreating}
-	must(t, c.Status().Update(t.Context(), cluster))
+	must.Succeed(t, c.Status().Update(t.Context(), cluster))
 	cluster.Status.Northbound.ClusterID, cluster.Status.Northbound.Recovery.Phase = "two", v1alpha1.RecoveryFilling
-	must(t, c.Status().Update(t.Context(), cluster))
+	must.Succeed(t, c.Status().Update(t.Context(), cluster))
 	if err := controller.Wait(); err == nil {
 		t.Error("the controller ended as if all was well")
 	}
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
-	await(t, written("two"))
+	eventually.Until(t, written("two"))
 	if diff := cmp.Diff(before, content(fresh)); diff != "" {
 		t.Errorf("the database differs from the earlier one (-), it is now (+):\n%s", diff)
 	}
@@ -101,22 +103,22 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 // populate creates a few objects of every kind.
 func populate(t *testing.T, c client.Client) {
 	t.Helper()
-	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
-	must(t, c.Create(t.Context(), &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}}))
+	must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must.Succeed(t, c.Create(t.Context(), &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}}))
 	port := int32(80)
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: port}}},
 	}
-	must(t, c.Create(t.Context(), service))
+	must.Succeed(t, c.Create(t.Context(), service))
 	http, ready := "http", true
-	must(t, c.Create(t.Context(), &discoveryv1.EndpointSlice{
+	must.Succeed(t, c.Create(t.Context(), &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "s", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.16.0.2"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: &http, Port: &port}},
 	}))
-	must(t, c.Create(t.Context(), &networkingv1.NetworkPolicy{
+	must.Succeed(t, c.Create(t.Context(), &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"},
 		Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
 			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}},
@@ -125,7 +127,7 @@ func populate(t *testing.T, c client.Client) {
 	for i := range 10 {
 		pod := newPod(fmt.Sprintf("p%d", i))
 		pod.Labels = map[string]string{"a": "b"}
-		must(t, c.Create(t.Context(), pod))
-		await(t, func() string { return allocated(c, pod.Name, fmt.Sprintf("10.16.0.%d", i+2)) })
+		must.Succeed(t, c.Create(t.Context(), pod))
+		eventually.Until(t, func() string { return allocated(c, pod.Name, fmt.Sprintf("10.16.0.%d", i+2)) })
 	}
 }

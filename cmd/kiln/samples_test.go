@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/test/applied"
 )
@@ -31,7 +33,7 @@ func TestSamplesBecomeReady(t *testing.T) {
 	listen(t, certificates, 8, nbtest.Start(t))
 	newCluster(t, c, 8)
 	for _, name := range []string{"worker-1", "worker-2"} { // names in the samples
-		must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+		must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13),
 		append([]string{"--pod-cidrs=10.16.0.0/16,fd00:10:16::/112"}, long...)...)
@@ -41,12 +43,12 @@ func TestSamplesBecomeReady(t *testing.T) {
 	}
 	for _, o := range objects {
 		if o.GetKind() == "Pod" { // no scheduler runs
-			must(t, unstructured.SetNestedField(o.Object, "worker-1", "spec", "nodeName"))
+			must.Succeed(t, unstructured.SetNestedField(o.Object, "worker-1", "spec", "nodeName"))
 		}
-		must(t, c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("kubectl")))
+		must.Succeed(t, c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("kubectl")))
 	}
 	for _, o := range objects {
-		await(t, func() string {
+		eventually.Until(t, func() string {
 			stored := o.DeepCopy()
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), stored); err != nil {
 				return err.Error()
@@ -86,12 +88,12 @@ func samples(t *testing.T) (objects []*unstructured.Unstructured) {
 	t.Helper()
 	dir := filepath.Join("..", "..", "config", "samples")
 	content, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
-	must(t, err)
+	must.Succeed(t, err)
 	var list struct{ Resources []string }
-	must(t, yaml.Unmarshal(content, &list))
+	must.Succeed(t, yaml.Unmarshal(content, &list))
 	for _, name := range list.Resources {
 		file, err := os.Open(filepath.Join(dir, name))
-		must(t, err)
+		must.Succeed(t, err)
 		defer file.Close()
 		decoder := utilyaml.NewYAMLOrJSONDecoder(file, 4096)
 		for {

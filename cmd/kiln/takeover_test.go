@@ -35,6 +35,7 @@ import (
 	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -75,9 +76,9 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	seen, proxied := countRequests(t, direct)
 
 	leader := startController(t, certificates, "leader", direct, healthAt(11), long...)
-	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
-	must(t, c.Create(t.Context(), newPod("first")))
-	await(t, func() string { return allocated(c, "first", "10.16.0.2") })
+	must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must.Succeed(t, c.Create(t.Context(), newPod("first")))
+	eventually.Until(t, func() string { return allocated(c, "first", "10.16.0.2") })
 	led := holder(t, c)
 
 	standby := startController(t, certificates, "standby", proxied, healthAt(12), long...)
@@ -86,7 +87,7 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 		"networkpolicies", "security-groups", "customresourcedefinitions", "servicecidrs", "router-lb-rules", "switch-lb-rules",
 		"customresourcedefinitions metadata.name=virtualmachines.kubevirt.io", "ovnclusters metadata.name=default",
 	} {
-		await(t, func() string { return seen.whether(kind, standby) })
+		eventually.Until(t, func() string { return seen.whether(kind, standby) })
 	}
 	if now := holder(t, c); now != led {
 		t.Fatalf("the Lease went from %s to %s while its holder was well", led, now)
@@ -94,8 +95,8 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	before := seen.lists()
 	leader.Kill()
 	runOut(t, c)
-	must(t, c.Create(t.Context(), newPod("second")))
-	await(t, func() string { return allocated(c, "second", "10.16.0.3") })
+	must.Succeed(t, c.Create(t.Context(), newPod("second")))
+	eventually.Until(t, func() string { return allocated(c, "second", "10.16.0.3") })
 	if now := holder(t, c); now == led {
 		t.Errorf("%s still holds the Lease, and it was killed", led)
 	}
@@ -114,15 +115,15 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	newCluster(t, c, 5)
 
 	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(13), long...)
-	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
-	must(t, c.Create(t.Context(), newPod("first")))
-	await(t, func() string { return allocated(c, "first", "10.16.0.2") })
+	must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must.Succeed(t, c.Create(t.Context(), newPod("first")))
+	eventually.Until(t, func() string { return allocated(c, "first", "10.16.0.2") })
 	startController(t, certificates, "standby", os.Getenv("KUBECONFIG"), healthAt(14), long...)
 
 	leader.Kill()
-	must(t, c.Create(t.Context(), newPod("second")))
+	must.Succeed(t, c.Create(t.Context(), newPod("second")))
 	startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(15), long...)
-	await(t, func() string { return allocated(c, "second", "10.16.0.3") })
+	eventually.Until(t, func() string { return allocated(c, "second", "10.16.0.3") })
 	if now := holder(t, c); now != "leader" {
 		t.Errorf("the Lease is held by %q", now)
 	}
@@ -140,30 +141,30 @@ func TestADeposedLeaderGivesUpItsLease(t *testing.T) {
 	listen(t, certificates, 6, server)
 	newCluster(t, c, 6)
 	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(16), long...)
-	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
-	must(t, c.Create(t.Context(), newPod("first")))
-	await(t, func() string { return allocated(c, "first", "10.16.0.2") })
+	must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must.Succeed(t, c.Create(t.Context(), newPod("first")))
+	eventually.Until(t, func() string { return allocated(c, "first", "10.16.0.2") })
 
 	server.Transact(nbtest.Op{"op": "update", "table": "NB_Global", "where": []any{}, "row": map[string]any{"external_ids": []any{"map", []any{}}}})
 	if err := leader.Wait(); err == nil {
 		t.Error("the deposed leader ended without an error")
 	}
 	startController(t, certificates, "standby", os.Getenv("KUBECONFIG"), healthAt(17), long...)
-	must(t, c.Create(t.Context(), newPod("second")))
-	await(t, func() string { return allocated(c, "second", "10.16.0.3") })
+	must.Succeed(t, c.Create(t.Context(), newPod("second")))
+	eventually.Until(t, func() string { return allocated(c, "second", "10.16.0.3") })
 }
 
 // startController runs a controller in a child process, which ends with the test.
 func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address string, flags ...string) *daemontest.Daemon {
 	t.Helper()
 	program, err := os.Executable()
-	must(t, err)
+	must.Succeed(t, err)
 	cmd := exec.Command(program, append([]string{"--tls-dir=" + c.Dir, "--address=" + address}, flags...)...)
 	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "POD_NAME="+pod, "KUBECONFIG="+kubeconfig, "GOGC=") // it sets its own
 	key, err := os.ReadFile(filepath.Join(c.Dir, "tls.key"))
-	must(t, err)
+	must.Succeed(t, err)
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
-	must(t, err)
+	must.Succeed(t, err)
 	log := filepath.Join(t.TempDir(), "controller.log")
 	return daemontest.Start(t, "the controller at "+address, log, cmd).Hides(key).HidesToken(config.BearerToken)
 }
@@ -172,7 +173,7 @@ func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address strin
 func holder(t *testing.T, c client.Client) string {
 	t.Helper()
 	lease := &coordinationv1.Lease{}
-	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
+	must.Succeed(t, c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
 	return *lease.Spec.HolderIdentity
 }
 
@@ -180,7 +181,7 @@ func holder(t *testing.T, c client.Client) string {
 func runOut(t *testing.T, c client.Client) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: k8s.EventRecorder}}
-	must(t, c.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
+	must.Succeed(t, c.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 }
 
 // requests records the requests through a proxy that read whole collections.
@@ -194,11 +195,11 @@ type requests struct {
 func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	must(t, err)
+	must.Succeed(t, err)
 	to, err := url.Parse(config.Host)
-	must(t, err)
+	must.Succeed(t, err)
 	transport, err := rest.TransportFor(config)
-	must(t, err)
+	must.Succeed(t, err)
 	seen := &requests{read: map[string]bool{}}
 	proxy := &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
@@ -217,7 +218,7 @@ func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
 	server := httptest.NewServer(proxy)
 	t.Cleanup(server.CloseClientConnections)
 	file := filepath.Join(t.TempDir(), "proxied")
-	must(t, clientcmd.WriteToFile(clientcmdapi.Config{
+	must.Succeed(t, clientcmd.WriteToFile(clientcmdapi.Config{
 		CurrentContext: "c",
 		Contexts:       map[string]*clientcmdapi.Context{"c": {Cluster: "c"}},
 		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: server.URL}},

@@ -66,6 +66,12 @@ func (w Wait) Empty(t testing.TB, check func() string) {
 	}
 }
 
+// Until waits until check returns no text, with the defaults of Wait.
+func Until(t testing.TB, check func() string) {
+	t.Helper()
+	Wait{}.Empty(t, check)
+}
+
 // Last is Empty for callers that have more to print: it returns the message of a wait that fails, and does not fail the test.
 func (w Wait) Last(t testing.TB, check func() string) string {
 	t.Helper()

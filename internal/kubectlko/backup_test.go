@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestRestore(t *testing.T) {
@@ -35,12 +36,12 @@ func TestRestore(t *testing.T) {
 		}
 	})
 	said, err := w.ko("nb", "restore", "--yes", "./backups/ovnnb_db-a.db")
-	w.must(err)
+	must.Succeed(w, err)
 	if !strings.HasPrefix(said, "Completed") {
 		t.Errorf("it said %q", said)
 	}
 	oc := &v1alpha1.OVNCluster{}
-	w.must(w.objects.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
+	must.Succeed(w, w.objects.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
 	want := v1alpha1.Recovery{
 		ID: oc.Spec.Central.Recovery.ID, Northbound: v1alpha1.RecoverBackup, Southbound: v1alpha1.RecoverNone, Backup: "ovnnb_db-a.db", When: v1alpha1.RecoverAlways,
 	}

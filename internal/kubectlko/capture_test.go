@@ -10,17 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // TestThePodOfTcpdumpIsDeleted runs tcpdump for a pod of the node's network. There is no kubelet here: the test reports the end of the pod.
 func TestThePodOfTcpdumpIsDeleted(t *testing.T) {
 	w := newWorld(t)
-	w.must(w.objects.Create(t.Context(), &corev1.Pod{
+	must.Succeed(w, w.objects.Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec:       corev1.PodSpec{NodeName: "node-1", HostNetwork: true, Containers: []corev1.Container{{Name: "web", Image: "web"}}},
 	}))
 	events, err := w.objects.Watch(t.Context(), &corev1.PodList{}, client.InNamespace("kube-system"))
-	w.must(err)
+	must.Succeed(w, err)
 	defer events.Stop()
 	ended := make(chan error, 1)
 	go func() {
@@ -34,12 +36,12 @@ func TestThePodOfTcpdumpIsDeleted(t *testing.T) {
 		t.Errorf("the pod of tcpdump is %+v", made.Spec)
 	}
 	made.Status.Phase, made.Status.Message = corev1.PodFailed, "no room on the node"
-	w.must(w.objects.Status().Update(t.Context(), made))
+	must.Succeed(w, w.objects.Status().Update(t.Context(), made))
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "it has ended: no room on the node") {
 		t.Errorf("the error is %v", err)
 	}
 	var left corev1.PodList
-	w.must(w.objects.List(t.Context(), &left, client.InNamespace("kube-system")))
+	must.Succeed(w, w.objects.List(t.Context(), &left, client.InNamespace("kube-system")))
 	if len(left.Items) > 0 {
 		t.Errorf("the pod %s is still there", left.Items[0].Name)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestDatabases(t *testing.T) {
@@ -23,7 +24,7 @@ func TestDatabases(t *testing.T) {
 	w.fails("no pod of ovs-ovn runs on node n1 in namespace elsewhere", "-n", "elsewhere", "appctl", "n1", "--help")
 
 	oc := &v1alpha1.OVNCluster{}
-	w.must(w.objects.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
+	must.Succeed(w, w.objects.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
 	now := metav1.NewTime(time.Unix(1000, 0))
 	oc.Status.Northbound = v1alpha1.DatabaseStatus{
 		ClusterID: "c1", Leader: "cp-1", Term: 7,
@@ -34,9 +35,9 @@ func TestDatabases(t *testing.T) {
 		LastBackupOnClaim: &v1alpha1.BackupStatus{Name: "ovnnb_db-b.db", PersistentVolumeClaim: "backups", Rows: 11, Time: now},
 		Recovery:          &v1alpha1.RecoveryStatus{ID: "r1", Phase: v1alpha1.RecoveryCompleted, Source: v1alpha1.RecoverMember},
 	}
-	w.must(w.objects.Status().Update(t.Context(), oc))
+	must.Succeed(w, w.objects.Status().Update(t.Context(), oc))
 	said, err := w.ko("nb", "status")
-	w.must(err)
+	must.Succeed(w, err)
 	golden.Compare(t, "testdata/status.txt", []byte(said))
 	w.fails("no pod of ovn-central-nb runs on node cp-2", "nb", "dbstatus") // after the attempt for cp-1
 	w.fails("unknown command", "sb", "restore")

@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/envcheck/envchecktest"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -68,7 +69,7 @@ func TestMigrationFromKubeOVN(t *testing.T) {
 	envchecktest.Replace(t, w.objects, filepath.Join("..", "..", "config", "crd", "bases"))
 	manifest, _ := w.ko("env-check", "--migrate", "-o", "ovncluster")
 	file := filepath.Join(t.TempDir(), "ovncluster.yaml")
-	w.must(os.WriteFile(file, []byte(manifest), 0o600))
+	must.Succeed(w, os.WriteFile(file, []byte(manifest), 0o600))
 	apply := client.RawPatch(types.ApplyPatchType, []byte(manifest))
 	eventually.Wait{For: "the proposed OVNCluster is accepted"}.Succeeds(t, func() error {
 		oc := envchecktest.OVNCluster()
@@ -87,13 +88,13 @@ func TestEnvironment(t *testing.T) {
 		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}},
 	}
 	status := node.Status
-	w.must(w.objects.Create(t.Context(), node))
+	must.Succeed(w, w.objects.Create(t.Context(), node))
 	node.Status = status
-	w.must(w.objects.Status().Update(t.Context(), node))
+	must.Succeed(w, w.objects.Status().Update(t.Context(), node))
 	cidrs := w.serviceCIDRs()
 	manifest := func(spec string) string {
 		file := filepath.Join(t.TempDir(), "ovncluster.yaml")
-		w.must(os.WriteFile(file, []byte("apiVersion: kubeovn.io/v1alpha1\nkind: OVNCluster\nmetadata: {name: default}\nspec: "+spec+"\n"), 0o600))
+		must.Succeed(w, os.WriteFile(file, []byte("apiVersion: kubeovn.io/v1alpha1\nkind: OVNCluster\nmetadata: {name: default}\nspec: "+spec+"\n"), 0o600))
 		return file
 	}
 	fits := manifest(`{network: {serviceCIDRs: ["` + cidrs + `"]}}`)
@@ -133,7 +134,7 @@ func (w *world) serviceCIDRs() string {
 	})
 	eventually.Wait{For: "a ServiceCIDR"}.Holds(w.T, func() bool {
 		var cidrs networkingv1.ServiceCIDRList
-		w.must(w.objects.List(w.Context(), &cidrs))
+		must.Succeed(w, w.objects.List(w.Context(), &cidrs))
 		return len(cidrs.Items) > 0
 	})
 	return service.Spec.ClusterIP[:strings.LastIndex(service.Spec.ClusterIP, ".")] + ".0/24"

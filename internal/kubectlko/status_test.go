@@ -17,16 +17,17 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // report writes the status of the OVNCluster.
 func (w *world) report(change func(*v1alpha1.OVNClusterStatus)) {
 	w.Helper()
 	var oc v1alpha1.OVNCluster
-	w.must(w.objects.Get(w.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc))
+	must.Succeed(w, w.objects.Get(w.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc))
 	oc.Status.ObservedGeneration = oc.Generation
 	change(&oc.Status)
-	w.must(w.objects.Status().Update(w.Context(), &oc))
+	must.Succeed(w, w.objects.Status().Update(w.Context(), &oc))
 }
 
 func condition(kind string, status metav1.ConditionStatus, message string) metav1.Condition {
@@ -38,13 +39,13 @@ func (w *world) setNode(name string, unavailable corev1.ConditionStatus) {
 	w.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
 	if err := w.objects.Get(w.Context(), client.ObjectKeyFromObject(n), n); err != nil {
-		w.must(w.objects.Create(w.Context(), n))
+		must.Succeed(w, w.objects.Create(w.Context(), n))
 	}
 	n.Status.Conditions = nil
 	if unavailable != "" {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: unavailable, Reason: "NoGateway", Message: "ovn0 has no address"}}
 	}
-	w.must(w.objects.Status().Update(w.Context(), n))
+	must.Succeed(w, w.objects.Status().Update(w.Context(), n))
 }
 
 func healthy(s *v1alpha1.OVNClusterStatus) {
@@ -78,17 +79,17 @@ func TestStatus(t *testing.T) {
 	w.report(healthy)
 	w.setNode("node-1", corev1.ConditionFalse)
 	out, err := w.ko("status")
-	w.must(err)
+	must.Succeed(w, err)
 	has(out, "Available:", "every component serves", "ovs-ovn", "2/2", "1/2", "v1, OVN 25.03.0, OVS 3.5.0", "1 of 2 updated", "node-1 (leader)")
 
 	for i := range maxRows + 2 {
 		vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("vlan-%d", i)}}
-		w.must(w.objects.Create(t.Context(), vlan))
+		must.Succeed(w, w.objects.Create(t.Context(), vlan))
 		vlan.Status.Conditions = []kubeovnv1.Condition{{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Test", Message: "has no controller"}}
-		w.must(w.objects.Status().Update(t.Context(), vlan))
+		must.Succeed(w, w.objects.Status().Update(t.Context(), vlan))
 	}
 	out, err = w.ko("status")
-	w.must(err)
+	must.Succeed(w, err)
 	has(out, "Vlan vlan-0", "has no controller", "Vlan: 2 more")
 
 	for _, node := range []struct {

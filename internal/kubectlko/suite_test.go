@@ -19,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/envcheck"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -46,14 +47,14 @@ func newWorld(t *testing.T) *world {
 		shared = env
 	}
 	w := useWorld(t, shared)
-	w.must(w.objects.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}))
+	must.Succeed(w, w.objects.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}))
 	t.Cleanup(func() {
 		ctx := context.Background() // that of the test has ended
 		for _, o := range []client.Object{&v1alpha1.OVNCluster{}, &kubeovnv1.Vlan{}, &corev1.Node{}} {
-			w.must(w.objects.DeleteAllOf(ctx, o))
+			must.Succeed(w, w.objects.DeleteAllOf(ctx, o))
 		}
 		for _, namespace := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem} {
-			w.must(w.objects.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
+			must.Succeed(w, w.objects.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
 		}
 	})
 	return w
@@ -62,19 +63,12 @@ func newWorld(t *testing.T) *world {
 func useWorld(t *testing.T, env *apiserver.Server) *world {
 	t.Helper()
 	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	w.must(os.WriteFile(w.kubeconfig, env.KubeConfig, 0o600))
+	must.Succeed(w, os.WriteFile(w.kubeconfig, env.KubeConfig, 0o600))
 	scheme, err := envcheck.Scheme()
-	w.must(err)
+	must.Succeed(w, err)
 	w.objects, err = client.NewWithWatch(env.Config, client.Options{Scheme: scheme})
-	w.must(err)
+	must.Succeed(w, err)
 	return w
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
 }
 
 // ko runs `kubectl ko`.
@@ -92,7 +86,7 @@ func (w *world) operate(report func(oc *v1alpha1.OVNCluster)) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	watch, err := w.objects.Watch(ctx, &v1alpha1.OVNClusterList{})
-	w.must(err)
+	must.Succeed(w, err)
 	ended := make(chan struct{})
 	w.Cleanup(func() { cancel(); <-ended })
 	go func() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestVersionOfTheClientNeedsNoAPIServer(t *testing.T) {
@@ -27,12 +28,12 @@ func TestVersionOfTheClientNeedsNoAPIServer(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	w := newWorld(t)
-	w.must(w.objects.Create(t.Context(), &corev1.Pod{
+	must.Succeed(w, w.objects.Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "kiln-operator-0", Namespace: metav1.NamespaceSystem, Labels: map[string]string{componentLabel: operatorComponent}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "operator", Image: "registry.example/kiln:v0.2.0"}}},
 	}))
 	oc := &v1alpha1.OVNCluster{}
-	w.must(w.objects.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
+	must.Succeed(w, w.objects.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc))
 	oc.Status.Components = []v1alpha1.ComponentStatus{
 		{Name: "ovn-central-nb", Versions: []v1alpha1.ComponentVersion{{Kiln: "v0.2.0", OpenVSwitch: "3.5.0", Pods: 3, Nodes: []string{"a", "b", "c"}}}},
 		{Name: "ovs-ovn", Versions: []v1alpha1.ComponentVersion{
@@ -40,8 +41,8 @@ func TestVersions(t *testing.T) {
 		}},
 		{Name: "kube-ovn-controller"},
 	}
-	w.must(w.objects.Status().Update(t.Context(), oc))
+	must.Succeed(w, w.objects.Status().Update(t.Context(), oc))
 	out, err := w.ko("version")
-	w.must(err)
+	must.Succeed(w, err)
 	golden.Compare(t, "testdata/version.txt", []byte(out))
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -58,13 +59,13 @@ func TestRoutesOfTwoRoutersMove(t *testing.T) {
 	}
 	link, bridge, other := made(t, "eth1"), made(t, "br-net1"), made(t, "eth2")
 	foreign := Route{Family: 6, Table: unix.RT_TABLE_MAIN, Priority: 1024, Protocol: unix.RTPROT_STATIC} // like a route of the kernel, never part of a multipath route
-	try(t, foreign.add(other, unix.NLM_F_REPLACE))
+	must.Succeed(t, foreign.add(other, unix.NLM_F_REPLACE))
 	a, b := byRouter("fe80::1", 1024, 0), byRouter("fe80::2", 1025, 1)
 	a.MTU, a.AdvMSS = 1400, 1300
 	for _, r := range []Route{a, b} {
-		try(t, r.replace(link, nil))
+		must.Succeed(t, r.replace(link, nil))
 	}
-	before := must(Read(link))
+	before := must.Value(Read(link))
 	if len(before.Routes) != 2 || !contains(before.Routes, a) || !contains(before.Routes, b) {
 		t.Fatalf("routes: %+v", before.Routes)
 	}
@@ -74,13 +75,13 @@ func TestRoutesOfTwoRoutersMove(t *testing.T) {
 		}
 	}
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseMoved, Before: before}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseMoved, Before: before}))
 	holds := func(link netlink.Link) {
 		t.Helper()
-		if has := must(configuration(link)); len(has.Routes) != 2 || len(without(before.Routes, has.Routes)) > 0 {
+		if has := must.Value(configuration(link)); len(has.Routes) != 2 || len(without(before.Routes, has.Routes)) > 0 {
 			t.Errorf("%s has %+v", link.Attrs().Name, has.Routes)
 		}
-		if has := must(configuration(other)); !contains(has.Routes, foreign) {
+		if has := must.Value(configuration(other)); !contains(has.Routes, foreign) {
 			t.Errorf("the other interface has %+v", has.Routes)
 		}
 	}
@@ -95,10 +96,10 @@ func TestRoutesOfTwoRoutersMove(t *testing.T) {
 		before.Routes[i].Expires += later.At
 	}
 	for _, r := range before.Routes { // a renewal
-		try(t, addRoute(bridge, nil, r, nil))
+		must.Succeed(t, addRoute(bridge, nil, r, nil))
 	}
 	holds(bridge)
-	for _, r := range must(configuration(bridge)).Routes {
+	for _, r := range must.Value(configuration(bridge)).Routes {
 		if r.Expires < later.At {
 			t.Errorf("%s was not renewed: %s", r, r.Expires)
 		}
@@ -106,9 +107,9 @@ func TestRoutesOfTwoRoutersMove(t *testing.T) {
 	if _, err := d.Move(t.Context(), "br-net1"); err != nil { // reads the new ends
 		t.Fatal(err)
 	}
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
 	holds(link)
-	if has := must(configuration(bridge)); len(has.Routes) > 0 {
+	if has := must.Value(configuration(bridge)); len(has.Routes) > 0 {
 		t.Errorf("the bridge keeps %+v", has.Routes)
 	}
 }
@@ -121,20 +122,20 @@ func TestARouteThatHasEndedStaysOne(t *testing.T) {
 	link := made(t, "eth1")
 	r := byRouter("fe80::1", 1024, 0)
 	r.Expires = sinceBoot() + time.Second
-	try(t, r.replace(link, nil))
+	must.Succeed(t, r.replace(link, nil))
 	eventually.Wait{For: "the route ends"}.Succeeds(t, func() error {
 		if sinceBoot() < r.Expires+time.Second/2 {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	has := must(Read(link)).Routes
+	has := must.Value(Read(link)).Routes
 	if len(has) != 1 || has[0].Expires == 0 || has[0].Expires > sinceBoot() {
 		t.Fatalf("routes: %+v", has)
 	}
 	other := made(t, "eth2")
-	try(t, has[0].replace(other, nil))
-	if got := must(Read(other)).Routes; len(got) > 0 {
+	must.Succeed(t, has[0].replace(other, nil))
+	if got := must.Value(Read(other)).Routes; len(got) > 0 {
 		t.Errorf("it was added: %+v", got)
 	}
 }

@@ -23,32 +23,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(eventually.Main(m)) }
 
-func try(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
-
 func made(t *testing.T, name string) netlink.Link {
 	t.Helper()
-	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: 1450}, PeerName: name + "p"}))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: 1450}, PeerName: name + "p"}))
 	for _, end := range []string{name, name + "p"} {
-		try(t, netlink.LinkSetUp(must(netlink.LinkByName(end))))
+		must.Succeed(t, netlink.LinkSetUp(must.Value(netlink.LinkByName(end))))
 	}
-	return must(netlink.LinkByName(name))
+	return must.Value(netlink.LinkByName(name))
 }
 
 // configured is an interface with one of each that a move has to preserve.
@@ -63,7 +50,7 @@ func configured(t *testing.T) netlink.Link {
 		{IPNet: ipNet(netip.MustParsePrefix("2001:db8:1::1/64")), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE},
 		{IPNet: ipNet(netip.MustParsePrefix("192.0.2.200/32"))},
 	} {
-		try(t, netlink.AddrAdd(link, a))
+		must.Succeed(t, netlink.AddrAdd(link, a))
 	}
 	for _, r := range []*netlink.Route{
 		{LinkIndex: index, Dst: ipNet(netip.MustParsePrefix("2001:db8:1::/64")), Protocol: unix.RTPROT_KERNEL, Priority: 100},
@@ -74,18 +61,18 @@ func configured(t *testing.T) netlink.Link {
 			{LinkIndex: index, Gw: net.ParseIP("192.0.2.254")}, {LinkIndex: index, Gw: net.ParseIP("192.0.2.253"), Hops: 3},
 		}},
 	} {
-		try(t, netlink.RouteAdd(r))
+		must.Succeed(t, netlink.RouteAdd(r))
 	}
 	advertised := Route{Family: 6, Gateway: netip.MustParseAddr("fe80::1"), Protocol: unix.RTPROT_RA, Priority: 1024, Table: unix.RT_TABLE_MAIN, Expires: sinceBoot() + 1000*time.Second}
-	try(t, advertised.replace(link, nil))
-	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: net.ParseIP("192.0.2.77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}, State: netlink.NUD_PERMANENT}))
+	must.Succeed(t, advertised.replace(link, nil))
+	must.Succeed(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: net.ParseIP("192.0.2.77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}, State: netlink.NUD_PERMANENT}))
 	return link
 }
 
 // resolved adds a neighbour, which is not permanent.
 func resolved(t *testing.T, link netlink.Link, mac byte) {
 	t.Helper()
-	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: net.ParseIP("192.0.2.78"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, mac}, State: netlink.NUD_STALE}))
+	must.Succeed(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: net.ParseIP("192.0.2.78"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, mac}, State: netlink.NUD_STALE}))
 }
 
 // same compares states; times may differ by the seconds to which the kernel rounds them, and the metric of a route like the kernel's by one.
@@ -111,7 +98,7 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 	}
 	link, bridge := configured(t), made(t, "br-net1")
 	resolved(t, link, 8)
-	before := must(Read(link))
+	before := must.Value(Read(link))
 	if len(before.Addresses) != 4 || len(before.Routes) != 6 || len(before.Neighbours) != 2 || before.MTU != 1450 {
 		t.Fatalf("state: %+v", before)
 	}
@@ -119,32 +106,32 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 		t.Errorf("no route has an end: %+v", before.Routes)
 	}
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Second)}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Second)}))
 	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 4 {
 		t.Fatalf("moved %d: %v", n, err)
 	}
-	after := must(Read(bridge))
+	after := must.Value(Read(bridge))
 	if len(after.Addresses) != 4 || len(after.Routes) != 5 || len(after.Neighbours) != 2 { // the route of an address is the kernel's there
 		t.Errorf("the bridge has %+v", after)
 	}
 	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 4 {
 		t.Errorf("a repetition moved %d: %v", n, err)
 	}
-	left := must(configuration(link))
+	left := must.Value(configuration(link))
 	if !slices.Equal(Prefixes(left.Addresses), []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")}) || len(left.Routes) > 0 {
 		t.Errorf("the interface keeps %+v, not only the virtual address", left)
 	}
 	resolved(t, bridge, 9)
 	before.Neighbours[1].MAC = "02:00:00:00:00:09"
-	try(t, netlink.SetPromiscOn(link)) // as an ovs-vswitchd that was killed leaves it
+	must.Succeed(t, netlink.SetPromiscOn(link)) // as an ovs-vswitchd that was killed leaves it
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- (&Guard{Directory: d, Log: testr.New(t)}).Run(ctx) }()
 	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
-		if diff := same(before, must(Read(link))); diff != "" {
+		if diff := same(before, must.Value(Read(link))); diff != "" {
 			return errors.New(diff)
 		}
-		if promiscuous(must(Link("eth1"))) {
+		if promiscuous(must.Value(Link("eth1"))) {
 			return errors.New("the interface is promiscuous")
 		}
 		if j, err := d.Read("br-net1"); err != nil || !j.Done || j.Failures != 1 {
@@ -153,8 +140,8 @@ func TestTheGuardRestoresEverythingAtTheDeadline(t *testing.T) {
 		return nil
 	})
 	cancel()
-	try(t, <-done)
-	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+	must.Succeed(t, <-done)
+	if left := must.Value(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
 		t.Errorf("the bridge keeps %+v", left)
 	}
 	if err := d.Commit(t.Context(), "br-net1"); !errors.Is(err, ErrReturned) {
@@ -173,10 +160,10 @@ func TestARestorationContinuesWhereverItsProcessEnds(t *testing.T) {
 	ended := errors.New("the process has ended")
 	for kill := 1; ; kill++ {
 		link, bridge := configured(t), made(t, "br-net1")
-		before := must(Read(link))
+		before := must.Value(Read(link))
 		d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-		try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
-		must(d.Move(t.Context(), "br-net1"))
+		must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+		must.Value(d.Move(t.Context(), "br-net1"))
 		agent, steps, last := d, 0, ""
 		agent.Step = func(name string) error {
 			if steps++; steps >= kill {
@@ -189,17 +176,17 @@ func TestARestorationContinuesWhereverItsProcessEnds(t *testing.T) {
 		if err != nil && !errors.Is(err, ended) {
 			t.Fatal(err)
 		}
-		try(t, d.PutBack(t.Context(), "br-net1", "its deadline has passed"))
-		if diff := same(before, must(Read(link))); diff != "" {
+		must.Succeed(t, d.PutBack(t.Context(), "br-net1", "its deadline has passed"))
+		if diff := same(before, must.Value(Read(link))); diff != "" {
 			t.Errorf("ended before step %d, after %q, the interface is not as before:\n%s", kill, last, diff)
 		}
-		if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+		if left := must.Value(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
 			t.Errorf("ended before step %d, after %q, the bridge keeps %+v", kill, last, left)
 		}
-		if j := must(d.Read("br-net1")); !j.Done {
+		if j := must.Value(d.Read("br-net1")); !j.Done {
 			t.Errorf("ended before step %d, after %q, the journal is not complete", kill, last)
 		}
-		try(t, errors.Join(netlink.LinkDel(link), netlink.LinkDel(bridge)))
+		must.Succeed(t, errors.Join(netlink.LinkDel(link), netlink.LinkDel(bridge)))
 		if err == nil {
 			t.Logf("%d steps", steps)
 			if steps < 20 {
@@ -216,27 +203,27 @@ func TestARefusedRouteDoesNotStopARestoration(t *testing.T) {
 		return
 	}
 	link, other := configured(t), made(t, "eth2")
-	try(t, netlink.AddrAdd(other, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("203.0.113.1/24"))}))
-	try(t, netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.7.0.0/16")), MultiPath: []*netlink.NexthopInfo{
+	must.Succeed(t, netlink.AddrAdd(other, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("203.0.113.1/24"))}))
+	must.Succeed(t, netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.7.0.0/16")), MultiPath: []*netlink.NexthopInfo{
 		{LinkIndex: link.Attrs().Index, Gw: net.ParseIP("192.0.2.254")}, {LinkIndex: other.Attrs().Index, Gw: net.ParseIP("203.0.113.254")},
 	}}))
 	bridge := made(t, "br-net1")
-	before := must(Read(link))
+	before := must.Value(Read(link))
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks"), Log: testr.New(t)}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
 	_, err := d.Move(t.Context(), "br-net1")
-	try(t, errors.Join(err, netlink.LinkSetDown(other)))
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
-	if j := must(d.Read("br-net1")); !j.Done || !strings.Contains(j.Cause, "10.7.0.0/16") {
+	must.Succeed(t, errors.Join(err, netlink.LinkSetDown(other)))
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if j := must.Value(d.Read("br-net1")); !j.Done || !strings.Contains(j.Cause, "10.7.0.0/16") {
 		t.Errorf("journal: %+v", j)
 	}
-	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+	if left := must.Value(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
 		t.Errorf("the bridge keeps %+v", left)
 	}
 	for i, r := range before.Routes {
 		before.Routes[i] = r.ownHops()
 	}
-	if diff := same(before, must(Read(link))); diff != "" {
+	if diff := same(before, must.Value(Read(link))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -248,23 +235,23 @@ func TestARefusedAddressDoesNotStopARestoration(t *testing.T) {
 	}
 	d, link, bridge, before := moved(t)
 	for _, name := range []string{"eth1", "br-net1"} {
-		try(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0o600))
+		must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0o600))
 	}
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
-	if j := must(d.Read("br-net1")); !j.Done || !strings.Contains(j.Cause, "2001:db8::1/64") {
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if j := must.Value(d.Read("br-net1")); !j.Done || !strings.Contains(j.Cause, "2001:db8::1/64") {
 		t.Errorf("journal: %+v", j)
 	}
-	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+	if left := must.Value(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
 		t.Errorf("the bridge keeps %+v", left)
 	}
 	before.Addresses = slices.DeleteFunc(before.Addresses, func(a Address) bool { return a.Prefix.Addr().Is6() })
 	before.Routes = slices.DeleteFunc(before.Routes, func(r Route) bool { return r.Family == 6 })
-	for s, value := range must(readSettings("eth1")) {
+	for s, value := range must.Value(readSettings("eth1")) {
 		before.Settings[s] = value
 	}
 	// The kernel refuses an IPv4 route by an IPv6 gateway there.
 	before.Routes = slices.DeleteFunc(before.Routes, func(r Route) bool { return r.Gateway.Is6() })
-	if diff := same(before, must(Read(link))); diff != "" {
+	if diff := same(before, must.Value(Read(link))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -276,19 +263,19 @@ func TestAFullFileSystemDoesNotStopARestoration(t *testing.T) {
 	}
 	d, link, bridge, before := moved(t)
 	full := filepath.Join(d.Path, "br-net1.json.new")
-	try(t, os.Symlink("/dev/full", full)) // a write to it fails with ENOSPC
+	must.Succeed(t, os.Symlink("/dev/full", full)) // a write to it fails with ENOSPC
 	if err := d.PutBack(t.Context(), "br-net1", "test"); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("it ends with %v", err)
 	}
-	if diff := same(before, must(Read(link))); diff != "" {
+	if diff := same(before, must.Value(Read(link))); diff != "" {
 		t.Error(diff)
 	}
-	if left := must(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
+	if left := must.Value(configuration(bridge)); len(left.Addresses)+len(left.Routes) > 0 {
 		t.Errorf("the bridge keeps %+v", left)
 	}
-	try(t, os.Remove(full))
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
-	if j := must(d.Read("br-net1")); !j.Done {
+	must.Succeed(t, os.Remove(full))
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if j := must.Value(d.Read("br-net1")); !j.Done {
 		t.Errorf("journal: %+v", j)
 	}
 }
@@ -299,8 +286,8 @@ func TestAnOldJournalLeavesTheInterfaceOfAnotherNetwork(t *testing.T) {
 		return
 	}
 	d, _, bridge, _ := moved(t)
-	had := must(configuration(bridge))
-	try(t, d.write(&Journal{Bridge: "br-net0", Uplink: "eth1", Kernel: true, Phase: PhaseReturned, Done: true}))
+	had := must.Value(configuration(bridge))
+	must.Succeed(t, d.write(&Journal{Bridge: "br-net0", Uplink: "eth1", Kernel: true, Phase: PhaseReturned, Done: true}))
 	d.Step = func(name string) error {
 		t.Errorf("step: %s", name)
 		return nil
@@ -308,7 +295,7 @@ func TestAnOldJournalLeavesTheInterfaceOfAnotherNetwork(t *testing.T) {
 	if err := d.putBackIf(t.Context(), "br-net0", func(*Journal) (string, bool) { return "test", true }); !errors.Is(err, errNotOurs) {
 		t.Errorf("it ends with %v", err)
 	}
-	if diff := same(had, must(configuration(bridge))); diff != "" {
+	if diff := same(had, must.Value(configuration(bridge))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -323,14 +310,14 @@ func TestABridgeThatWasMadeAgainIsNoLongerComplete(t *testing.T) {
 	for range 3 {
 		g.pass(t.Context())
 	}
-	if j := must(d.Read("br-net1")); j.Phase != PhaseMoved {
+	if j := must.Value(d.Read("br-net1")); j.Phase != PhaseMoved {
 		t.Fatalf("journal of a complete bridge: %+v", j)
 	}
-	try(t, netlink.LinkDel(bridge))
+	must.Succeed(t, netlink.LinkDel(bridge))
 	made(t, "br-net1")
 	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
 		g.pass(t.Context())
-		if diff := same(before, must(Read(link))); diff != "" {
+		if diff := same(before, must.Value(Read(link))); diff != "" {
 			return errors.New(diff)
 		}
 		return nil
@@ -342,30 +329,30 @@ func TestACompletedMoveStaysWhileItsBridgeExists(t *testing.T) {
 		return
 	}
 	link, bridge := configured(t), made(t, "br-net1")
-	before := must(Read(link))
+	before := must.Value(Read(link))
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Second)}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Second)}))
 	_, err := d.Move(t.Context(), "br-net1")
-	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
+	must.Succeed(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
 	g := &Guard{Directory: d, Log: testr.New(t), Grace: time.Millisecond, missing: map[string]time.Time{}}
 	time.Sleep(1100 * time.Millisecond) // the deadline passes
 	g.pass(t.Context())
-	if j := must(d.Read("br-net1")); j.Phase != PhaseMoved {
+	if j := must.Value(d.Read("br-net1")); j.Phase != PhaseMoved {
 		t.Fatalf("journal: %+v", j)
 	}
 	d.RunDir = t.TempDir()
-	socket := must(net.Listen("unix", filepath.Join(d.RunDir, "br-net1.mgmt"))) // ovs-vswitchd runs
+	socket := must.Value(net.Listen("unix", filepath.Join(d.RunDir, "br-net1.mgmt"))) // ovs-vswitchd runs
 	g.Directory = d
 	for range 3 {
 		g.pass(t.Context())
 	}
-	if j := must(d.Read("br-net1")); j.Phase != PhaseMoved {
+	if j := must.Value(d.Read("br-net1")); j.Phase != PhaseMoved {
 		t.Fatalf("while ovs-vswitchd runs: %+v", j)
 	}
-	try(t, socket.Close())
+	must.Succeed(t, socket.Close())
 	eventually.Wait{For: "after the end of ovs-vswitchd, the interface is as before"}.Succeeds(t, func() error {
 		g.pass(t.Context())
-		if diff := same(before, must(Read(link))); diff != "" {
+		if diff := same(before, must.Value(Read(link))); diff != "" {
 			return errors.New(diff)
 		}
 		return nil
@@ -373,13 +360,13 @@ func TestACompletedMoveStaysWhileItsBridgeExists(t *testing.T) {
 
 	d.RunDir = ""
 	g.Directory = d
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
 	_, err = d.Move(t.Context(), "br-net1")
-	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
-	try(t, netlink.LinkDel(bridge))
+	must.Succeed(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
+	must.Succeed(t, netlink.LinkDel(bridge))
 	eventually.Wait{For: "the interface is as before"}.Succeeds(t, func() error {
 		g.pass(t.Context())
-		if diff := same(before, must(Read(link))); diff != "" {
+		if diff := same(before, must.Value(Read(link))); diff != "" {
 			return errors.New(diff)
 		}
 		return nil
@@ -433,7 +420,7 @@ func TestManagersAreRecognised(t *testing.T) {
 			m := Managers{Networkd: t.TempDir(), NetworkManager: t.TempDir()}
 			for directory, text := range map[string]string{m.Networkd: c.networkd, m.NetworkManager: c.manager} {
 				if text != "" {
-					try(t, os.WriteFile(filepath.Join(directory, "7"), []byte(text), 0o600))
+					must.Succeed(t, os.WriteFile(filepath.Join(directory, "7"), []byte(text), 0o600))
 				}
 			}
 			got, err := m.Of(link, State{Addresses: []Address{c.address}})
@@ -448,11 +435,11 @@ func TestManagersAreRecognised(t *testing.T) {
 func moved(t *testing.T) (d Directory, link, bridge netlink.Link, before State) {
 	t.Helper()
 	link, bridge = configured(t), made(t, "br-net1")
-	before = must(Read(link))
+	before = must.Value(Read(link))
 	d = Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
 	_, err := d.Move(t.Context(), "br-net1")
-	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
+	must.Succeed(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
 	return d, link, bridge, before
 }
 
@@ -465,13 +452,13 @@ func TestWhatWasRemovedStaysRemoved(t *testing.T) {
 	gone := func(r Route) bool { return r.Table == 100 }
 	for _, r := range before.Routes {
 		if gone(r) {
-			try(t, netlink.RouteDel(r.on(bridge)))
+			must.Succeed(t, netlink.RouteDel(r.on(bridge)))
 		}
 	}
-	try(t, netlink.AddrDel(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("198.51.100.1/25"))}))
-	try(t, netlink.AddrReplace(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), ValidLft: 1, PreferedLft: 1}))
+	must.Succeed(t, netlink.AddrDel(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("198.51.100.1/25"))}))
+	must.Succeed(t, netlink.AddrReplace(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), ValidLft: 1, PreferedLft: 1}))
 	eventually.Wait{For: "the address ends"}.Succeeds(t, func() error {
-		if has := must(configuration(bridge)); len(has.Addresses) != 2 {
+		if has := must.Value(configuration(bridge)); len(has.Addresses) != 2 {
 			return errors.New("it is there")
 		}
 		return nil
@@ -484,8 +471,8 @@ func TestWhatWasRemovedStaysRemoved(t *testing.T) {
 		return a.Prefix.String() == "198.51.100.1/25" || a.Prefix.String() == "2001:db8::1/64"
 	})
 	want.Routes = slices.DeleteFunc(slices.Clone(before.Routes), gone)
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
-	if diff := same(want, must(Read(link))); diff != "" {
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if diff := same(want, must.Value(Read(link))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -498,16 +485,16 @@ func TestNeighboursOfTheMoveAreNotAddedAgain(t *testing.T) {
 	link, bridge := configured(t), made(t, "br-net1")
 	resolved(t, link, 8)
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: must(Read(link)), Deadline: Deadline(time.Hour)}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: must.Value(Read(link)), Deadline: Deadline(time.Hour)}))
 	_, err := d.Move(t.Context(), "br-net1")
-	try(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
+	must.Succeed(t, errors.Join(err, d.Commit(t.Context(), "br-net1")))
 	resolved(t, bridge, 9)
-	want := must(neighbours(bridge))
-	try(t, AddAddress(link, netip.MustParsePrefix("203.0.113.5/24")))
+	want := must.Value(neighbours(bridge))
+	must.Succeed(t, AddAddress(link, netip.MustParsePrefix("203.0.113.5/24")))
 	if n, err := d.Move(t.Context(), "br-net1"); err != nil || n != 5 {
 		t.Fatalf("%d addresses: %v", n, err)
 	}
-	if got := must(neighbours(bridge)); len(want) != 2 || !slices.Equal(got, want) {
+	if got := must.Value(neighbours(bridge)); len(want) != 2 || !slices.Equal(got, want) {
 		t.Errorf("neighbours: %+v, want %+v", got, want)
 	}
 }
@@ -518,14 +505,14 @@ func TestABridgeThatWasSetDownGetsItsRoutesAgain(t *testing.T) {
 		return
 	}
 	d, _, bridge, _ := moved(t)
-	had := must(configuration(bridge))
-	try(t, errors.Join(netlink.LinkSetDown(bridge), netlink.LinkSetUp(bridge)))
-	if lost := must(configuration(bridge)); len(lost.Routes) == len(had.Routes) {
+	had := must.Value(configuration(bridge))
+	must.Succeed(t, errors.Join(netlink.LinkSetDown(bridge), netlink.LinkSetUp(bridge)))
+	if lost := must.Value(configuration(bridge)); len(lost.Routes) == len(had.Routes) {
 		t.Fatalf("the kernel keeps %+v", lost)
 	}
 	_, err := d.Move(t.Context(), "br-net1")
-	try(t, err)
-	if diff := same(had, must(configuration(bridge))); diff != "" {
+	must.Succeed(t, err)
+	if diff := same(had, must.Value(configuration(bridge))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -541,9 +528,9 @@ func TestAnExpiredAddressDoesNotReturn(t *testing.T) {
 		{Prefix: netip.MustParsePrefix("192.0.2.2/24")},
 	}}
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before}))
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
-	if got := Prefixes(must(configuration(link)).Addresses); len(got) != 1 || got[0].String() != "192.0.2.2/24" {
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before}))
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if got := Prefixes(must.Value(configuration(link)).Addresses); len(got) != 1 || got[0].String() != "192.0.2.2/24" {
 		t.Errorf("addresses: %v", got)
 	}
 }
@@ -557,26 +544,26 @@ func TestSettingsMove(t *testing.T) {
 	for name, value := range map[string]string{
 		"ipv6/conf/IF/accept_ra": "0", addrGenMode: noAddresses, "ipv4/conf/IF/rp_filter": "2", "ipv6/conf/IF/disable_ipv6": "0",
 	} {
-		try(t, os.WriteFile(settingPath(sysctls, name, "eth1"), []byte(value), 0o600))
+		must.Succeed(t, os.WriteFile(settingPath(sysctls, name, "eth1"), []byte(value), 0o600))
 	}
-	try(t, os.WriteFile(settingPath(sysctls, "ipv6/conf/IF/disable_ipv6", "br-net1"), []byte("1"), 0o600))
+	must.Succeed(t, os.WriteFile(settingPath(sysctls, "ipv6/conf/IF/disable_ipv6", "br-net1"), []byte("1"), 0o600))
 	local := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fe80::77/64")), Flags: unix.IFA_F_NODAD}
-	try(t, errors.Join(netlink.AddrAdd(link, local), netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD})))
-	before := must(Read(link))
+	must.Succeed(t, errors.Join(netlink.AddrAdd(link, local), netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD})))
+	before := must.Value(Read(link))
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
-	try(t, d.Prepare("br-net1", before))
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+	must.Succeed(t, d.Prepare("br-net1", before))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
 	_, err := d.Move(t.Context(), "br-net1")
-	try(t, err)
-	after := must(Read(bridge))
+	must.Succeed(t, err)
+	after := must.Value(Read(bridge))
 	if diff := cmp.Diff(before.Settings, after.Settings); diff != "" {
 		t.Errorf("settings of the bridge: %s", diff)
 	}
 	if !slices.Contains(Prefixes(after.Addresses), netip.MustParsePrefix("fe80::77/64")) {
 		t.Errorf("the link-local address has not moved: %v", Prefixes(after.Addresses))
 	}
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
-	if diff := same(before, must(Read(link))); diff != "" {
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
+	if diff := same(before, must.Value(Read(link))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -590,7 +577,7 @@ func TestAProcessThatContinuesAfterARestorationChangesNothing(t *testing.T) {
 	lockTimeout = 50 * time.Millisecond
 	link := configured(t)
 	made(t, "br-net1")
-	before := must(Read(link))
+	before := must.Value(Read(link))
 	guard := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
 	for stop := 1; ; stop++ {
 		step, name := 0, ""
@@ -598,11 +585,11 @@ func TestAProcessThatContinuesAfterARestorationChangesNothing(t *testing.T) {
 		d.Step = func(s string) error {
 			if step++; step == stop {
 				name = s
-				try(t, guard.PutBack(t.Context(), "br-net1", "the deadline"))
+				must.Succeed(t, guard.PutBack(t.Context(), "br-net1", "the deadline"))
 			}
 			return nil
 		}
-		try(t, guard.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+		must.Succeed(t, guard.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
 		_, err := d.Move(t.Context(), "br-net1")
 		if err == nil {
 			err = d.Commit(t.Context(), "br-net1")
@@ -616,7 +603,7 @@ func TestAProcessThatContinuesAfterARestorationChangesNothing(t *testing.T) {
 		if !errors.Is(err, ErrReturned) {
 			t.Errorf("stopped before %q, it ends with %v", name, err)
 		}
-		if diff := same(before, must(Read(link))); diff != "" {
+		if diff := same(before, must.Value(Read(link))); diff != "" {
 			t.Fatalf("stopped before %q: %s", name, diff)
 		}
 	}
@@ -630,13 +617,13 @@ func TestAStepAfterTheCheckIsUndone(t *testing.T) {
 	lockTimeout = 50 * time.Millisecond
 	d, link, _, before := moved(t)
 	err := d.While(t.Context(), "br-net1", "test", func() error {
-		try(t, d.PutBack(t.Context(), "br-net1", "the deadline"))
+		must.Succeed(t, d.PutBack(t.Context(), "br-net1", "the deadline"))
 		return netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.1/24"))})
 	})
 	if !errors.Is(err, ErrReturned) {
 		t.Errorf("it ends with %v", err)
 	}
-	if diff := same(before, must(Read(link))); diff != "" {
+	if diff := same(before, must.Value(Read(link))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -648,20 +635,20 @@ func TestAMoveThatBeganAgainIsNotRestored(t *testing.T) {
 	}
 	lockTimeout = 50 * time.Millisecond
 	d, _, bridge, before := moved(t)
-	had := must(configuration(bridge))
+	had := must.Value(configuration(bridge))
 	begun := false
 	stopped := d
 	stopped.Step = func(name string) error {
 		if name == "detach eth1" && !begun {
 			begun = true
-			try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
+			must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseTrial, Before: before, Deadline: Deadline(time.Hour)}))
 		}
 		return nil
 	}
 	if err := stopped.PutBack(t.Context(), "br-net1", "late"); !errors.Is(err, errBegunAgain) {
 		t.Errorf("it ends with %v", err)
 	}
-	if diff := same(had, must(configuration(bridge))); diff != "" {
+	if diff := same(had, must.Value(configuration(bridge))); diff != "" {
 		t.Error(diff)
 	}
 }

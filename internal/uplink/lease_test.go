@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // leased is the journal of a bridge with one address, of which a part of its lease of 32 s is left.
@@ -86,7 +88,7 @@ func TestAnAddressOfASingleHostEndsAlone(t *testing.T) {
 }
 
 func TestABridgeWhoseAddressesHaveEndedIsNotComplete(t *testing.T) {
-	complete, err := leased(-time.Second).complete(must(netlink.LinkByName("lo")))
+	complete, err := leased(-time.Second).complete(must.Value(netlink.LinkByName("lo")))
 	if complete || err != nil {
 		t.Errorf("complete: %t, %v", complete, err)
 	}
@@ -103,7 +105,7 @@ func TestClientIdentifiers(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		if text != "" {
-			try(t, os.WriteFile(filepath.Join(dir, "3"), []byte(text), 0o600))
+			must.Succeed(t, os.WriteFile(filepath.Join(dir, "3"), []byte(text), 0o600))
 		}
 		got, err := Managers{Leases: dir}.ClientIDs(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 3, HardwareAddr: mac}})
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -25,7 +26,7 @@ func given(t *testing.T, link netlink.Link, valid int, addresses ...string) {
 		if p.Addr().Is6() {
 			made.Flags = unix.IFA_F_NODAD
 		}
-		try(t, netlink.AddrAdd(link, made))
+		must.Succeed(t, netlink.AddrAdd(link, made))
 	}
 }
 
@@ -68,21 +69,21 @@ func TestAddressesOfASingleHost(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			link := made(t, "eth1")
-			defer func() { try(t, netlink.LinkDel(link)) }()
+			defer func() { must.Succeed(t, netlink.LinkDel(link)) }()
 			if c.local {
-				for _, a := range must(netlink.AddrList(link, netlink.FAMILY_V6)) { // the kernel's own
-					try(t, netlink.AddrDel(link, &a))
+				for _, a := range must.Value(netlink.AddrList(link, netlink.FAMILY_V6)) { // the kernel's own
+					must.Succeed(t, netlink.AddrDel(link, &a))
 				}
-				try(t, os.WriteFile("/proc/sys/net/ipv6/conf/eth1/addr_gen_mode", []byte("1"), 0o600))
+				must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/eth1/addr_gen_mode", []byte("1"), 0o600))
 			}
 			given(t, link, 0, c.permanent...)
 			given(t, link, 1000, c.ended...)
-			moves := texts(Prefixes(must(Read(link)).Addresses))
+			moves := texts(Prefixes(must.Value(Read(link)).Addresses))
 			slices.Sort(moves)
 			if !slices.Equal(moves, c.moves) {
 				t.Errorf("%v move, want %v", moves, c.moves)
 			}
-			if got := texts(must(Stranded(link))); !slices.Equal(got, c.stranded) {
+			if got := texts(must.Value(Stranded(link))); !slices.Equal(got, c.stranded) {
 				t.Errorf("%v are stranded, want %v", got, c.stranded)
 			}
 		})
@@ -96,20 +97,20 @@ func TestAddressesOfASingleHostAfterAMove(t *testing.T) {
 	}
 	link, bridge := made(t, "eth1"), made(t, "br-net1")
 	given(t, link, 0, "192.0.2.1/24", "2001:db8::1/128")
-	before := must(Read(link))
+	before := must.Value(Read(link))
 	d := Directory{Path: t.TempDir()}
-	try(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseMoved, Before: before}))
+	must.Succeed(t, d.Begin(t.Context(), Journal{Bridge: "br-net1", Uplink: "eth1", Kernel: true, Phase: PhaseMoved, Before: before}))
 	_, err := d.Move(t.Context(), "br-net1")
-	try(t, err)
+	must.Succeed(t, err)
 	check := func(when string, moved, stranded []string) {
 		t.Helper()
 		if _, err := d.Move(t.Context(), "br-net1"); err != nil {
 			t.Fatal(when, err)
 		}
-		if got := texts(Prefixes(must(d.Read("br-net1")).Before.Addresses)); !slices.Equal(got, moved) {
+		if got := texts(Prefixes(must.Value(d.Read("br-net1")).Before.Addresses)); !slices.Equal(got, moved) {
 			t.Errorf("%s, %v have moved, want %v", when, got, moved)
 		}
-		if got := texts(must(d.Stranded("br-net1"))); !slices.Equal(got, stranded) {
+		if got := texts(must.Value(d.Stranded("br-net1"))); !slices.Equal(got, stranded) {
 			t.Errorf("%s, %v are stranded, want %v", when, got, stranded)
 		}
 	}
@@ -119,12 +120,12 @@ func TestAddressesOfASingleHostAfterAMove(t *testing.T) {
 	check("with a wider one", all, nil)
 	given(t, link, 0, "2001:db8::9/128", "192.0.2.9/32")
 	check("with virtual ones", all, []string{"2001:db8::9/128"})
-	try(t, netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::9/128"))}))
+	must.Succeed(t, netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::9/128"))}))
 	check("without the IPv6 one", all, nil)
 	given(t, link, 1000, "2001:db8::a/128")
 	check("with one of a DHCP server", append(all, "2001:db8::a/128"), nil)
-	try(t, d.PutBack(t.Context(), "br-net1", "test"))
-	got := texts(Prefixes(must(Addresses(link))))
+	must.Succeed(t, d.PutBack(t.Context(), "br-net1", "test"))
+	got := texts(Prefixes(must.Value(Addresses(link))))
 	slices.Sort(got)
 	if want := []string{"192.0.2.1/24", "192.0.2.9/32", "2001:db8::1/128", "2001:db8::2/64", "2001:db8::a/128"}; !slices.Equal(got, want) {
 		t.Errorf("eth1 has %v, want %v", got, want)

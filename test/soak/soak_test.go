@@ -26,6 +26,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
@@ -88,10 +89,10 @@ func setting(name string, otherwise int) int {
 func (s *soak) populate() {
 	s.Helper()
 	for i := range s.nodes {
-		s.must(s.client.Create(s.Context(), s.node(i)))
+		must.Succeed(s, s.client.Create(s.Context(), s.node(i)))
 	}
 	for i := range s.namespaces {
-		s.must(s.client.Create(s.Context(), s.namespace(i)))
+		must.Succeed(s, s.client.Create(s.Context(), s.namespace(i)))
 	}
 }
 
@@ -116,7 +117,7 @@ func (s *soak) through(what string, objects []client.Object, do func(ctx context
 		dice := s.random.IntN(100)
 		group.Go(func() error { return do(s.Context(), o, dice) })
 	}
-	s.must(group.Wait())
+	must.Succeed(s, group.Wait())
 	if s.controller == nil {
 		s.start()
 	}
@@ -204,15 +205,15 @@ func (s *soak) withdrawReservations() {
 			return
 		}
 		err := s.client.Get(s.Context(), client.ObjectKey{Name: vpc}, &kubeovnv1.Vpc{})
-		s.must(client.IgnoreNotFound(err))
+		must.Succeed(s, client.IgnoreNotFound(err))
 		if err == nil {
 			return
 		}
 		ip := &kubeovnv1.IP{}
 		err = s.client.Get(s.Context(), client.ObjectKey{Name: o.GetName() + "." + o.GetNamespace()}, ip)
-		s.must(client.IgnoreNotFound(err))
+		must.Succeed(s, client.IgnoreNotFound(err))
 		if err == nil && ip.Spec.Subnet != subnet {
-			s.must(s.delete(s.Context(), ip))
+			must.Succeed(s, s.delete(s.Context(), ip))
 		}
 	})
 }
@@ -222,13 +223,13 @@ func (s *soak) sweep() {
 	s.Helper()
 	for _, list := range []client.ObjectList{&corev1.PodList{}, &appsv1.StatefulSetList{}} {
 		s.each(list, func(o client.Object) {
-			s.must(s.delete(s.Context(), o))
+			must.Succeed(s, s.delete(s.Context(), o))
 		})
 	}
 	for _, list := range []client.ObjectList{&kubeovnv1.IPPoolList{}, &kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}} {
 		s.each(list, func(o client.Object) {
 			if !standing(o) {
-				s.must(s.delete(s.Context(), o))
+				must.Succeed(s, s.delete(s.Context(), o))
 			}
 		})
 	}
@@ -241,8 +242,8 @@ func standing(o client.Object) bool {
 
 func (s *soak) each(list client.ObjectList, f func(client.Object)) {
 	s.Helper()
-	s.must(s.client.List(s.Context(), list))
-	s.must(apimeta.EachListItem(list, func(item runtime.Object) error {
+	must.Succeed(s, s.client.List(s.Context(), list))
+	must.Succeed(s, apimeta.EachListItem(list, func(item runtime.Object) error {
 		f(item.(client.Object))
 		return nil
 	}))

@@ -31,6 +31,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
@@ -78,13 +79,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) must(err error) {
-	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
-}
-
 func (w *world) build() {
 	w.binary = filepath.Join(w.dir, "kiln")
 	cmd := exec.Command("go", "build", "-trimpath", "-o", w.binary, "../../cmd/kiln")
@@ -96,25 +90,25 @@ func (w *world) build() {
 
 func (w *world) startAPI() {
 	env, err := apiserver.New()
-	w.must(err)
+	must.Succeed(w, err)
 	env.ControlPlane.Etcd = &envtest.Etcd{}
 	env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
 	config, err := env.Start()
-	w.must(err)
+	must.Succeed(w, err)
 	w.Cleanup(func() {
 		if err := env.Stop(); err != nil {
 			w.Error(err)
 		}
 	})
-	w.must(os.WriteFile(w.kubeconfig(), env.KubeConfig, 0o600))
+	must.Succeed(w, os.WriteFile(w.kubeconfig(), env.KubeConfig, 0o600))
 	scheme := runtime.NewScheme()
-	w.must(clientgoscheme.AddToScheme(scheme))
-	w.must(kubeovnv1.AddToScheme(scheme))
-	w.must(v1alpha1.AddToScheme(scheme))
+	must.Succeed(w, clientgoscheme.AddToScheme(scheme))
+	must.Succeed(w, kubeovnv1.AddToScheme(scheme))
+	must.Succeed(w, v1alpha1.AddToScheme(scheme))
 	w.client, err = client.New(config, client.Options{Scheme: scheme})
-	w.must(err)
+	must.Succeed(w, err)
 	w.clients, err = kubernetes.NewForConfig(config)
-	w.must(err)
+	must.Succeed(w, err)
 }
 
 func (w *world) kubeconfig() string { return filepath.Join(w.dir, "kubeconfig") }
@@ -130,10 +124,10 @@ func (w *world) serve(database *nbtest.Server) {
 
 func (w *world) nameDatabase() {
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	w.must(w.client.Create(w.Context(), cluster))
+	must.Succeed(w, w.client.Create(w.Context(), cluster))
 	host, _, _ := net.SplitHostPort(northboundAddress)
 	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: "n0", Address: host}}
-	w.must(w.client.Status().Update(w.Context(), cluster))
+	must.Succeed(w, w.client.Status().Update(w.Context(), cluster))
 }
 
 // start starts the controller.

@@ -13,13 +13,14 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // ends returns how often the session of the router with a node has ended.
 func (r *router) ends(node string) uint32 {
 	r.Helper()
 	var ends uint32
-	must(r.T, r.server.ListPeer(r.Context(), &api.ListPeerRequest{Address: node}, func(p *api.Peer) { ends = p.State.Flops }))
+	must.Succeed(r.T, r.server.ListPeer(r.Context(), &api.ListPeerRequest{Address: node}, func(p *api.Peer) { ends = p.State.Flops }))
 	return ends
 }
 
@@ -27,7 +28,7 @@ func (r *router) ends(node string) uint32 {
 func problems(t *testing.T, s *Server) string {
 	t.Helper()
 	state, err := s.State(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	var all []string
 	for _, p := range state.Peers {
 		all = append(all, p.Address.String()+": "+p.Message)
@@ -49,7 +50,7 @@ func TestAPassivePeerEndsNoOtherSession(t *testing.T) {
 			port: func(t *testing.T) int32 {
 				nodePort++
 				l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", nodePort))
-				must(t, err)
+				must.Succeed(t, err)
 				t.Cleanup(func() { _ = l.Close() })
 				return nodePort
 			}, problem: "address already in use", occupied: true,
@@ -59,11 +60,11 @@ func TestAPassivePeerEndsNoOtherSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRouter(t, 65002, session(node4, 65001))
 			s := NewServer(slog.New(slog.DiscardHandler), test.port(t))
-			t.Cleanup(func() { must(t, s.Configure(t.Context(), nil)) })
-			must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+			t.Cleanup(func() { must.Succeed(t, s.Configure(t.Context(), nil)) })
+			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 			active, other := r.peer(router4, 65002), v1alpha1.SpeakerPeer{Address: router6, ASN: 65002}
 			passive(&other)
-			must(t, s.Configure(t.Context(), with(active)))
+			must.Succeed(t, s.Configure(t.Context(), with(active)))
 			r.has("10.16.0.0/16 via 192.0.2.1")
 			if err := s.Configure(t.Context(), with(active, other)); (err != nil) != test.occupied {
 				t.Errorf("the error is %v", err)
@@ -84,15 +85,15 @@ func TestAPassivePeerEndsNoOtherSession(t *testing.T) {
 func TestTheServerListensWhenThePortIsFree(t *testing.T) {
 	s := newServer(t)
 	l, err := net.Listen("tcp6", fmt.Sprintf("[::]:%d", s.port))
-	must(t, err)
+	must.Succeed(t, err)
 	r := newRouter(t, 65002, session(node4, 65001, func(p *api.Peer) { p.Transport.PassiveMode, p.Transport.RemotePort = false, uint32(s.port) }))
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 	config := with(r.peer(router4, 65002, passive))
 	if err := s.Configure(t.Context(), config); err == nil {
 		t.Error("there is no error while another process listens")
 	}
-	must(t, l.Close())
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002, passive))))
+	must.Succeed(t, l.Close())
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002, passive))))
 	r.has("10.16.0.0/16 via 192.0.2.1")
 }
 
@@ -100,14 +101,14 @@ func TestTheServerListensWhenThePortIsFree(t *testing.T) {
 func TestASessionContinuesUntilThePasswordIsMounted(t *testing.T) {
 	r := newRouter(t, 65001, session(node4, 65001)) // iBGP
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 	community := func(p *v1alpha1.SpeakerPeer) { p.Communities = []string{"65001:7"} }
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65001, community))))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65001, community))))
 	want := fmt.Sprintf("10.16.0.0/16 via 192.0.2.1 preference 100 communities [%d]", 65001<<16+7)
 	r.has(want)
 	renamed := r.peer(router4, 65001, community, func(p *v1alpha1.SpeakerPeer) { p.Password = &v1alpha1.SecretKey{Name: "renamed"} })
 	for range 2 {
-		must(t, s.Configure(t.Context(), with(renamed)))
+		must.Succeed(t, s.Configure(t.Context(), with(renamed)))
 	}
 	established(t, s, true)
 	if got := problems(t, s); got != router4+": the Secret renamed does not exist" {
@@ -117,7 +118,7 @@ func TestASessionContinuesUntilThePasswordIsMounted(t *testing.T) {
 		t.Errorf("the session ended %d times", n)
 	}
 	r.has(want)
-	must(t, s.Configure(t.Context(), with()))
+	must.Succeed(t, s.Configure(t.Context(), with()))
 	r.has()
 }
 
@@ -125,18 +126,18 @@ func TestASessionContinuesUntilThePasswordIsMounted(t *testing.T) {
 func TestAttributesAreSentAgainAfterAnError(t *testing.T) {
 	r := newRouter(t, 65001, session(node4, 65001), session(node6, 65001))
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 	config := func(community string, more ...v1alpha1.SpeakerPeer) *Config {
 		return with(append(more, r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) { p.Communities = []string{community} }))...)
 	}
 	want := func(community int) string {
 		return fmt.Sprintf("10.16.0.0/16 via 192.0.2.1 preference 100 communities [%d]", 65001<<16+community)
 	}
-	must(t, s.Configure(t.Context(), config("65001:7", r.peer(router6, 65001))))
+	must.Succeed(t, s.Configure(t.Context(), config("65001:7", r.peer(router6, 65001))))
 	r.has(want(7))
 
 	t.Log("a peer that cannot be deleted")
-	must(t, s.running.DeletePeer(t.Context(), &api.DeletePeerRequest{Address: router6}))
+	must.Succeed(t, s.running.DeletePeer(t.Context(), &api.DeletePeerRequest{Address: router6}))
 	if err := s.Configure(t.Context(), config("65001:8")); err == nil {
 		t.Error("the second deletion of a peer has no error")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
@@ -34,12 +35,12 @@ func newHostileRouter(t *testing.T, number int, behave func(c net.Conn)) *hostil
 	t.Helper()
 	h := &hostileRouter{address: fmt.Sprintf("192.0.2.%d", 100+number)}
 	lo, err := netlink.LinkByName("lo")
-	must(t, err)
+	must.Succeed(t, err)
 	address, err := netlink.ParseAddr(h.address + "/32")
-	must(t, err)
-	must(t, netlink.AddrReplace(lo, address))
+	must.Succeed(t, err)
+	must.Succeed(t, netlink.AddrReplace(lo, address))
 	l, err := net.Listen("tcp4", h.address+":0")
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	h.port = int32(l.Addr().(*net.TCPAddr).Port)
 	go func() {
@@ -139,15 +140,15 @@ func TestHostileRoutersHarmNoOtherSession(t *testing.T) {
 	}
 	r := newRouter(t, 65002, session(node4, 65001))
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
 	r.has("10.16.0.0/16 via 192.0.2.1")
 	before := runtime.NumGoroutine()
 	peers := []v1alpha1.SpeakerPeer{r.peer(router4, 65002)}
 	for _, h := range hostile {
 		peers = append(peers, h.peer())
 	}
-	must(t, s.Configure(t.Context(), with(peers...)))
+	must.Succeed(t, s.Configure(t.Context(), with(peers...)))
 	var many []netip.Prefix
 	for i := range 20000 {
 		many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 17, byte(i >> 8), byte(i)}), 32))
@@ -160,14 +161,14 @@ func TestHostileRoutersHarmNoOtherSession(t *testing.T) {
 		}
 		return ""
 	})
-	must(t, s.Announce(many, nil))
-	must(t, s.Announce(nil, many))
-	must(t, s.Announce(prefixes("10.16.0.7/32"), nil))
+	must.Succeed(t, s.Announce(many, nil))
+	must.Succeed(t, s.Announce(nil, many))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.7/32"), nil))
 	r.has("10.16.0.0/16 via 192.0.2.1", "10.16.0.7/32 via 192.0.2.1")
 	if n := r.ends(node4); n != 0 {
 		t.Errorf("the session of the good router ended %d times", n)
 	}
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
 	eventually.Wait{Base: 5 * time.Second}.Empty(t, func() string {
 		if n := runtime.NumGoroutine(); n > before+2*len(hostile) { // those of the hostile routers themselves
 			return fmt.Sprintf("%d goroutines, %d before", n, before)

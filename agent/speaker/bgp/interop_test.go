@@ -18,6 +18,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 // TestFRRWithChangesOfBFD changes the intervals: the sessions continue.
@@ -28,18 +29,18 @@ func TestFRRWithChangesOfBFD(t *testing.T) {
 	on := func(p *v1alpha1.SpeakerPeer) {
 		p.BFD = &v1alpha1.SpeakerBFD{MinTransmit: &metav1.Duration{Duration: interval}, MinReceive: &metav1.Duration{Duration: interval}}
 	}
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
 	r.steady(s)
 	begins := r.endsAt(s)
 	for _, interval = range []time.Duration{800 * time.Millisecond, 200 * time.Millisecond} {
-		must(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
+		must.Succeed(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
 		eventually.Wait{Base: 20 * time.Second}.Empty(t, func() string {
 			var bfd []struct {
 				Status         string
 				RemoteTransmit int `json:"remote-transmit-interval"`
 			}
-			must(t, json.Unmarshal([]byte(r.vtysh("show bfd peers json")), &bfd))
+			must.Succeed(t, json.Unmarshal([]byte(r.vtysh("show bfd peers json")), &bfd))
 			for _, b := range bfd {
 				if b.Status != "up" || b.RemoteTransmit != int(interval.Milliseconds()) {
 					return fmt.Sprintf("the router has %+v, want intervals of %s", bfd, interval)
@@ -69,8 +70,8 @@ func TestFRRWithBFD(t *testing.T) {
 				p.BFD, p.Password = &v1alpha1.SpeakerBFD{}, &v1alpha1.SecretKey{Name: "s"}
 			}
 			spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{across(far4, bfd), across(far6, bfd)}}
-			must(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
-			must(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"s": "right"}))))
+			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
+			must.Succeed(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"s": "right"}))))
 			r.reaches("10.16.0.0/16", near4)
 			r.steady(s)
 			begins := r.endsAt(s)
@@ -105,13 +106,13 @@ func TestFRRWithBFD(t *testing.T) {
 func TestBIRDWithBFD(t *testing.T) {
 	r := newPeerRouter(t, birdWith("  local as 65002;\n  passive;\n  bfd on;\n", ""))
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must(t, s.Configure(t.Context(), with(across(far4, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(across(far4, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }))))
 	for range 2 {
 		r.reaches("10.16.0.0/16", near4)
 		eventually.Wait{Base: 20 * time.Second}.Empty(t, func() string {
 			state, err := s.State(t.Context())
-			must(t, err)
+			must.Succeed(t, err)
 			if p := state.Peers[0]; p.BFD != "up" || !p.Established {
 				return fmt.Sprintf("BFD is %s, and BGP %s", p.BFD, p.Session)
 			}
@@ -121,7 +122,7 @@ func TestBIRDWithBFD(t *testing.T) {
 		t.Log("the router loses a node that is cut off after", r.reaches("10.16.0.0/16").Round(time.Millisecond))
 		eventually.Wait{Base: 5 * time.Second}.Empty(t, func() string {
 			state, err := s.State(t.Context())
-			must(t, err)
+			must.Succeed(t, err)
 			if p := state.Peers[0]; p.Established || p.Live.State.BfdState.FailureTransitions == 0 {
 				return "the speaker has not noticed the failure"
 			}
@@ -136,12 +137,12 @@ func TestFRRWithBFDUnderLoad(t *testing.T) {
 	r := newPeerRouter(t, frrRange("bfd"))
 	s := newServer(t)
 	bfd := func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }
-	must(t, s.Configure(t.Context(), with(across(far4, bfd), across(far6, bfd))))
+	must.Succeed(t, s.Configure(t.Context(), with(across(far4, bfd), across(far6, bfd))))
 	r.steady(s)
 	var busy []*exec.Cmd
 	for range 16 {
 		c := exec.Command("timeout", "45", "sh", "-c", "while :; do :; done") // a process, so that the load is the kernel's to share
-		must(t, c.Start())
+		must.Succeed(t, c.Start())
 		busy = append(busy, c)
 	}
 	for _, c := range busy {
@@ -154,14 +155,14 @@ func TestFRRWithBFDUnderLoad(t *testing.T) {
 func TestFRRWithdrawsAtOnce(t *testing.T) {
 	r := newPeerRouter(t, frrWith())
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must(t, s.Configure(t.Context(), with(across(far4), across(far6))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(across(far4), across(far6))))
 	r.reaches("10.16.0.0/16", near4)
 	var withdrawals []time.Duration
 	for range 20 {
-		must(t, s.Announce(prefixes("10.16.0.7/32"), nil))
+		must.Succeed(t, s.Announce(prefixes("10.16.0.7/32"), nil))
 		r.reaches("10.16.0.7/32", near4)
-		must(t, s.Announce(nil, prefixes("10.16.0.7/32")))
+		must.Succeed(t, s.Announce(nil, prefixes("10.16.0.7/32")))
 		withdrawals = append(withdrawals, r.reaches("10.16.0.7/32"))
 	}
 	t.Log("a withdrawal reaches the kernel of the router after", summary(withdrawals))
@@ -170,8 +171,8 @@ func TestFRRWithdrawsAtOnce(t *testing.T) {
 func TestFRRWithoutBFDWaitsForTheHoldTime(t *testing.T) {
 	r := newPeerRouter(t, frrWith())
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must(t, s.Configure(t.Context(), with(across(far4), across(far6))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(across(far4), across(far6))))
 	r.reaches("10.16.0.0/16", near4)
 	plug(t, farPort, false)
 	took := r.reaches("10.16.0.0/16")
@@ -186,8 +187,8 @@ func TestFRRKeepsRoutesDuringARestart(t *testing.T) {
 	graceful := func(p *v1alpha1.SpeakerPeer) { p.GracefulRestart = &v1alpha1.SpeakerGracefulRestart{} }
 	for _, kept := range []string{"10.16.0.1/32", "10.16.0.2/32"} { // the second process lacks the first prefix
 		s := newServer(t)
-		must(t, s.Announce(prefixes("10.16.0.3/32", kept), nil))
-		must(t, s.Configure(t.Context(), with(across(far4, graceful))))
+		must.Succeed(t, s.Announce(prefixes("10.16.0.3/32", kept), nil))
+		must.Succeed(t, s.Configure(t.Context(), with(across(far4, graceful))))
 		r.reaches(kept, near4)
 		s.Stop(t.Context())
 		eventually.Stays(t, 2*time.Second, func() string {
@@ -204,12 +205,12 @@ func TestBIRDConnectsByIBGP(t *testing.T) {
 	d := birdWith("  local as 65001;\n  password \"right\";\n", "")
 	r := newPeerRouter(t, d)
 	s := NewServer(slog.New(slog.DiscardHandler), v1alpha1.DefaultBGPPort)
-	t.Cleanup(func() { must(t, s.Configure(t.Context(), nil)) })
+	t.Cleanup(func() { must.Succeed(t, s.Configure(t.Context(), nil)) })
 	spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{across(far4, func(p *v1alpha1.SpeakerPeer) {
 		p.ASN, p.Connection, p.Password = 65001, v1alpha1.ConnectionPassive, &v1alpha1.SecretKey{Name: "s"}
 	})}}
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"s": "right"}))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"s": "right"}))))
 	r.reaches("10.16.0.0/16", near4)
 }
 
@@ -222,14 +223,14 @@ func TestBIRDSends100000Routes(t *testing.T) {
 	routes.WriteString("}\n")
 	r := newPeerRouter(t, birdWith("  local as 65002;\n  passive;\n", routes.String()))
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 	config := func(limit int32) *Config {
 		return with(across(far4, func(p *v1alpha1.SpeakerPeer) { p.MaxReceived = limit }))
 	}
-	must(t, s.Configure(t.Context(), config(0)))
+	must.Succeed(t, s.Configure(t.Context(), config(0)))
 	eventually.Wait{Base: 20 * time.Second}.Empty(t, func() string {
 		state, err := s.State(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 		if p := state.Peers[0]; !strings.Contains(p.Message, fmt.Sprintf("maxReceived (%d)", v1alpha1.DefaultMaxReceived)) {
 			return "the session is " + p.Session + ": " + p.Message
 		}
@@ -238,10 +239,10 @@ func TestBIRDSends100000Routes(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	must(t, s.Configure(t.Context(), config(200000)))
+	must.Succeed(t, s.Configure(t.Context(), config(200000)))
 	eventually.Wait{Base: 30 * time.Second}.Empty(t, func() string {
 		state, err := s.State(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 		if n := state.Peers[0].Received["ipv4"]; n != 100000 {
 			return fmt.Sprintf("%d routes arrived", n)
 		}
@@ -256,8 +257,8 @@ func TestBIRDSends100000Routes(t *testing.T) {
 func TestFiveThousandPrefixes(t *testing.T) {
 	r := newPeerRouter(t, frrWith())
 	s := newServer(t)
-	must(t, s.Configure(t.Context(), with(across(far4))))
-	must(t, s.Announce(prefixes("10.15.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(across(far4))))
+	must.Succeed(t, s.Announce(prefixes("10.15.0.0/16"), nil))
 	r.reaches("10.15.0.0/16", near4)
 	var all []netip.Prefix
 	for i := range 5000 {
@@ -266,20 +267,20 @@ func TestFiveThousandPrefixes(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	must(t, s.Announce(all, nil))
+	must.Succeed(t, s.Announce(all, nil))
 	t.Log("5,000 prefixes reach the kernel of the router after", r.routes(5000).Round(time.Millisecond))
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	t.Logf("they take %d kB", (after.HeapAlloc-before.HeapAlloc)>>10)
 	var changes []time.Duration
 	for i := range 20 {
-		must(t, s.Announce(nil, all[i:i+1]))
+		must.Succeed(t, s.Announce(nil, all[i:i+1]))
 		changes = append(changes, r.reaches(all[i].String()))
 	}
 	t.Log("one of them is withdrawn after", summary(changes))
 	began := cpu(t)
 	for i := range 100 {
-		must(t, s.Announce(nil, all[1000+i:1001+i]))
+		must.Succeed(t, s.Announce(nil, all[1000+i:1001+i]))
 	}
 	r.routes(4880)
 	if ends := r.endsAt(s); ends != "0" { // FRR sends the routes back

@@ -26,6 +26,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
@@ -77,7 +78,7 @@ func frrRange(lines ...string) routerDaemon {
 func (r *peerRouter) endsAt(s *Server) string {
 	r.Helper()
 	state, err := s.State(r.Context())
-	must(r.T, err)
+	must.Succeed(r.T, err)
 	var ends []string
 	for _, p := range state.Peers {
 		ends = append(ends, strconv.Itoa(int(p.Live.State.Flops)))
@@ -117,16 +118,16 @@ func newPeerRouter(t *testing.T, d routerDaemon) *peerRouter {
 		t.Skip("make bgp runs the tests with daemons of other projects")
 	}
 	root, err := prepared.File("router")
-	must(t, err)
+	must.Succeed(t, err)
 	r := &peerRouter{T: t, table: link(t)}
-	must(t, os.WriteFile(filepath.Join(root, "etc/kiln-bgp.conf"), []byte(d.config), 0o644))
+	must.Succeed(t, os.WriteFile(filepath.Join(root, "etc/kiln-bgp.conf"), []byte(d.config), 0o644))
 	mounts := fmt.Sprintf("mount --make-rprivate / && mount -t proc proc %[1]s/proc && mount -t tmpfs run %[1]s/run && mount --bind /dev %[1]s/dev && exec chroot %[1]s sh -c ", root)
 	// The daemons are those of Debian: interoperability is what the test is about.
 	cmd := exec.Command("nsenter", "--net=/run/netns/router", "--", "sh", "-c", mounts+"'"+d.script+"'")
 	log := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
-	must(t, cmd.Start())
+	must.Succeed(t, cmd.Start())
 	r.pid = strconv.Itoa(cmd.Process.Pid)
 	t.Cleanup(func() { // the other daemons end with the first process of their namespace
 		_ = cmd.Process.Kill()
@@ -144,37 +145,37 @@ func link(t *testing.T) *netlink.Handle {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	here, err := netns.Get()
-	must(t, err)
+	must.Succeed(t, err)
 	there, err := netns.NewNamed("router")
-	must(t, err)
-	must(t, netns.Set(here))
-	t.Cleanup(func() { must(t, netns.DeleteNamed("router")) })
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "middle"}}))
+	must.Succeed(t, err)
+	must.Succeed(t, netns.Set(here))
+	t.Cleanup(func() { must.Succeed(t, netns.DeleteNamed("router")) })
+	must.Succeed(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "middle"}}))
 	for port, end := range map[string]netns.NsHandle{nearPort: here, farPort: there} {
-		must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: port}, PeerName: "wan", PeerNamespace: netlink.NsFd(end)}))
+		must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: port}, PeerName: "wan", PeerNamespace: netlink.NsFd(end)}))
 		plug(t, port, true)
 	}
 	for _, name := range []string{"middle", nearPort, farPort} {
 		l, err := netlink.LinkByName(name)
-		must(t, err)
-		must(t, netlink.LinkSetUp(l))
+		must.Succeed(t, err)
+		must.Succeed(t, netlink.LinkSetUp(l))
 	}
 	handle, err := netlink.NewHandleAt(there)
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(handle.Close)
 	local, err := netlink.NewHandleAt(here)
-	must(t, err)
+	must.Succeed(t, err)
 	for h, addresses := range map[*netlink.Handle][]string{local: {near4 + "/24", near6 + "/64"}, handle: {far4 + "/24", far6 + "/64"}} {
 		for _, name := range []string{"lo", "wan"} {
 			l, err := h.LinkByName(name)
-			must(t, err)
-			must(t, h.LinkSetUp(l))
+			must.Succeed(t, err)
+			must.Succeed(t, h.LinkSetUp(l))
 			for _, a := range addresses {
 				if name == "wan" {
 					address, err := netlink.ParseAddr(a)
-					must(t, err)
+					must.Succeed(t, err)
 					address.Flags = syscall.IFA_F_NODAD
-					must(t, h.AddrAdd(l, address))
+					must.Succeed(t, h.AddrAdd(l, address))
 				}
 			}
 		}
@@ -182,7 +183,7 @@ func link(t *testing.T) *netlink.Handle {
 	t.Cleanup(func() {
 		for _, name := range []string{nearPort, farPort, "middle"} {
 			if l, err := local.LinkByName(name); err == nil {
-				must(t, local.LinkDel(l))
+				must.Succeed(t, local.LinkDel(l))
 			}
 		}
 		local.Close()
@@ -198,7 +199,7 @@ func (r *peerRouter) hops(prefix string) []string {
 		family = netlink.FAMILY_V4
 	}
 	list, err := r.table.RouteListFiltered(family, &netlink.Route{Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}, netlink.RT_FILTER_DST)
-	must(r.T, err)
+	must.Succeed(r.T, err)
 	hops := []string{}
 	for _, route := range list {
 		if route.Gw != nil {
@@ -227,7 +228,7 @@ func (r *peerRouter) routes(want int) time.Duration {
 	began := time.Now()
 	eventually.Wait{Pause: 5 * time.Millisecond, Limit: 30 * time.Second, Base: 20 * time.Second}.Empty(r.T, func() string {
 		list, err := r.table.RouteList(nil, netlink.FAMILY_V4)
-		must(r.T, err)
+		must.Succeed(r.T, err)
 		n := 0
 		for _, route := range list {
 			if route.Gw == nil || route.Dst == nil {
@@ -267,14 +268,14 @@ func summary(times []time.Duration) string {
 func plug(t *testing.T, port string, in bool) {
 	t.Helper()
 	p, err := netlink.LinkByName(port)
-	must(t, err)
+	must.Succeed(t, err)
 	if !in {
-		must(t, netlink.LinkSetNoMaster(p))
+		must.Succeed(t, netlink.LinkSetNoMaster(p))
 		return
 	}
 	middle, err := netlink.LinkByName("middle")
-	must(t, err)
-	must(t, netlink.LinkSetMaster(p, middle))
+	must.Succeed(t, err)
+	must.Succeed(t, netlink.LinkSetMaster(p, middle))
 }
 
 // vtysh runs a command of FRR.
@@ -294,18 +295,18 @@ func (r *peerRouter) steady(s *Server) {
 	r.Helper()
 	eventually.Wait{Base: 20 * time.Second}.Empty(r.T, func() string {
 		state, err := s.State(r.Context())
-		must(r.T, err)
+		must.Succeed(r.T, err)
 		for _, p := range state.Peers {
 			if p.BFD != "up" || !p.Established {
 				return fmt.Sprintf("BFD with %s is %s, and BGP %s", p.Address, p.BFD, p.Session)
 			}
 		}
 		var bfd []struct{ Status string }
-		must(r.T, json.Unmarshal([]byte(r.vtysh("show bfd peers json")), &bfd))
+		must.Succeed(r.T, json.Unmarshal([]byte(r.vtysh("show bfd peers json")), &bfd))
 		var bgp struct {
 			Peers map[string]struct{ PeerUptimeMsec int }
 		}
-		must(r.T, json.Unmarshal([]byte(r.vtysh("show bgp ipv4 unicast summary json")), &bgp))
+		must.Succeed(r.T, json.Unmarshal([]byte(r.vtysh("show bgp ipv4 unicast summary json")), &bgp))
 		if len(bfd) != 2 || bfd[0].Status != "up" || bfd[1].Status != "up" || bgp.Peers[near4].PeerUptimeMsec < 2000 {
 			return fmt.Sprintf("the router has %v and %v", bfd, bgp)
 		}
@@ -317,6 +318,6 @@ func (r *peerRouter) steady(s *Server) {
 func cpu(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
-	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	must.Succeed(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

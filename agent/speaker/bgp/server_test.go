@@ -16,32 +16,33 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 func TestARouterGetsRoutesOfBothFamilies(t *testing.T) {
 	r := newRouter(t, 65002, session(node4, 65001), session(node6, 65001))
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002), r.peer(router6, 65002))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002), r.peer(router6, 65002))))
 	r.has("10.16.0.0/16 via 192.0.2.1", "fd00:10:16::/112 via 2001:db8::1")
 
-	must(t, s.Announce(prefixes("10.16.0.7/32"), prefixes("10.16.0.0/16")))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.7/32"), prefixes("10.16.0.0/16")))
 	r.has("10.16.0.7/32 via 192.0.2.1", "fd00:10:16::/112 via 2001:db8::1")
-	must(t, s.Replace(prefixes("10.16.0.8/32")))
+	must.Succeed(t, s.Replace(prefixes("10.16.0.8/32")))
 	r.has("10.16.0.8/32 via 192.0.2.1")
 
 	state, err := s.State(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	if got := fmt.Sprint(state.Peers[0].Announced, state.Peers[0].Session); got != "map[ipv4:1]established" {
 		t.Errorf("the state of the session is %s", got)
 	}
 	routes, err := s.Routes(netip.MustParseAddr(router4), false, 10)
-	must(t, err)
+	must.Succeed(t, err)
 	if got := fmt.Sprint(routes); got != "[{10.16.0.8/32 192.0.2.1}]" {
 		t.Errorf("the routes of the session are %s", got)
 	}
 
-	must(t, s.Configure(t.Context(), nil))
+	must.Succeed(t, s.Configure(t.Context(), nil))
 	r.has()
 }
 
@@ -72,8 +73,8 @@ func TestASessionCarriesBothFamilies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRouter(t, 65002, session(test.node, 65001))
 			s := newServer(t)
-			must(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
-			must(t, s.Configure(t.Context(), with(r.peer(test.router, 65002, test.change))))
+			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
+			must.Succeed(t, s.Configure(t.Context(), with(r.peer(test.router, 65002, test.change))))
 			r.has(test.want...)
 		})
 	}
@@ -82,15 +83,15 @@ func TestASessionCarriesBothFamilies(t *testing.T) {
 func TestAttributesOfAPeerChangeWithoutANewSession(t *testing.T) {
 	r := newRouter(t, 65001, session(node4, 65001)) // iBGP
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) { p.Communities = []string{"65001:7"} }))))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) { p.Communities = []string{"65001:7"} }))))
 	r.has(fmt.Sprintf("10.16.0.0/16 via 192.0.2.1 preference 100 communities [%d]", 65001<<16+7))
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) {
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) {
 		p.Communities, p.LocalPreference = []string{"no-export"}, new(int64(300))
 	}))))
 	r.has(fmt.Sprintf("10.16.0.0/16 via 192.0.2.1 preference 300 communities [%d]", 0xffffff01))
 	state, err := s.State(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	if flaps := state.Peers[0].Live.State.Flops; flaps != 0 {
 		t.Errorf("the session ended %d times", flaps)
 	}
@@ -113,8 +114,8 @@ func TestARouterConnectsWithAPassword(t *testing.T) {
 				}
 			}))
 			spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{r.peer(router4, 65002, withPassword)}}
-			must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-			must(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"peers": "secret"}))))
+			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+			must.Succeed(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"peers": "secret"}))))
 			if right {
 				r.has("10.16.0.0/16 via 192.0.2.1")
 				return
@@ -128,17 +129,17 @@ func TestRoutesOfARouterAreIgnored(t *testing.T) {
 	first := newRouter(t, 65002, session(node4, 65001))
 	second := newRouter(t, 65003, session(node6, 65001))
 	s := newServer(t)
-	must(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 	config := func(limit int32) *Config {
 		return with(first.peer(router4, 65002, func(p *v1alpha1.SpeakerPeer) { p.MaxReceived = limit }),
 			second.peer(router6, 65003, func(p *v1alpha1.SpeakerPeer) { p.Families = []v1alpha1.RouteFamily{v1alpha1.RoutesIPv4} }))
 	}
-	must(t, s.Configure(t.Context(), config(10)))
+	must.Succeed(t, s.Configure(t.Context(), config(10)))
 	established(t, s, true)
 	first.send(5)
 	eventually.Wait{}.Empty(t, func() string {
 		state, err := s.State(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 		if n := state.Peers[0].Received["ipv4"]; n != 5 {
 			return fmt.Sprintf("%d routes arrived", n)
 		}
@@ -149,7 +150,7 @@ func TestRoutesOfARouterAreIgnored(t *testing.T) {
 	first.send(20)
 	eventually.Wait{}.Empty(t, func() string {
 		state, err := s.State(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 		if p := state.Peers[0]; !strings.Contains(p.Message, "more routes than maxReceived (10)") {
 			return "the session is " + p.Session + ": " + p.Message
 		}
@@ -157,7 +158,7 @@ func TestRoutesOfARouterAreIgnored(t *testing.T) {
 	})
 	second.has("10.16.0.0/16 via 192.0.2.1")
 
-	must(t, s.Configure(t.Context(), config(100)))
+	must.Succeed(t, s.Configure(t.Context(), config(100)))
 	established(t, s, true)
 }
 
@@ -172,18 +173,18 @@ func TestARouterKeepsRoutesDuringARestart(t *testing.T) {
 		}
 	}))
 	first := newServer(t)
-	must(t, first.Announce(prefixes("10.16.0.1/32", "10.16.0.2/32"), nil))
-	must(t, first.Configure(t.Context(), with(r.peer(router4, 65002, graceful))))
+	must.Succeed(t, first.Announce(prefixes("10.16.0.1/32", "10.16.0.2/32"), nil))
+	must.Succeed(t, first.Configure(t.Context(), with(r.peer(router4, 65002, graceful))))
 	r.has("10.16.0.1/32 via 192.0.2.1", "10.16.0.2/32 via 192.0.2.1")
 	first.Stop(t.Context())
 	r.has("10.16.0.1/32 via 192.0.2.1 stale", "10.16.0.2/32 via 192.0.2.1 stale")
 
 	second := newServer(t)
-	must(t, second.Announce(prefixes("10.16.0.2/32"), nil))
-	must(t, second.Configure(t.Context(), with(r.peer(router4, 65002, graceful))))
+	must.Succeed(t, second.Announce(prefixes("10.16.0.2/32"), nil))
+	must.Succeed(t, second.Configure(t.Context(), with(r.peer(router4, 65002, graceful))))
 	r.has("10.16.0.2/32 via 192.0.2.1")
 
-	must(t, second.Configure(t.Context(), nil)) // the speaker is removed, which is no restart
+	must.Succeed(t, second.Configure(t.Context(), nil)) // the speaker is removed, which is no restart
 	r.has()
 }
 
@@ -191,14 +192,14 @@ func TestARouterKeepsRoutesDuringARestart(t *testing.T) {
 func TestBFDDoesNotPreventASession(t *testing.T) {
 	r := newRouter(t, 65002, session(node4, 65001))
 	s := newServer(t)
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }))))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }))))
 	established(t, s, true)
 	state, err := s.State(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	if state.Peers[0].BFD == "" {
 		t.Error("the session has no state of BFD")
 	}
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
 	established(t, s, true)
 	if n := r.ends(node4); n != 0 {
 		t.Errorf("the session ended %d times when BFD was switched off", n)
@@ -210,14 +211,14 @@ func TestWithdrawalIsFast(t *testing.T) {
 	gate.Skip(t, gate.Long)
 	r := newRouter(t, 65002, session(node4, 65001))
 	s := newServer(t)
-	must(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
 	established(t, s, true)
 	var longest time.Duration
 	for range 20 {
-		must(t, s.Announce(prefixes("10.16.0.1/32"), nil))
+		must.Succeed(t, s.Announce(prefixes("10.16.0.1/32"), nil))
 		r.has("10.16.0.1/32 via 192.0.2.1")
 		began := time.Now()
-		must(t, s.Announce(nil, prefixes("10.16.0.1/32")))
+		must.Succeed(t, s.Announce(nil, prefixes("10.16.0.1/32")))
 		r.has()
 		longest = max(longest, time.Since(began))
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -85,11 +86,11 @@ func newRouter(t *testing.T, asn uint32, peers ...*api.Peer) *router {
 	r := &router{T: t, server: gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(slog.DiscardHandler), nil)), port: routerPort}
 	go r.server.Serve()
 	t.Cleanup(r.server.Stop)
-	must(t, r.server.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{
+	must.Succeed(t, r.server.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{
 		Asn: asn, RouterId: router4, ListenPort: r.port, ListenAddresses: []string{router4, router6},
 	}}))
 	for _, p := range peers {
-		must(t, r.server.AddPeer(t.Context(), &api.AddPeerRequest{Peer: p}))
+		must.Succeed(t, r.server.AddPeer(t.Context(), &api.AddPeerRequest{Peer: p}))
 	}
 	return r
 }
@@ -136,7 +137,7 @@ func (r *router) routes() string {
 				all = append(all, text)
 			}
 		})
-		must(r.T, err)
+		must.Succeed(r.T, err)
 	}
 	slices.Sort(all)
 	return fmt.Sprint(all)
@@ -162,14 +163,14 @@ func (r *router) send(n int) {
 		all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 32))
 	}
 	_, err := r.server.AddPath(apiutil.AddPathRequest{Paths: paths(all, false)})
-	must(r.T, err)
+	must.Succeed(r.T, err)
 }
 
 // newServer returns the sessions of the node.
 func newServer(t *testing.T) *Server {
 	nodePort++
 	s := NewServer(slog.New(slog.DiscardHandler), nodePort)
-	t.Cleanup(func() { must(t, s.Configure(t.Context(), nil)) })
+	t.Cleanup(func() { must.Succeed(t, s.Configure(t.Context(), nil)) })
 	return s
 }
 
@@ -217,7 +218,7 @@ func established(t *testing.T, s *Server, want bool) {
 	t.Helper()
 	eventually.Wait{}.Empty(t, func() string {
 		state, err := s.State(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 		for _, p := range state.Peers {
 			if p.Established != want {
 				return fmt.Sprintf("the session with %s is %s: %s", p.Address, p.Session, p.Message)
@@ -225,11 +226,4 @@ func established(t *testing.T, s *Server, want bool) {
 		}
 		return ""
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
@@ -66,10 +67,10 @@ func TestANodeWithTheAddressOfADeletedNode(t *testing.T) {
 		t.Fatal("the node has registered: this test proves nothing")
 	}
 	admin := c.admin(t)
-	if names := must(admin.Chassis(t.Context())); !slices.Equal(names, []string{"node-0"}) {
+	if names := must.Value(admin.Chassis(t.Context())); !slices.Equal(names, []string{"node-0"}) {
 		t.Fatalf("chassis %q", names)
 	}
-	try(t, admin.RemoveChassis(t.Context(), []string{"node-0"}))
+	must.Succeed(t, admin.RemoveChassis(t.Context(), []string{"node-0"}))
 	supervisortest.Eventually(t, "the node registers", func() error { return checkChassis(t, c.southbound) })
 
 	southbound("chassis-add", "node-2", "geneve", "192.0.2.2")
@@ -84,7 +85,7 @@ func TestANodeWithTheAddressOfADeletedNode(t *testing.T) {
 		}
 	}
 	supervisortest.Eventually(t, "a tunnel leads to the other node", tunnelTo("192.0.2.2"))
-	southbound("set", "Encap", must(uuidIn(t, c.southbound, "Encap", "ip", "192.0.2.2")), "ip=192.0.2.22")
+	southbound("set", "Encap", must.Value(uuidIn(t, c.southbound, "Encap", "ip", "192.0.2.2")), "ip=192.0.2.22")
 	supervisortest.Eventually(t, "the tunnel follows the other node", tunnelTo("192.0.2.22"))
 
 	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=120", "set", "Open_vSwitch", ".", "external_ids:ovn-encap-ip=192.0.2.7")
@@ -104,7 +105,7 @@ func (c central) admin(t *testing.T) *adminapi.Client {
 func (c central) clientOf(t *testing.T, caller string, port uint16) *adminapi.Client {
 	t.Helper()
 	certificate, key := c.servers.Issue(t, caller)
-	pair := must(tls.X509KeyPair(certificate, key))
+	pair := must.Value(tls.X509KeyPair(certificate, key))
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.servers.PEM)
 	client := adminapi.NewClient(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), &tls.Config{

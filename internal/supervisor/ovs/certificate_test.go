@@ -27,6 +27,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
@@ -87,7 +88,7 @@ func TestCertificateIsRequestedAndStored(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(c.dir, keyFile)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
 	}
-	supervisortest.Secret(must(os.ReadFile(filepath.Join(c.dir, keyFile))))
+	supervisortest.Secret(must.Value(os.ReadFile(filepath.Join(c.dir, keyFile))))
 	c.requests = signer(t, authority) // a new fake: it ignores field selectors and would return the first request, too
 	if err := c.renew(t.Context()); err != nil {
 		t.Fatal(err)
@@ -123,11 +124,11 @@ func TestAnInterruptedStoreIsCompleted(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
 		dir := authority.TLSDir(t, "node-1", nil)
 		issued, key := authority.Issue(t, "node-1")
-		try(t, os.WriteFile(filepath.Join(dir, keyFile+".new"), key, 0o600))
-		want := must(os.ReadFile(filepath.Join(dir, certificateFile)))
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, keyFile+".new"), key, 0o600))
+		want := must.Value(os.ReadFile(filepath.Join(dir, certificateFile)))
 		if replaced {
 			want = issued
-			try(t, os.WriteFile(filepath.Join(dir, certificateFile), issued, 0o600))
+			must.Succeed(t, os.WriteFile(filepath.Join(dir, certificateFile), issued, 0o600))
 		}
 		never := answering(func(*certificates.CertificateSigningRequest) {}) // pending for ever
 		c := certificate{dir: dir, node: "node-1", requests: never, log: supervisortest.Log(t)}

@@ -26,6 +26,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
@@ -49,17 +50,17 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		return nil
 	})
 	_, err := openFlow(t.Context(), o, "add-meter", "meter=1 pktps stats bands=type=drop rate=10")
-	try(t, err)
+	must.Succeed(t, err)
 	_, err = openFlow(t.Context(), o, "add-group", "group_id=7,type=select,selection_method=dp_hash,bucket=bucket_id=0,weight:100,actions=drop")
-	try(t, err)
+	must.Succeed(t, err)
 	_, err = openFlow(t.Context(), o, "add-flow", "table=9,priority=1234,icmp,tun_metadata0=0x5,actions=meter:1,group:7")
-	try(t, err)
+	must.Succeed(t, err)
 	a, b := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
 	supervisortest.Eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
 	command(t, "usr/bin/ovn-nbctl", northbound(c), "--timeout=120", "--wait=hv", "sync") // packets are forwarded before the last flow is installed
 	supervisortest.Eventually(t, "ovn-controller reports the flows of a", func() error { return isInstalled(t, o, "a_h") })
 	before := flowsOf(t, o)
-	try(t, stop())
+	must.Succeed(t, stop())
 	if err := pingFrom(b, "10.0.0.1"); err == nil {
 		t.Fatal("packets pass without ovs-vswitchd: nothing is proved here")
 	}
@@ -68,7 +69,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	idle := o
 	idle.Programs.Controller = []string{"/bin/sh", "-c", "exec sleep 1000"}
 	idle.Clusters, idle.Requests = clusters(c.cluster), signer(t, c.chassis)
-	try(t, os.WriteFile(o.management(), nil, 0o600)) // a stale socket, as a killed process leaves it
+	must.Succeed(t, os.WriteFile(o.management(), nil, 0o600)) // a stale socket, as a killed process leaves it
 	begun := time.Now()
 	stop = background(t, func(ctx context.Context) error { return Run(ctx, idle) })
 	supervisortest.Eventually(t, "the flows are back", func() error {
@@ -87,17 +88,17 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		}
 	}
 	checkNoRestoreWait(t, o)
-	try(t, isInstalled(t, o, "a_h"))
+	must.Succeed(t, isInstalled(t, o, "a_h"))
 	supervisortest.Eventually(t, "a reaches b by the flows that were saved", func() error { return pingFrom(a, "10.0.0.2") })
-	try(t, stop())
+	must.Succeed(t, stop())
 
 	// An interrupted bring-up must not leave ovs-vswitchd waiting for flows that never arrive.
-	try(t, os.RemoveAll(o.flows()))
+	must.Succeed(t, os.RemoveAll(o.flows()))
 	_, err = tool(t.Context(), o, "transact", o.database(),
 		`["Open_vSwitch",{"op":"update","table":"Open_vSwitch","where":[],"row":{"other_config":["map",[["flow-restore-wait","true"]]]}}]`)
-	try(t, err)
+	must.Succeed(t, err)
 	o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
-	try(t, forgetInstalled(t.Context(), o)) // no flows were saved, as after a reboot; Run does it too
+	must.Succeed(t, forgetInstalled(t.Context(), o)) // no flows were saved, as after a reboot; Run does it too
 	if left, err := tool(t.Context(), o, "query", o.database(), `["Open_vSwitch",{"op":"select","table":"Interface","where":[],"columns":["external_ids"]}]`); err != nil || strings.Contains(left, "ovn-installed\",\"true") {
 		t.Errorf("interfaces: %s, %v", left, err)
 	}
@@ -133,8 +134,8 @@ func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
 	a, _ := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
 	reaches := func() error { return pingFrom(a, "10.0.0.2") }
 	supervisortest.Eventually(t, "a reaches b", reaches)
-	controller := must(strconv.Atoi(strings.TrimSpace(string(must(os.ReadFile(filepath.Join(o.OVNRunDir, "ovn-controller.pid")))))))
-	try(t, syscall.Kill(controller, syscall.SIGSTOP))
+	controller := must.Value(strconv.Atoi(strings.TrimSpace(string(must.Value(os.ReadFile(filepath.Join(o.OVNRunDir, "ovn-controller.pid")))))))
+	must.Succeed(t, syscall.Kill(controller, syscall.SIGSTOP))
 	kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
 	supervisortest.Eventually(t, "the new ovs-vswitchd serves", func() error {
 		if flowsOf(t, o) == nil {
@@ -145,7 +146,7 @@ func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
 	if !restoreWaits(t, o) {
 		t.Error("the new ovs-vswitchd has deleted the kernel's flows")
 	}
-	try(t, syscall.Kill(controller, syscall.SIGCONT))
+	must.Succeed(t, syscall.Kill(controller, syscall.SIGCONT))
 	supervisortest.Eventually(t, "a reaches b again", reaches)
 	supervisortest.Eventually(t, "ovs-vswitchd no longer waits", func() error {
 		if restoreWaits(t, o) {
@@ -163,18 +164,18 @@ func logicalPort(t *testing.T, o Options, c central, name, address string) netns
 		"--", "lsp-set-addresses", name, mac+" "+strings.Split(address, "/")[0])
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	here := must(netns.Get())
-	there := must(netns.New())
-	try(t, netns.Set(here))
+	here := must.Value(netns.Get())
+	there := must.Value(netns.New())
+	must.Succeed(t, netns.Set(here))
 	t.Cleanup(func() { _ = errors.Join(here.Close(), there.Close()) })
-	hardware := must(net.ParseMAC(mac))
-	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name + "_h"}, PeerName: name + "_c", PeerHardwareAddr: hardware}))
-	try(t, netlink.LinkSetUp(must(netlink.LinkByName(name+"_h"))))
-	try(t, netlink.LinkSetNsFd(must(netlink.LinkByName(name+"_c")), int(there)))
-	inside := must(netlink.NewHandleAt(there))
-	link := must(inside.LinkByName(name + "_c"))
-	try(t, inside.LinkSetUp(link))
-	try(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(address))}))
+	hardware := must.Value(net.ParseMAC(mac))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name + "_h"}, PeerName: name + "_c", PeerHardwareAddr: hardware}))
+	must.Succeed(t, netlink.LinkSetUp(must.Value(netlink.LinkByName(name+"_h"))))
+	must.Succeed(t, netlink.LinkSetNsFd(must.Value(netlink.LinkByName(name+"_c")), int(there)))
+	inside := must.Value(netlink.NewHandleAt(there))
+	link := must.Value(inside.LinkByName(name + "_c"))
+	must.Succeed(t, inside.LinkSetUp(link))
+	must.Succeed(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(address))}))
 	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=120", "add-port", integrationBridge, name+"_h",
 		"--", "set", "Interface", name+"_h", "external_ids:iface-id="+name)
 	return there
@@ -229,7 +230,7 @@ func checkNoRestoreWait(t *testing.T, o Options) {
 func restoreWaits(t *testing.T, o Options) bool {
 	t.Helper()
 	argv := append(supervisortest.Program(t, "usr/bin/ovsdb-client"), "dump", "unix:"+o.socket(), "Open_vSwitch", "Open_vSwitch", "other_config")
-	out := must(exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output())
+	out := must.Value(exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output())
 	return strings.Contains(string(out), restoreWait)
 }
 
@@ -258,10 +259,10 @@ func TestASocketIsAwaited(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "late.sock")
 	done := make(chan error, 1)
 	go func() { done <- awaitFile(t.Context(), path) }()
-	try(t, os.WriteFile(filepath.Join(filepath.Dir(path), "another"), nil, 0o600))
-	try(t, os.WriteFile(path, nil, 0o600))
-	try(t, <-done)
+	must.Succeed(t, os.WriteFile(filepath.Join(filepath.Dir(path), "another"), nil, 0o600))
+	must.Succeed(t, os.WriteFile(path, nil, 0o600))
+	must.Succeed(t, <-done)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	try(t, awaitFile(ended, filepath.Join(t.TempDir(), "never")))
+	must.Succeed(t, awaitFile(ended, filepath.Join(t.TempDir(), "never")))
 }

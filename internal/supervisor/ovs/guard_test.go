@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -27,17 +28,17 @@ func reach(t *testing.T, from netns.NsHandle, address string, ports []int) []int
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	here := must(netns.Get())
+	here := must.Value(netns.Get())
 	defer here.Close()
-	try(t, netns.Set(from))
-	defer func() { try(t, netns.Set(here)) }()
+	must.Succeed(t, netns.Set(from))
+	defer func() { must.Succeed(t, netns.Set(here)) }()
 	var open []int
 	for _, port := range ports {
 		conn, err := net.DialTimeout("tcp", net.JoinHostPort(address, fmt.Sprint(port)), time.Minute)
 		switch {
 		case err == nil:
 			open = append(open, port)
-			try(t, conn.Close())
+			must.Succeed(t, conn.Close())
 		case !errors.Is(err, syscall.ECONNREFUSED):
 			t.Errorf("port %d of %s: %v: want a refusal, not a drop", port, address, err)
 		}
@@ -51,12 +52,12 @@ func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
 		return
 	}
 	there := wire(t)
-	other := must(netlink.NewHandleAt(there))
-	try(t, other.AddrAdd(must(other.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
+	other := must.Value(netlink.NewHandleAt(there))
+	must.Succeed(t, other.AddrAdd(must.Value(other.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
 	all := []int{6641, 6642, 6643, 6644, 6645, 6649, 6651}
 	for _, port := range all {
 		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-		try(t, err)
+		must.Succeed(t, err)
 		t.Cleanup(func() { _ = listener.Close() })
 	}
 	members := func(addresses ...string) (db v1alpha1.DatabaseStatus) {
@@ -110,23 +111,23 @@ func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
 			cluster.Spec.Central.PortAccess = c.access
 			var g guard
 			g.follow(cluster, c.node)
-			try(t, g.apply(t.Context()))
+			must.Succeed(t, g.apply(t.Context()))
 			for address, want := range map[string][]int{"192.0.2.1": c.v4, "2001:db8::1": c.v6} {
 				if open := reach(t, there, address, all); !slices.Equal(open, want) {
 					t.Errorf("of %s are open %v, want %v", address, open, want)
 				}
-				if open := reach(t, must(netns.Get()), address, all); !slices.Equal(open, all) {
+				if open := reach(t, must.Value(netns.Get()), address, all); !slices.Equal(open, all) {
 					t.Errorf("to the node itself are open %v", open)
 				}
 			}
 			restarted := guard{} // and no API server
-			try(t, restarted.apply(t.Context()))
+			must.Succeed(t, restarted.apply(t.Context()))
 			if open := reach(t, there, "192.0.2.1", all); !slices.Equal(open, c.v4) {
 				t.Errorf("after a restart are open %v, want %v", open, c.v4)
 			}
 		})
 	}
-	try(t, (&guard{known: true}).apply(t.Context()))
+	must.Succeed(t, (&guard{known: true}).apply(t.Context()))
 	if tables, err := exec.CommandContext(t.Context(), "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(tables), guardTable) {
 		t.Errorf("nftables: %s, %v", tables, err)
 	}

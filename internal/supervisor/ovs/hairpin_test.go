@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -39,9 +40,9 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 	healthy(t, o.HealthAddress)
 	pod := logicalPort(t, o, c, "a", "10.0.0.1/24")
 	command(t, "usr/bin/ovn-nbctl", northbound(c), "lsp-set-addresses", "a", "02:00:00:00:00:01 10.0.0.1 fd00::1")
-	inside := must(netlink.NewHandleAt(pod))
-	link := must(inside.LinkByName("a_c"))
-	try(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd00::1/64")), Flags: unix.IFA_F_NODAD}))
+	inside := must.Value(netlink.NewHandleAt(pod))
+	link := must.Value(inside.LinkByName("a_c"))
+	must.Succeed(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd00::1/64")), Flags: unix.IFA_F_NODAD}))
 
 	service := translate.ServiceInputs{Vpc: "ovn-cluster", Service: &corev1.Service{Spec: corev1.ServiceSpec{
 		ClusterIPs: []string{"10.96.0.80", "fd00:96::80"}, Ports: []corev1.ServicePort{{Port: 80}},
@@ -61,13 +62,13 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 		})
 		// There is no gateway that answers. The logical switch applies the load balancer to packets that the pod sends to the gateway's
 		// MAC address.
-		try(t, inside.NeighSet(&netlink.Neigh{
+		must.Succeed(t, inside.NeighSet(&netlink.Neigh{
 			LinkIndex: link.Attrs().Index, IP: f.gateway.AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0x99}, State: netlink.NUD_PERMANENT,
 		}))
-		try(t, inside.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: f.gateway.AsSlice()}))
+		must.Succeed(t, inside.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: f.gateway.AsSlice()}))
 	}
 	// Open vSwitch in userspace rejects a packet without a checksum as invalid; the kernel leaves the checksum to the device.
-	try(t, within(pod, func() error {
+	must.Succeed(t, within(pod, func() error {
 		tool, err := ethtool.NewEthtool()
 		if err != nil {
 			return err

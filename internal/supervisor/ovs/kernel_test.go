@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/uplink"
@@ -36,9 +37,9 @@ func lacking(want []netip.Prefix, have []uplink.Address) []netip.Prefix {
 // fakeBridge makes an interface in place of the one that ovs-vswitchd makes.
 func fakeBridge(t *testing.T) netlink.Link {
 	t.Helper()
-	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: must(netlink.LinkByName("eth1")).Attrs().HardwareAddr}, PeerName: "vswitchd"}))
-	try(t, netlink.LinkSetUp(must(netlink.LinkByName("vswitchd"))))
-	return must(netlink.LinkByName(bridgeName))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: must.Value(netlink.LinkByName("eth1")).Attrs().HardwareAddr}, PeerName: "vswitchd"}))
+	must.Succeed(t, netlink.LinkSetUp(must.Value(netlink.LinkByName("vswitchd"))))
+	return must.Value(netlink.LinkByName(bridgeName))
 }
 
 func TestApplyMovesAddressesAndRoutes(t *testing.T) {
@@ -47,40 +48,40 @@ func TestApplyMovesAddressesAndRoutes(t *testing.T) {
 		return
 	}
 	wire(t)
-	eth1, bridge := must(netlink.LinkByName("eth1")), fakeBridge(t)
+	eth1, bridge := must.Value(netlink.LinkByName("eth1")), fakeBridge(t)
 
-	plan := uplink.Plan("eth1", uplink.Memory{}, must(observe(eth1, bridge)))
+	plan := uplink.Plan("eth1", uplink.Memory{}, must.Value(observe(eth1, bridge)))
 	if len(plan.AddAddresses) != 2 || len(plan.AddRoutes) != 2 {
 		t.Fatalf("plan: %v", plan)
 	}
-	try(t, uplink.Apply(plan, eth1, bridge, nil))
-	try(t, checkMoved(t))
+	must.Succeed(t, uplink.Apply(plan, eth1, bridge, nil))
+	must.Succeed(t, checkMoved(t))
 
 	t.Run("a repetition changes nothing", func(t *testing.T) {
-		again := uplink.Plan("eth1", plan.Memory, must(observe(eth1, bridge)))
+		again := uplink.Plan("eth1", plan.Memory, must.Value(observe(eth1, bridge)))
 		if len(again.AddAddresses)+len(again.AddRoutes)+len(again.ClearAddresses)+len(again.ClearRoutes) > 0 {
 			t.Errorf("plan: %v", again)
 		}
-		try(t, uplink.Apply(plan, eth1, bridge, nil))
-		try(t, checkMoved(t))
+		must.Succeed(t, uplink.Apply(plan, eth1, bridge, nil))
+		must.Succeed(t, checkMoved(t))
 	})
 	t.Run("a second address of the same network follows", func(t *testing.T) {
-		try(t, uplink.AddAddress(eth1, netip.MustParsePrefix("192.0.2.9/24")))
-		next := uplink.Plan("eth1", plan.Memory, must(observe(eth1, bridge)))
-		try(t, uplink.Apply(next, eth1, bridge, nil))
-		try(t, checkMoved(t, "192.0.2.9/24"))
+		must.Succeed(t, uplink.AddAddress(eth1, netip.MustParsePrefix("192.0.2.9/24")))
+		next := uplink.Plan("eth1", plan.Memory, must.Value(observe(eth1, bridge)))
+		must.Succeed(t, uplink.Apply(next, eth1, bridge, nil))
+		must.Succeed(t, checkMoved(t, "192.0.2.9/24"))
 		plan = next
 	})
 	t.Run("a new interface of the bridge gets everything back", func(t *testing.T) {
-		try(t, netlink.LinkDel(bridge))
+		must.Succeed(t, netlink.LinkDel(bridge))
 		bridge = fakeBridge(t)
-		try(t, uplink.Apply(uplink.Plan("eth1", plan.Memory, must(observe(eth1, bridge))), eth1, bridge, nil))
-		try(t, checkMoved(t, "192.0.2.9/24"))
+		must.Succeed(t, uplink.Apply(uplink.Plan("eth1", plan.Memory, must.Value(observe(eth1, bridge))), eth1, bridge, nil))
+		must.Succeed(t, checkMoved(t, "192.0.2.9/24"))
 	})
 	t.Run("a former uplink gets everything back", func(t *testing.T) {
 		u := tunnelBridge{options: Options{TunnelInterface: "eth2"}}
-		try(t, u.giveBack(t.Context(), memoryOf(plan.Memory), bridge))
-		seen := must(observe(eth1, bridge))
+		must.Succeed(t, u.giveBack(t.Context(), memoryOf(plan.Memory), bridge))
+		seen := must.Value(observe(eth1, bridge))
 		if len(seen.BridgeAddresses)+len(seen.BridgeRoutes) > 0 || len(lacking(memoryOf(plan.Memory).Addresses, seen.UplinkAddresses)) > 0 || len(seen.UplinkRoutes) != 2 {
 			t.Errorf("seen %+v", seen)
 		}
@@ -94,7 +95,7 @@ func TestARenamedUplinkKeepsTheMemory(t *testing.T) {
 		return
 	}
 	wire(t)
-	eth1 := must(netlink.LinkByName("eth1"))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
 	known := memory{Uplink: "eth0", Addresses: prefixes("192.0.2.1/24", "2001:db8::1/64")}
 	for name, c := range map[string]struct {
 		former    string
@@ -111,7 +112,7 @@ func TestARenamedUplinkKeepsTheMemory(t *testing.T) {
 	} {
 		b := bridge{row: &vswitch.Bridge{OtherConfig: map[string]string{"hwaddr": c.hardware}}, memory: known}
 		b.memory.Uplink = c.former
-		try(t, b.rename(eth1, uplink.Observed{UplinkAddresses: uplink.Plain(c.addresses)}))
+		must.Succeed(t, b.rename(eth1, uplink.Observed{UplinkAddresses: uplink.Plain(c.addresses)}))
 		if b.memory.Uplink != c.want {
 			t.Errorf("%s: the memory is of %q, want %q", name, b.memory.Uplink, c.want)
 		}

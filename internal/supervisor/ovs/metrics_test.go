@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -34,13 +35,13 @@ type families map[string]*dto.MetricFamily
 func parseMetrics(t *testing.T, from io.Reader) families {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return must(parser.TextToMetricFamilies(from))
+	return must.Value(parser.TextToMetricFamilies(from))
 }
 
 // metricsOfNode reads the metrics of `kiln ovs`.
 func metricsOfNode(t *testing.T, o Options) families {
 	t.Helper()
-	response := must(http.Get("http://" + o.HealthAddress + "/metrics"))
+	response := must.Value(http.Get("http://" + o.HealthAddress + "/metrics"))
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		t.Fatal(response.Status)
@@ -123,7 +124,7 @@ func TestMetrics(t *testing.T) {
 	t.Run("node with a stopped ovs-vswitchd", func(t *testing.T) { checkStopped(t, o) })
 	t.Run("node without ovs-vswitchd", func(t *testing.T) {
 		_, err := unixctl.Call(t.Context(), control(t, o.RunDir, "ovs-vswitchd"), "version")
-		try(t, err)
+		must.Succeed(t, err)
 		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
 		f := metricsOfNode(t, o) // while it is started again, or after that
 		if len(f["kube_ovn_ovs_status"].GetMetric()) != 3 {
@@ -135,9 +136,9 @@ func TestMetrics(t *testing.T) {
 // checkStopped stops ovs-vswitchd: the figures of the other daemons are still there.
 func checkStopped(t *testing.T, o Options) {
 	t.Helper()
-	pid := must(strconv.Atoi(strings.TrimSpace(string(must(os.ReadFile(filepath.Join(o.RunDir, "ovs-vswitchd.pid")))))))
-	try(t, syscall.Kill(pid, syscall.SIGSTOP))
-	defer func() { try(t, syscall.Kill(pid, syscall.SIGCONT)) }()
+	pid := must.Value(strconv.Atoi(strings.TrimSpace(string(must.Value(os.ReadFile(filepath.Join(o.RunDir, "ovs-vswitchd.pid")))))))
+	must.Succeed(t, syscall.Kill(pid, syscall.SIGSTOP))
+	defer func() { must.Succeed(t, syscall.Kill(pid, syscall.SIGCONT)) }()
 	var f families
 	supervisortest.Eventually(t, "ovs-vswitchd is down", func() error { // a collection serves all scrapes of a second
 		if f = metricsOfNode(t, o); f.value(t, "kube_ovn_ovs_status", "component=ovs-vswitchd") != 0 {
@@ -160,7 +161,7 @@ func checkStopped(t *testing.T, o Options) {
 
 func readMetrics(t *testing.T, c central, port uint16) families {
 	t.Helper()
-	body := must(c.clientOf(t, adminapi.MonitorName, port).Metrics(t.Context()))
+	body := must.Value(c.clientOf(t, adminapi.MonitorName, port).Metrics(t.Context()))
 	defer body.Close()
 	return parseMetrics(t, body)
 }
@@ -221,18 +222,18 @@ func checkNorthd(t *testing.T, f families) {
 // checkBusyNorthd stops ovn-northd, which then answers as little as during an iteration.
 func checkBusyNorthd(t *testing.T, c central) {
 	t.Helper()
-	connection := must(net.Dial("unix", filepath.Join(filepath.Dir(c.southbound), "ovn-northd.ctl")))
+	connection := must.Value(net.Dial("unix", filepath.Join(filepath.Dir(c.southbound), "ovn-northd.ctl")))
 	var peer *syscall.Ucred
-	try(t, must(connection.(*net.UnixConn).SyscallConn()).Control(func(fd uintptr) {
-		peer = must(syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED))
+	must.Succeed(t, must.Value(connection.(*net.UnixConn).SyscallConn()).Control(func(fd uintptr) {
+		peer = must.Value(syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED))
 	}))
-	try(t, connection.Close())
-	try(t, syscall.Kill(int(peer.Pid), syscall.SIGSTOP))
+	must.Succeed(t, connection.Close())
+	must.Succeed(t, syscall.Kill(int(peer.Pid), syscall.SIGSTOP))
 	f := readMetrics(t, c, adminapi.PortNorthd)
 	for len(f["kube_ovn_ovn_status"].GetMetric()) > 0 { // a collection serves all requests of a second
 		f = readMetrics(t, c, adminapi.PortNorthd)
 	}
-	try(t, syscall.Kill(int(peer.Pid), syscall.SIGCONT))
+	must.Succeed(t, syscall.Kill(int(peer.Pid), syscall.SIGCONT))
 	if len(f["kiln_northd_connected"].GetMetric()) > 0 {
 		t.Errorf("it is connected to databases: %v", f["kiln_northd_connected"])
 	}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
@@ -45,27 +46,27 @@ func wire(t *testing.T) netns.NsHandle {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	here := must(netns.Get())
-	there := must(netns.New())
-	try(t, netns.Set(here))
+	here := must.Value(netns.Get())
+	there := must.Value(netns.New())
+	must.Succeed(t, netns.Set(here))
 	t.Cleanup(func() { _ = errors.Join(here.Close(), there.Close()) })
 
-	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1", MTU: 1500}, PeerName: "peer"}))
-	try(t, netlink.LinkSetNsFd(must(netlink.LinkByName("peer")), int(there)))
-	lo, eth1 := must(netlink.LinkByName("lo")), must(netlink.LinkByName("eth1"))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1", MTU: 1500}, PeerName: "peer"}))
+	must.Succeed(t, netlink.LinkSetNsFd(must.Value(netlink.LinkByName("peer")), int(there)))
+	lo, eth1 := must.Value(netlink.LinkByName("lo")), must.Value(netlink.LinkByName("eth1"))
 	for _, link := range []netlink.Link{lo, eth1} {
-		try(t, netlink.LinkSetUp(link))
+		must.Succeed(t, netlink.LinkSetUp(link))
 	}
 	for _, a := range prefixes("192.0.2.1/24", "2001:db8::1/64") {
-		try(t, uplink.AddAddress(eth1, a))
+		must.Succeed(t, uplink.AddAddress(eth1, a))
 	}
-	try(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}))
-	try(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Family: netlink.FAMILY_V6, Gw: net.ParseIP("2001:db8::2"), Priority: 1024}))
+	must.Succeed(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}))
+	must.Succeed(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Family: netlink.FAMILY_V6, Gw: net.ParseIP("2001:db8::2"), Priority: 1024}))
 
-	other := must(netlink.NewHandleAt(there))
-	peer := must(other.LinkByName("peer"))
-	try(t, other.LinkSetUp(peer))
-	try(t, other.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.2/24"))}))
+	other := must.Value(netlink.NewHandleAt(there))
+	peer := must.Value(other.LinkByName("peer"))
+	must.Succeed(t, other.LinkSetUp(peer))
+	must.Succeed(t, other.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.2/24"))}))
 	return there
 }
 
@@ -163,7 +164,7 @@ func background(t *testing.T, f func(context.Context) error) (stop func() error)
 func nodeOptions(t *testing.T, c central) Options {
 	t.Helper()
 	trust := t.TempDir()
-	try(t, os.WriteFile(filepath.Join(trust, "sb-server.crt"), c.servers.PEM, 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(trust, "sb-server.crt"), c.servers.PEM, 0o600))
 	return Options{
 		Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", TunnelTypes: []v1alpha1.TunnelType{v1alpha1.TunnelGeneve},
 		Node: "node-1", NodeAddress: "192.0.2.1", TrustDir: trust,
@@ -222,7 +223,7 @@ func TestUserspaceNode(t *testing.T) {
 			o.HealthAddress:   {OVN: "25.03", OpenVSwitch: "3.5"},
 		} {
 			served, err := version.Get(t.Context(), netip.MustParseAddrPort(address))
-			try(t, err)
+			must.Succeed(t, err)
 			for got, want := range map[string]string{served.Kiln: version.Kiln, served.OVN: runs.OVN, served.OpenVSwitch: runs.OpenVSwitch} {
 				if !strings.HasPrefix(got, want) || (got == "") != (want == "") {
 					t.Errorf("%s serves %+v, and runs %+v", address, served, runs)
@@ -230,7 +231,7 @@ func TestUserspaceNode(t *testing.T) {
 			}
 		}
 	})
-	supervisortest.Secret(must(os.ReadFile(filepath.Join(o.certificates(), keyFile))))
+	supervisortest.Secret(must.Value(os.ReadFile(filepath.Join(o.certificates(), keyFile))))
 	moved := func() error { return checkMoved(t) }
 	supervisortest.Eventually(t, "the addresses are on br-phy", moved)
 	supervisortest.Eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
@@ -268,9 +269,9 @@ func TestUserspaceNode(t *testing.T) {
 		untilLevel(t, "err", control(t, o.RunDir, "ovs-vswitchd"))
 	})
 	t.Run("after ovs-vswitchd cleaned up, which removes the interface of br-phy", func(t *testing.T) {
-		before := must(netlink.LinkByName(bridgeName)).Attrs().Index
+		before := must.Value(netlink.LinkByName(bridgeName)).Attrs().Index
 		_, err := unixctl.Call(t.Context(), control(t, o.RunDir, "ovs-vswitchd"), "exit", "--cleanup")
-		try(t, err)
+		must.Succeed(t, err)
 		supervisortest.Eventually(t, "there is a new interface", func() error {
 			if link, err := uplink.Link(bridgeName); err != nil || link == nil || link.Attrs().Index == before {
 				return errors.Join(errors.New("not yet"), err)
@@ -287,11 +288,11 @@ func TestUserspaceNode(t *testing.T) {
 		supervisortest.Eventually(t, "all serve again", func() error { return probe(o.HealthAddress) })
 	})
 	t.Run("an address that the uplink gets is moved too", func(t *testing.T) {
-		try(t, uplink.AddAddress(must(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
+		must.Succeed(t, uplink.AddAddress(must.Value(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
 		supervisortest.Eventually(t, "it is on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 	})
 	t.Run("after a restart of the container", func(t *testing.T) {
-		try(t, stop())
+		must.Succeed(t, stop())
 		if err := checkChassis(t, c.southbound); err != nil {
 			t.Errorf("the chassis must stay registered over a restart: %v", err)
 		}
@@ -302,10 +303,10 @@ func TestUserspaceNode(t *testing.T) {
 	})
 	t.Run("after the uplink got another name, while no other interface had its addresses", func(t *testing.T) {
 		for _, name := range []string{"eth9", "eth1"} {
-			try(t, stop())
-			former := must(netlink.LinkByName(o.TunnelInterface))
-			try(t, netlink.LinkSetDown(former))
-			try(t, netlink.LinkSetName(former, name))
+			must.Succeed(t, stop())
+			former := must.Value(netlink.LinkByName(o.TunnelInterface))
+			must.Succeed(t, netlink.LinkSetDown(former))
+			must.Succeed(t, netlink.LinkSetName(former, name))
 			o.TunnelInterface, o.Clusters, o.Requests = name, clusters(c.cluster), signer(t, c.chassis)
 			stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
 			healthy(t, o.HealthAddress)
@@ -314,15 +315,15 @@ func TestUserspaceNode(t *testing.T) {
 		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 	})
 	t.Run("after it was removed, even when the removal was interrupted", func(t *testing.T) {
-		try(t, stop())
+		must.Succeed(t, stop())
 		interrupted, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := CleanUp(interrupted, o); err == nil {
 			t.Error("an interrupted removal says that it is done")
 		}
-		try(t, CleanUp(t.Context(), o))
+		must.Succeed(t, CleanUp(t.Context(), o))
 		checkRemoved(t, o)
-		try(t, CleanUp(t.Context(), o))
+		must.Succeed(t, CleanUp(t.Context(), o))
 		supervisortest.Eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
 	})
 }
@@ -330,13 +331,13 @@ func TestUserspaceNode(t *testing.T) {
 // checkRemoved checks that eth1 is as wire and the test made it, and that nothing of Open vSwitch is left.
 func checkRemoved(t *testing.T, o Options) {
 	t.Helper()
-	seen, err := observe(must(netlink.LinkByName("eth1")), nil)
-	try(t, err)
+	seen, err := observe(must.Value(netlink.LinkByName("eth1")), nil)
+	must.Succeed(t, err)
 	want := prefixes("192.0.2.1/24", "192.0.2.9/24", "2001:db8::1/64")
 	if missing := lacking(want, seen.UplinkAddresses); len(missing) > 0 || len(seen.UplinkRoutes) != 2 {
 		t.Errorf("eth1 has %v and %v", seen.UplinkAddresses, seen.UplinkRoutes)
 	}
-	for _, link := range must(uplink.Whole(netlink.LinkList)) {
+	for _, link := range must.Value(uplink.Whole(netlink.LinkList)) {
 		if name := link.Attrs().Name; name != "lo" && name != "eth1" {
 			t.Errorf("interface %s is left", name)
 		}
@@ -345,7 +346,7 @@ func checkRemoved(t *testing.T, o Options) {
 		t.Errorf("nftables: %s, %v", tables, err)
 	}
 	for _, directory := range []string{o.RunDir, o.OVNRunDir, o.ConfigDir} {
-		if left := must(os.ReadDir(directory)); len(left) > 0 {
+		if left := must.Value(os.ReadDir(directory)); len(left) > 0 {
 			t.Errorf("left in %s: %v", directory, left)
 		}
 	}
@@ -353,9 +354,9 @@ func checkRemoved(t *testing.T, o Options) {
 
 func TestANodeThatKilnHasNotUsedIsLeftAlone(t *testing.T) {
 	directory := t.TempDir()
-	try(t, os.WriteFile(filepath.Join(directory, "conf.db"), []byte("of the node's own Open vSwitch"), 0o600))
-	try(t, CleanUp(t.Context(), Options{ConfigDir: directory, RunDir: directory, OVNRunDir: directory}))
-	if left := must(os.ReadDir(directory)); len(left) != 1 {
+	must.Succeed(t, os.WriteFile(filepath.Join(directory, "conf.db"), []byte("of the node's own Open vSwitch"), 0o600))
+	must.Succeed(t, CleanUp(t.Context(), Options{ConfigDir: directory, RunDir: directory, OVNRunDir: directory}))
+	if left := must.Value(os.ReadDir(directory)); len(left) != 1 {
 		t.Errorf("left are %v", left)
 	}
 }
@@ -402,7 +403,7 @@ func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
 		return
 	}
 	wire(t)
-	eth1 := must(netlink.LinkByName("eth1"))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
 	o := Options{Node: "node-1", NodeAddress: "192.0.2.1", Datapath: v1alpha1.DatapathKernel, RunDir: t.TempDir()}
 	n := node{tunnels: "eth1", options: o, providers: newProviders(o)}
 	for _, step := range []struct {
@@ -417,9 +418,9 @@ func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
 		{name: "an address of another network", add: prefixes("198.51.100.7/24"), want: "198.51.100.7"},
 		{name: "the first address again", add: prefixes("192.0.2.1/24"), want: "192.0.2.1"},
 	} {
-		try(t, uplink.RemoveAddresses(eth1, uplink.Plain(step.remove), nil))
+		must.Succeed(t, uplink.RemoveAddresses(eth1, uplink.Plain(step.remove), nil))
 		for _, a := range step.add {
-			try(t, uplink.AddAddress(eth1, a))
+			must.Succeed(t, uplink.AddAddress(eth1, a))
 		}
 		got, err := n.tunnelAddress(t.Context(), nil)
 		if step.err != "" {
@@ -438,7 +439,7 @@ func checkMoved(t *testing.T, more ...string) error {
 	if err != nil || bridge == nil {
 		return fmt.Errorf("br-phy is not there: %w", err)
 	}
-	eth1 := must(netlink.LinkByName("eth1"))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
 	seen, err := observe(eth1, bridge)
 	if err != nil {
 		return err
@@ -527,14 +528,14 @@ func pingFrom(ns netns.NsHandle, address string) error {
 
 func kill(t *testing.T, pidFile string) {
 	t.Helper()
-	text := must(os.ReadFile(pidFile))
-	try(t, syscall.Kill(must(strconv.Atoi(strings.TrimSpace(string(text)))), syscall.SIGKILL))
+	text := must.Value(os.ReadFile(pidFile))
+	must.Succeed(t, syscall.Kill(must.Value(strconv.Atoi(strings.TrimSpace(string(text)))), syscall.SIGKILL))
 }
 
 // control is the path of the socket where ovs-appctl(8) looks for it.
 func control(t *testing.T, runDir, name string) string {
 	t.Helper()
-	pid := strings.TrimSpace(string(must(os.ReadFile(filepath.Join(runDir, name+".pid")))))
+	pid := strings.TrimSpace(string(must.Value(os.ReadFile(filepath.Join(runDir, name+".pid")))))
 	return filepath.Join(runDir, name+"."+pid+".ctl")
 }
 
@@ -555,19 +556,4 @@ func probe(address string) error {
 		return fmt.Errorf("%s: %s", response.Status, text[:n])
 	}
 	return nil
-}
-
-func try(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must panics on an error. It is for calls that cannot fail in a correct test.
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -45,18 +46,18 @@ func advertise(t *testing.T, in netns.NsHandle) *advertiser {
 	supervisortest.Eventually(t, "the router has a link-local address", func() (err error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		here := must(netns.Get())
+		here := must.Value(netns.Get())
 		defer here.Close()
-		try(t, netns.Set(in))
-		defer func() { try(t, netns.Set(here)) }()
-		a.socket, a.router, err = ndp.Listen(must(net.InterfaceByName("peer")), ndp.LinkLocal)
+		must.Succeed(t, netns.Set(in))
+		defer func() { must.Succeed(t, netns.Set(here)) }()
+		a.socket, a.router, err = ndp.Listen(must.Value(net.InterfaceByName("peer")), ndp.LinkLocal)
 		if err != nil {
 			return err
 		}
-		peer := must(netlink.LinkByName("peer"))
+		peer := must.Value(netlink.LinkByName("peer"))
 		second := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fe80::5/64")), Flags: unix.IFA_F_NODAD}
-		try(t, netlink.AddrReplace(peer, second))
-		a.second, a.backup, err = ndp.Listen(must(net.InterfaceByName("peer")), "fe80::5")
+		must.Succeed(t, netlink.AddrReplace(peer, second))
+		a.second, a.backup, err = ndp.Listen(must.Value(net.InterfaceByName("peer")), "fe80::5")
 		return errors.Join(err, a.socket.JoinGroup(netip.IPv6LinkLocalAllRouters()))
 	})
 	go func() {
@@ -91,12 +92,12 @@ func (a *advertiser) first() error {
 
 // has returns whether an interface has an address of the prefix that is not tentative, and the number of routers by which it has a default route.
 func (a *advertiser) has(link string) (address bool, defaults int) {
-	l := must(netlink.LinkByName(link))
-	for _, have := range must(netlink.AddrList(l, netlink.FAMILY_V6)) {
+	l := must.Value(netlink.LinkByName(link))
+	for _, have := range must.Value(netlink.AddrList(l, netlink.FAMILY_V6)) {
 		address = address || advertisedPrefix.Contains(netip.AddrFrom16([16]byte(have.IP.To16()))) && have.Flags&unix.IFA_F_TENTATIVE == 0
 	}
 	by := map[netip.Addr]bool{}
-	for _, r := range must(netlink.RouteList(l, netlink.FAMILY_V6)) {
+	for _, r := range must.Value(netlink.RouteList(l, netlink.FAMILY_V6)) {
 		if gateway, _ := netip.AddrFromSlice(r.Gw); r.Protocol == syscall.RTPROT_RA && (gateway == a.router.WithZone("") || gateway == a.backup.WithZone("")) {
 			by[gateway] = true
 		}
@@ -107,7 +108,7 @@ func (a *advertiser) has(link string) (address bool, defaults int) {
 // hasNoRoute checks that an interface without an address of the prefix has no route to it either.
 func (a *advertiser) hasNoRoute(t *testing.T, link string) {
 	t.Helper()
-	for _, r := range must(netlink.RouteList(must(netlink.LinkByName(link)), netlink.FAMILY_V6)) {
+	for _, r := range must.Value(netlink.RouteList(must.Value(netlink.LinkByName(link)), netlink.FAMILY_V6)) {
 		if r.Dst != nil && r.Dst.String() == advertisedPrefix.String() {
 			t.Errorf("%s has the route %s", link, r)
 		}
@@ -130,7 +131,7 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	try(t, os.WriteFile("/proc/sys/net/ipv6/route/gc_interval", []byte("1"), 0o600)) // the kernel deletes routes that have ended at once, and not after 30 s
+	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/route/gc_interval", []byte("1"), 0o600)) // the kernel deletes routes that have ended at once, and not after 30 s
 	router := advertise(t, p.gateway)
 	supervisortest.Eventually(t, "the kernel configures eth1", func() error { return errors.Join(router.send(), router.configures("eth1")()) })
 	ended := p.running(t)
@@ -139,14 +140,14 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 	if result := p.until(t, ended, providerbridge.StateFailed); result.Reason != providerbridge.ReasonManaged || !strings.Contains(result.Message, "router advertisements") {
 		t.Errorf("without consent: %+v", result)
 	}
-	try(t, router.send()) // the kernel's entries have as much time as at the beginning
+	must.Succeed(t, router.send()) // the kernel's entries have as much time as at the beginning
 	request.Managed = providerbridge.ManagedMove
 	before := router.asked.Load()
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
 	p.until(t, ended, providerbridge.StateReady)
-	try(t, router.configures("br-net1")())
+	must.Succeed(t, router.configures("br-net1")())
 	router.hasNoRoute(t, "eth1")
-	if value := must(os.ReadFile("/proc/sys/net/ipv6/conf/br-net1/accept_ra")); strings.TrimSpace(string(value)) != "0" {
+	if value := must.Value(os.ReadFile("/proc/sys/net/ipv6/conf/br-net1/accept_ra")); strings.TrimSpace(string(value)) != "0" {
 		t.Errorf("accept_ra of br-net1 is %s", value)
 	}
 	moved := router.asked.Load()
@@ -166,7 +167,7 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 		}
 		return nil
 	})
-	try(t, router.configures("br-net1")())
+	must.Succeed(t, router.configures("br-net1")())
 
 	router.alone.Store(true)
 	supervisortest.Eventually(t, "the route by the second router ends", func() error {
@@ -191,7 +192,7 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 	}
 	router.hasNoRoute(t, "br-net1")
 	for range 3 { // the kernel deletes a route like its own with the first one
-		try(t, router.send())
+		must.Succeed(t, router.send())
 		supervisortest.Eventually(t, "the kernel configures eth1 again", router.configures("eth1"))
 	}
 	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)

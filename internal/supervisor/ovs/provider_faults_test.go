@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -29,7 +30,7 @@ func (p provided) guarded(t *testing.T) (stop func()) {
 	guard := &uplink.Guard{Directory: uplink.DirectoryIn(p.options.RunDir), Log: supervisortest.Log(t), Grace: testGrace}
 	done := make(chan error, 1)
 	go func() { done <- guard.Run(ctx) }()
-	return func() { cancel(); try(t, <-done) }
+	return func() { cancel(); must.Succeed(t, <-done) }
 }
 
 // TestAStoppedProcessDoesNotCutTheNodeOff stops `kiln ovs` in a move, as SIGSTOP does, until the agent's guard has restored the interface, and then
@@ -56,7 +57,7 @@ func TestAStoppedProcessDoesNotCutTheNodeOff(t *testing.T) {
 			p.request(t, ended, wanted)
 			halted := filepath.Join(p.options.RunDir, haltedFile)
 			supervisortest.Eventually(t, "the process has come to the step", func() error { _, err := os.Stat(halted); return err })
-			try(t, cmd.Process.Signal(syscall.SIGSTOP))
+			must.Succeed(t, cmd.Process.Signal(syscall.SIGSTOP))
 			stopGuard := p.guarded(t)
 			supervisortest.Eventually(t, "while it is stopped, the guard restores eth1", func() error {
 				j, err := uplink.DirectoryIn(p.options.RunDir).Read("br-net1")
@@ -66,8 +67,8 @@ func TestAStoppedProcessDoesNotCutTheNodeOff(t *testing.T) {
 				return p.restored()
 			})
 			supervisortest.Eventually(t, "while it is stopped, the gateway reaches the node", p.reached)
-			try(t, os.Remove(halted))
-			try(t, cmd.Process.Signal(syscall.SIGCONT))
+			must.Succeed(t, os.Remove(halted))
+			must.Succeed(t, cmd.Process.Signal(syscall.SIGCONT))
 			result := p.until(t, ended, providerbridge.StateFailed)
 			if result.Reason != providerbridge.ReasonRolledBack || !strings.Contains(result.Message, "Attempt 2 begins at 20") {
 				t.Errorf("result: %+v", result)
@@ -112,26 +113,26 @@ func TestARestorationHoldsWhileTheSwitchRuns(t *testing.T) {
 			}()
 			p.request(t, ended, wanted)
 			p.until(t, ended, providerbridge.StateReady)
-			try(t, cmd.Process.Signal(syscall.SIGSTOP))
+			must.Succeed(t, cmd.Process.Signal(syscall.SIGSTOP))
 			if !database {
-				try(t, os.Rename(p.options.socket(), p.options.socket()+".away"))
+				must.Succeed(t, os.Rename(p.options.socket(), p.options.socket()+".away"))
 			}
 			directory := uplink.DirectoryIn(p.options.RunDir)
 			_, err := directory.Return(t.Context(), "br-net1", "test") // a guard completes it
-			try(t, err)
+			must.Succeed(t, err)
 			stopGuard := p.guarded(t)
 			supervisortest.Eventually(t, "eth1 is as before", p.restored)
 			supervisortest.Eventually(t, "eth1 is no port, and the gateway reaches the node", func() error { return errors.Join(p.detached(), p.reached()) })
 			for range 5 { // each change of an interface makes ovs-vswitchd look at its ports
-				try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "others"}))
-				try(t, netlink.LinkDel(must(netlink.LinkByName("other"))))
-				try(t, errors.Join(p.reached(), p.detached()))
+				must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "others"}))
+				must.Succeed(t, netlink.LinkDel(must.Value(netlink.LinkByName("other"))))
+				must.Succeed(t, errors.Join(p.reached(), p.detached()))
 			}
 			stopGuard()
 			if !database {
-				try(t, os.Rename(p.options.socket()+".away", p.options.socket()))
+				must.Succeed(t, os.Rename(p.options.socket()+".away", p.options.socket()))
 			}
-			try(t, cmd.Process.Signal(syscall.SIGCONT))
+			must.Succeed(t, cmd.Process.Signal(syscall.SIGCONT))
 			p.until(t, ended, providerbridge.StateReady) // it moves again
 			supervisortest.Eventually(t, "the gateway reaches the node again", p.reached)
 			p.request(t, ended, nil)
@@ -176,8 +177,8 @@ func TestAMoveBeginsAgainAfterAPowerCut(t *testing.T) {
 			stopGuard := p.guarded(t) // the node's own configuration
 			supervisortest.Eventually(t, "eth1 is as before", p.restored)
 			stopGuard()
-			for _, file := range must(os.ReadDir(p.options.RunDir)) {
-				try(t, os.RemoveAll(filepath.Join(p.options.RunDir, file.Name())))
+			for _, file := range must.Value(os.ReadDir(p.options.RunDir)) {
+				must.Succeed(t, os.RemoveAll(filepath.Join(p.options.RunDir, file.Name())))
 			}
 			ended, stop = p.process(t, 0, processPause+"=1h")
 			defer func() {

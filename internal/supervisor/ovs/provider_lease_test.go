@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -45,13 +46,13 @@ func (l *leases) serve(t *testing.T, in netns.NsHandle) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	here := must(netns.Get())
+	here := must.Value(netns.Get())
 	defer here.Close()
-	try(t, netns.Set(in))
+	must.Succeed(t, netns.Set(in))
 	socket, err := server4.NewIPv4UDPConn("peer", &net.UDPAddr{Port: dhcpv4.ServerPort})
-	try(t, netns.Set(here))
-	try(t, err)
-	server := must(server4.NewServer("", nil, l.answer, server4.WithConn(socket)))
+	must.Succeed(t, netns.Set(here))
+	must.Succeed(t, err)
+	server := must.Value(server4.NewServer("", nil, l.answer, server4.WithConn(socket)))
 	go func() { _ = server.Serve() }()
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -67,14 +68,14 @@ func (l *leases) answer(socket net.PacketConn, _ net.Addr, m *dhcpv4.DHCPv4) {
 		modifiers = []dhcpv4.Modifier{dhcpv4.WithMessageType(dhcpv4.MessageTypeNak)}
 	}
 	if l.refuses.Load() {
-		refusal := must(dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(dhcpv4.MessageTypeNak))).ToBytes()
+		refusal := must.Value(dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(dhcpv4.MessageTypeNak))).ToBytes()
 		for l.refuses.Load() {
 			_, _ = socket.WriteTo(refusal, &net.UDPAddr{IP: l.address, Port: dhcpv4.ClientPort})
 			time.Sleep(100 * time.Millisecond)
 		}
 		return
 	}
-	reply := must(dhcpv4.NewReplyFromRequest(m, modifiers...))
+	reply := must.Value(dhcpv4.NewReplyFromRequest(m, modifiers...))
 	if _, err := socket.WriteTo(reply.ToBytes(), &net.UDPAddr{IP: l.address, Port: dhcpv4.ClientPort}); err == nil && reply.MessageType() == dhcpv4.MessageTypeAck {
 		l.renewed.Add(1)
 	}
@@ -85,9 +86,9 @@ var leasedAddress = netip.MustParsePrefix("192.0.2.50/24")
 // withLease gives eth1 an address with a limited lifetime, and returns the server that renews it for another time.
 func withLease(t *testing.T, p provided, left, renewed time.Duration) *leases {
 	t.Helper()
-	eth1 := must(netlink.LinkByName("eth1"))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
 	seconds := int(left / time.Second)
-	try(t, netlink.AddrAdd(eth1, &netlink.Addr{IPNet: ipNet(leasedAddress), ValidLft: seconds, PreferedLft: seconds}))
+	must.Succeed(t, netlink.AddrAdd(eth1, &netlink.Addr{IPNet: ipNet(leasedAddress), ValidLft: seconds, PreferedLft: seconds}))
 	server := &leases{address: leasedAddress.Addr().AsSlice(), clientID: append([]byte{1}, eth1.Attrs().HardwareAddr...), duration: renewed}
 	server.serve(t, p.gateway)
 	return server
@@ -95,7 +96,7 @@ func withLease(t *testing.T, p provided, left, renewed time.Duration) *leases {
 
 // onBridge returns the rest of the lifetime of the address on the bridge.
 func (l *leases) onBridge() (left time.Duration) {
-	for _, a := range must(netlink.AddrList(must(netlink.LinkByName("br-net1")), netlink.FAMILY_V4)) {
+	for _, a := range must.Value(netlink.AddrList(must.Value(netlink.LinkByName("br-net1")), netlink.FAMILY_V4)) {
 		if a.IP.Equal(l.address) {
 			left = time.Duration(a.ValidLft) * time.Second
 		}
@@ -116,7 +117,7 @@ func TestRefusalsDoNotKeepARequestOpen(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	lease := uplink.Lease{Address: leasedAddress.Addr(), ClientID: server.clientID}
-	if _, err := lease.Ask(ctx, must(netlink.LinkByName("eth1"))); err == nil || ctx.Err() != nil {
+	if _, err := lease.Ask(ctx, must.Value(netlink.LinkByName("eth1"))); err == nil || ctx.Err() != nil {
 		t.Errorf("the request ended with %v, its context with %v", err, ctx.Err())
 	}
 }
@@ -169,7 +170,7 @@ func TestALeasedAddressIsRenewed(t *testing.T) {
 		t.Errorf("the cause is %q", result.Message)
 	}
 	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
-	if has := uplink.Prefixes(must(uplink.Addresses(must(netlink.LinkByName("eth1"))))); len(has) < 2 {
+	if has := uplink.Prefixes(must.Value(uplink.Addresses(must.Value(netlink.LinkByName("eth1"))))); len(has) < 2 {
 		t.Errorf("eth1 has %v", has)
 	}
 }

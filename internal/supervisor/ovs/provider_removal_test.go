@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -25,10 +26,10 @@ func TestARemovalOfKilnRestoresAMovedInterface(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	eth1 := must(netlink.LinkByName("eth1"))
-	try(t, netlink.LinkSetMTU(eth1, 1450))
-	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth1.Attrs().Index, IP: net.ParseIP("2001:db8::77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 8}, State: netlink.NUD_PERMANENT}))
-	p.before = must(uplink.Read(must(netlink.LinkByName("eth1"))))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
+	must.Succeed(t, netlink.LinkSetMTU(eth1, 1450))
+	must.Succeed(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth1.Attrs().Index, IP: net.ParseIP("2001:db8::77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 8}, State: netlink.NUD_PERMANENT}))
+	p.before = must.Value(uplink.Read(must.Value(netlink.LinkByName("eth1"))))
 	has := map[string]int{}
 	for _, a := range p.before.Addresses {
 		has["addresses of "+family(a.Prefix.Addr().Is4())]++
@@ -49,15 +50,15 @@ func TestARemovalOfKilnRestoresAMovedInterface(t *testing.T) {
 		remove func(*testing.T, *os.Process, func() string)
 	}{
 		{"while ovs-vswitchd runs", func(t *testing.T, process *os.Process, _ func() string) {
-			try(t, process.Signal(syscall.SIGSTOP)) // otherwise, it moves the interface again
+			must.Succeed(t, process.Signal(syscall.SIGSTOP)) // otherwise, it moves the interface again
 			db := p.database(t, make(chan struct{}))
 			defer db.Close()
-			try(t, newProviders(p.options).releaseAll(t.Context(), db))
+			must.Succeed(t, newProviders(p.options).releaseAll(t.Context(), db))
 		}},
 		{"after everything was killed", func(t *testing.T, _ *os.Process, kill func() string) {
 			kill()
-			try(t, os.MkdirAll(p.options.certificates(), 0o700)) // the sign that something is left to remove
-			try(t, CleanUp(t.Context(), p.options))
+			must.Succeed(t, os.MkdirAll(p.options.certificates(), 0o700)) // the sign that something is left to remove
+			must.Succeed(t, CleanUp(t.Context(), p.options))
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -71,7 +72,7 @@ func TestARemovalOfKilnRestoresAMovedInterface(t *testing.T) {
 			if ready := p.until(t, ended, providerbridge.StateReady); ready.Moved != 2 || ready.MTU != 1450 {
 				t.Errorf("result: %+v", ready)
 			}
-			if left := must(uplink.Read(must(netlink.LinkByName("eth1")))); len(left.Addresses)+len(left.Routes) > 0 {
+			if left := must.Value(uplink.Read(must.Value(netlink.LinkByName("eth1")))); len(left.Addresses)+len(left.Routes) > 0 {
 				t.Errorf("eth1 keeps %+v", left)
 			}
 			supervisortest.Eventually(t, "the gateway reaches the node by the bridge", p.reached)
@@ -81,7 +82,7 @@ func TestARemovalOfKilnRestoresAMovedInterface(t *testing.T) {
 			}
 			supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
 			supervisortest.Eventually(t, "the bridge is removed", gone("br-net1"))
-			if left := must(uplink.DirectoryIn(p.options.RunDir).List()); len(left) > 0 {
+			if left := must.Value(uplink.DirectoryIn(p.options.RunDir).List()); len(left) > 0 {
 				t.Errorf("there are journals of %v", left)
 			}
 			stop()

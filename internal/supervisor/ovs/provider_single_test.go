@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -33,7 +34,7 @@ func TestAnAddressThatTheNetworkDoesNotReachIsReported(t *testing.T) {
 	ended := p.running(t)
 	p.request(t, ended, wanted)
 	p.until(t, ended, providerbridge.StateReady)
-	eth1, bridge := must(netlink.LinkByName("eth1")), must(netlink.LinkByName("br-net1"))
+	eth1, bridge := must.Value(netlink.LinkByName("eth1")), must.Value(netlink.LinkByName("br-net1"))
 	four := netip.MustParsePrefix("192.0.2.9/32")
 	is := func(v4, v6 bool) func() error {
 		return func() error {
@@ -45,9 +46,9 @@ func TestAnAddressThatTheNetworkDoesNotReachIsReported(t *testing.T) {
 		}
 	}
 
-	try(t, netlink.AddrAdd(eth1, &netlink.Addr{IPNet: ipNet(four)}))
+	must.Succeed(t, netlink.AddrAdd(eth1, &netlink.Addr{IPNet: ipNet(four)}))
 	supervisortest.Eventually(t, "the gateway reaches the IPv4 address", is(true, false))
-	try(t, netlink.AddrAdd(eth1, single(0)))
+	must.Succeed(t, netlink.AddrAdd(eth1, single(0)))
 	warned := func(warning string) func() error {
 		return func() error {
 			result := p.until(t, ended, providerbridge.StateReady)
@@ -60,11 +61,11 @@ func TestAnAddressThatTheNetworkDoesNotReachIsReported(t *testing.T) {
 	supervisortest.Eventually(t, "the result warns of the address", warned("the network does not reach the IPv6 address 2001:db8::9/128 on interface eth1"))
 	supervisortest.Eventually(t, "the gateway reaches the node, and not the IPv6 address", is(true, false))
 
-	try(t, errors.Join(netlink.AddrDel(eth1, single(0)), netlink.AddrAdd(bridge, single(0))))
+	must.Succeed(t, errors.Join(netlink.AddrDel(eth1, single(0)), netlink.AddrAdd(bridge, single(0))))
 	supervisortest.Eventually(t, "the result warns no longer", warned(""))
 	supervisortest.Eventually(t, "the gateway reaches the IPv6 address at the bridge", is(true, true))
 
-	try(t, errors.Join(netlink.AddrDel(bridge, single(0)), netlink.AddrAdd(eth1, single(600))))
+	must.Succeed(t, errors.Join(netlink.AddrDel(bridge, single(0)), netlink.AddrAdd(eth1, single(600))))
 	supervisortest.Eventually(t, "the gateway reaches the address of a DHCP client", func() error {
 		if result := p.until(t, ended, providerbridge.StateReady); result.Moved != 3 {
 			return fmt.Errorf("result: %+v", result)

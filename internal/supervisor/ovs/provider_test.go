@@ -28,6 +28,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/providerbridge"
@@ -76,10 +77,10 @@ const (
 func newProvided(t *testing.T) provided {
 	t.Helper()
 	gateway := wire(t)
-	eth1 := must(netlink.LinkByName("eth1"))
-	inside := must(netlink.NewHandleAt(gateway))
-	peer := must(inside.LinkByName("peer"))
-	try(t, inside.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
+	inside := must.Value(netlink.NewHandleAt(gateway))
+	peer := must.Value(inside.LinkByName("peer"))
+	must.Succeed(t, inside.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
 	for _, r := range []*netlink.Route{
 		{LinkIndex: eth1.Attrs().Index, Gw: net.ParseIP("192.0.2.2"), MTU: 1400, Src: net.ParseIP("192.0.2.1")},
 		{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("198.18.0.0/15")), Table: 100, Gw: net.ParseIP("192.0.2.2")},
@@ -87,12 +88,12 @@ func newProvided(t *testing.T) provided {
 			{LinkIndex: eth1.Attrs().Index, Gw: net.ParseIP("192.0.2.2")}, {LinkIndex: eth1.Attrs().Index, Gw: net.ParseIP("192.0.2.3"), Hops: 4},
 		}},
 	} {
-		try(t, netlink.RouteAdd(r))
+		must.Succeed(t, netlink.RouteAdd(r))
 	}
-	try(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth1.Attrs().Index, IP: net.ParseIP("192.0.2.77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}, State: netlink.NUD_PERMANENT}))
+	must.Succeed(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth1.Attrs().Index, IP: net.ParseIP("192.0.2.77"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}, State: netlink.NUD_PERMANENT}))
 	config := filepath.Join(t.TempDir(), "openvswitch")
 	return provided{
-		gateway: gateway, before: must(uplink.Read(eth1)),
+		gateway: gateway, before: must.Value(uplink.Read(eth1)),
 		options: Options{
 			Datapath: testDatapath(), Node: "node-1", RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: config,
 			Programs: Programs{
@@ -189,7 +190,7 @@ func TestProcessOfBridges(t *testing.T) {
 		if halt == name { // until the test has stopped and continued the process
 			halt = ""
 			halted := filepath.Join(o.RunDir, haltedFile)
-			try(t, os.WriteFile(halted, []byte(name), 0o600))
+			must.Succeed(t, os.WriteFile(halted, []byte(name), 0o600))
 			for there := true; there; there, _ = exists(halted) {
 				supervisor.Pause(t.Context(), time.Millisecond)
 			}
@@ -198,7 +199,7 @@ func TestProcessOfBridges(t *testing.T) {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
-	try(t, runBridges(ctx, o))
+	must.Succeed(t, runBridges(ctx, o))
 }
 
 // running starts the process until the end of the test, and logs its output if the test fails.
@@ -232,7 +233,7 @@ func (p provided) start(t *testing.T, environment ...string) (cmd *exec.Cmd, end
 	cmd.Stdout, cmd.Stderr = &output, &output
 	runtime.LockOSThread() // Pdeathsig is of the thread
 	defer runtime.UnlockOSThread()
-	try(t, cmd.Start())
+	must.Succeed(t, cmd.Start())
 	ended = make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	return cmd, ended, sync.OnceValue(func() string {
@@ -356,15 +357,15 @@ func TestAnInterfaceMovesAndReturns(t *testing.T) {
 		t.Errorf("result: %+v", ready)
 	}
 	supervisortest.Eventually(t, "the gateway reaches the node", p.reached)
-	bridge := must(uplink.Read(must(netlink.LinkByName("br-net1"))))
+	bridge := must.Value(uplink.Read(must.Value(netlink.LinkByName("br-net1"))))
 	if diff := cmp.Diff(p.before.Routes, bridge.Routes, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), sortedRoutes); diff != "" {
 		t.Errorf("routes of the bridge: %s", diff)
 	}
-	if left := must(uplink.Read(must(netlink.LinkByName("eth1")))); len(left.Addresses)+len(left.Routes) > 0 {
+	if left := must.Value(uplink.Read(must.Value(netlink.LinkByName("eth1")))); len(left.Addresses)+len(left.Routes) > 0 {
 		t.Errorf("eth1 keeps %+v", left)
 	}
 	_, ids, err := p.results(t, ended)
-	try(t, err)
+	must.Succeed(t, err)
 	if ids[mappingsKey] != "net1:br-net1" || ids[ownMappingsKey] != "net1" {
 		t.Errorf("external_ids: %v", ids)
 	}
@@ -395,13 +396,13 @@ func TestAnInterfaceReturnsWhenTheProcessEnds(t *testing.T) {
 	cmd, ended, stop := p.start(t)
 	p.request(t, ended, wanted)
 	p.until(t, ended, providerbridge.StateReady)
-	try(t, cmd.Process.Signal(syscall.SIGTERM))
+	must.Succeed(t, cmd.Process.Signal(syscall.SIGTERM))
 	<-ended
 	if err := p.restored(); err != nil {
 		t.Error(err, stop())
 	}
 	supervisortest.Eventually(t, "the gateway reaches the node while nothing runs", p.reached)
-	if j := must(uplink.DirectoryIn(p.options.RunDir).Read("br-net1")); !j.Done || j.Failures != 0 {
+	if j := must.Value(uplink.DirectoryIn(p.options.RunDir).Read("br-net1")); !j.Done || j.Failures != 0 {
 		t.Errorf("journal: %+v", j)
 	}
 	ended = p.running(t)
@@ -424,8 +425,8 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 	}
 	p := newProvided(t)
 	ended := p.running(t)
-	inside := must(netlink.NewHandleAt(p.gateway))
-	peer := must(inside.LinkByName("peer"))
+	inside := must.Value(netlink.NewHandleAt(p.gateway))
+	peer := must.Value(inside.LinkByName("peer"))
 	for _, c := range []struct {
 		name         string
 		provider     string
@@ -446,15 +447,15 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		},
 		{
 			name: "no carrier", request: providerbridge.Request{Interface: "eth1", Attempt: "2"}, reason: providerbridge.ReasonNoCarrier, message: "no carrier",
-			before: func() { try(t, inside.LinkSetDown(peer)) }, undo: func() { try(t, inside.LinkSetUp(peer)); speak(t, inside, peer) },
+			before: func() { must.Succeed(t, inside.LinkSetDown(peer)) }, undo: func() { must.Succeed(t, inside.LinkSetUp(peer)); speak(t, inside, peer) },
 		},
 		{
 			name: "an address from DHCP", request: providerbridge.Request{Interface: "eth1", Attempt: "3"}, reason: providerbridge.ReasonManaged, message: "192.0.2.50/24",
 			before: func() {
-				try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24")), ValidLft: 600, PreferedLft: 600}))
+				must.Succeed(t, netlink.AddrAdd(must.Value(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24")), ValidLft: 600, PreferedLft: 600}))
 			},
 			undo: func() {
-				try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24"))}))
+				must.Succeed(t, netlink.AddrDel(must.Value(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24"))}))
 			},
 		},
 		{
@@ -463,38 +464,38 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			},
 			reason: providerbridge.ReasonUnreachable, message: "before the move, no DHCP server renews the address 192.0.2.50",
 			before: func() {
-				try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24")), ValidLft: 600, PreferedLft: 600}))
+				must.Succeed(t, netlink.AddrAdd(must.Value(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24")), ValidLft: 600, PreferedLft: 600}))
 			},
 			undo: func() {
-				try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24"))}))
+				must.Succeed(t, netlink.AddrDel(must.Value(netlink.LinkByName("eth1")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.50/24"))}))
 			},
 		},
 		{
 			name: "an address of a single host from DHCP", request: providerbridge.Request{Interface: "eth1", Attempt: "8"},
 			reason: providerbridge.ReasonManaged, message: "a DHCP client, because the address 2001:db8::9/128",
-			before: func() { try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), single(600))) },
-			undo:   func() { try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), single(0))) },
+			before: func() { must.Succeed(t, netlink.AddrAdd(must.Value(netlink.LinkByName("eth1")), single(600))) },
+			undo:   func() { must.Succeed(t, netlink.AddrDel(must.Value(netlink.LinkByName("eth1")), single(0))) },
 		},
 		{
 			name: "an address of a single host from DHCP, with managedInterface: Move", request: providerbridge.Request{
 				Interface: "eth1", Attempt: "9", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
 			},
 			reason: providerbridge.ReasonUnreachable, message: "before the move, no router advertises the address 2001:db8::9/128 of a DHCP server",
-			before: func() { try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), single(600))) },
-			undo:   func() { try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), single(0))) },
+			before: func() { must.Succeed(t, netlink.AddrAdd(must.Value(netlink.LinkByName("eth1")), single(600))) },
+			undo:   func() { must.Succeed(t, netlink.AddrDel(must.Value(netlink.LinkByName("eth1")), single(0))) },
 		},
 		{
 			name: "an address of a single host", request: movable("10"), reason: providerbridge.ReasonUnsuitable, message: "the IPv6 address 2001:db8::9/128 next to a wider one",
-			before: func() { try(t, netlink.AddrAdd(must(netlink.LinkByName("eth1")), single(0))) },
-			undo:   func() { try(t, netlink.AddrDel(must(netlink.LinkByName("eth1")), single(0))) },
+			before: func() { must.Succeed(t, netlink.AddrAdd(must.Value(netlink.LinkByName("eth1")), single(0))) },
+			undo:   func() { must.Succeed(t, netlink.AddrDel(must.Value(netlink.LinkByName("eth1")), single(0))) },
 		},
 		{
 			name: "a default route from router advertisements", request: providerbridge.Request{
 				Interface: "eth1", Attempt: "5", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
 			},
 			reason: providerbridge.ReasonUnreachable, message: "before the move, no router advertises the route default via fe80::1",
-			before: func() { try(t, netlink.RouteAdd(advertised())) },
-			undo:   func() { try(t, netlink.RouteDel(advertised())) },
+			before: func() { must.Succeed(t, netlink.RouteAdd(advertised())) },
+			undo:   func() { must.Succeed(t, netlink.RouteDel(advertised())) },
 		},
 		{
 			name: "a firewall that names it", request: movable("6"), reason: providerbridge.ReasonNamed, message: "table inet firewall of nftables. Add the same rules for br-net1",
@@ -506,8 +507,8 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		},
 		{
 			name: "a routing rule that names it", request: movable("7"), reason: providerbridge.ReasonNamed, message: "ip rule. Add the same rules for br-net1",
-			before: func() { try(t, netlink.RuleAdd(ruleFor("eth1"))) },
-			undo:   func() { try(t, netlink.RuleDel(ruleFor("eth1"))) },
+			before: func() { must.Succeed(t, netlink.RuleAdd(ruleFor("eth1"))) },
+			undo:   func() { must.Succeed(t, netlink.RuleDel(ruleFor("eth1"))) },
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -549,7 +550,7 @@ func ruleFor(name string) *netlink.Rule {
 }
 
 func advertised() *netlink.Route {
-	return &netlink.Route{LinkIndex: must(netlink.LinkByName("eth1")).Attrs().Index, Gw: net.ParseIP("fe80::1"), Protocol: syscall.RTPROT_RA, Priority: 2048}
+	return &netlink.Route{LinkIndex: must.Value(netlink.LinkByName("eth1")).Attrs().Index, Gw: net.ParseIP("fe80::1"), Protocol: syscall.RTPROT_RA, Priority: 2048}
 }
 
 // TestAnUnnumberedInterfaceMovesLikeOneWithAddresses requests the interface of a node whose address is on lo, and which has only a default route.
@@ -559,18 +560,18 @@ func TestAnUnnumberedInterfaceMovesLikeOneWithAddresses(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	eth1, lo := must(netlink.LinkByName("eth1")), must(netlink.LinkByName("lo"))
-	inside := must(netlink.NewHandleAt(p.gateway))
+	eth1, lo := must.Value(netlink.LinkByName("eth1")), must.Value(netlink.LinkByName("lo"))
+	inside := must.Value(netlink.NewHandleAt(p.gateway))
 	local := netip.MustParseAddr("fe80::1")
-	try(t, inside.AddrAdd(must(inside.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(local, 64)), Flags: syscall.IFA_F_NODAD}))
-	try(t, netlink.LinkSetDown(eth1)) // removes routes
-	for _, a := range must(netlink.AddrList(eth1, netlink.FAMILY_ALL)) {
-		try(t, netlink.AddrDel(eth1, &a))
+	must.Succeed(t, inside.AddrAdd(must.Value(inside.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(local, 64)), Flags: syscall.IFA_F_NODAD}))
+	must.Succeed(t, netlink.LinkSetDown(eth1)) // removes routes
+	for _, a := range must.Value(netlink.AddrList(eth1, netlink.FAMILY_ALL)) {
+		must.Succeed(t, netlink.AddrDel(eth1, &a))
 	}
-	try(t, errors.Join(netlink.LinkSetUp(eth1), uplink.AddAddress(lo, netip.MustParsePrefix("192.0.2.1/32"))))
+	must.Succeed(t, errors.Join(netlink.LinkSetUp(eth1), uplink.AddAddress(lo, netip.MustParsePrefix("192.0.2.1/32"))))
 	via := &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: local.AsSlice()}
-	try(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Via: via}))
-	p.before = must(uplink.Read(eth1))
+	must.Succeed(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Via: via}))
+	p.before = must.Value(uplink.Read(eth1))
 	ended := p.running(t)
 	request := providerbridge.Request{Interface: "eth1", Attempt: "uid/1"}
 	refused := func(reason providerbridge.Reason) {
@@ -590,7 +591,7 @@ func TestAnUnnumberedInterfaceMovesLikeOneWithAddresses(t *testing.T) {
 	request.Turn = true
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
 	p.until(t, ended, providerbridge.StateReady)
-	j := must(uplink.DirectoryIn(p.options.RunDir).Read("br-net1"))
+	j := must.Value(uplink.DirectoryIn(p.options.RunDir).Read("br-net1"))
 	if j.Deadline == 0 || len(j.Targets) != 1 || j.Targets[0].Address != local {
 		t.Errorf("there was no trial: %+v", j)
 	}
@@ -630,7 +631,7 @@ func TestAddressesAreFoundWhileAnInterfaceMoves(t *testing.T) {
 			p := &providers{directory: uplink.Directory{Path: t.TempDir()}}
 			if c.journal != nil {
 				c.journal.Bridge = "br-net1"
-				try(t, p.directory.Begin(t.Context(), *c.journal))
+				must.Succeed(t, p.directory.Begin(t.Context(), *c.journal))
 			}
 			if diff := cmp.Diff(c.want, p.holders("eth1")); diff != "" {
 				t.Error(diff)
@@ -654,7 +655,7 @@ func TestPausesGrow(t *testing.T) {
 // TestAnInterfaceStaysWithItsNetwork requests the interface of net1 for a network whose name comes first.
 func TestAnInterfaceStaysWithItsNetwork(t *testing.T) {
 	p := providers{directory: uplink.DirectoryIn(t.TempDir())}
-	try(t, p.directory.Begin(t.Context(), uplink.Journal{Bridge: "br-net1", Uplink: "eth1", Phase: uplink.PhaseMoved}))
+	must.Succeed(t, p.directory.Begin(t.Context(), uplink.Journal{Bridge: "br-net1", Uplink: "eth1", Phase: uplink.PhaseMoved}))
 	requests := map[string]providerbridge.Request{"a": {Interface: "eth1"}, "b": {Interface: "eth2"}, "net1": {Interface: "eth1"}}
 	if users := p.users(requests); len(users) != 1 || users["eth1"] != "net1" {
 		t.Errorf("users: %v", users)
@@ -663,7 +664,7 @@ func TestAnInterfaceStaysWithItsNetwork(t *testing.T) {
 	if users := p.users(requests); len(users) != 0 {
 		t.Errorf("users after net1 has another interface: %v", users)
 	}
-	try(t, os.WriteFile(filepath.Join(p.directory.Path, "br-b.json"), []byte("{"), 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(p.directory.Path, "br-b.json"), []byte("{"), 0o600))
 	if users := p.users(requests); len(users) != 1 || users["eth2"] != "b" {
 		t.Errorf("users while the journal of b is damaged: %v", users)
 	}
@@ -680,7 +681,7 @@ func TestADamagedJournalDoesNotStopTheSwitch(t *testing.T) {
 	p.request(t, ended, wanted)
 	p.until(t, ended, providerbridge.StateReady)
 	stop()
-	try(t, os.WriteFile(filepath.Join(uplink.DirectoryIn(p.options.RunDir).Path, "br-net1.json"), []byte("{"), 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(uplink.DirectoryIn(p.options.RunDir).Path, "br-net1.json"), []byte("{"), 0o600))
 	ended = p.running(t)
 	result := p.until(t, ended, providerbridge.StateFailed) // after ovs-vswitchd may start
 	if !strings.Contains(result.Message, "the journal of bridge br-net1") {
@@ -704,7 +705,7 @@ func TestAStoredTurnIsForgotten(t *testing.T) {
 	db := p.database(t, ended)
 	defer db.Close()
 	for range 2 {
-		try(t, forgetTurns(t.Context(), db))
+		must.Succeed(t, forgetTurns(t.Context(), db))
 	}
 	without := requests["net1"]
 	without.Turn = false
@@ -732,7 +733,7 @@ func silence(h *netlink.Handle, link netlink.Link) {
 func speak(t *testing.T, h *netlink.Handle, link netlink.Link) {
 	t.Helper()
 	for _, p := range prefixes("192.0.2.2/24", "2001:db8::2/64") {
-		try(t, h.AddrReplace(link, &netlink.Addr{IPNet: ipNet(p), Flags: syscall.IFA_F_NODAD}))
+		must.Succeed(t, h.AddrReplace(link, &netlink.Addr{IPNet: ipNet(p), Flags: syscall.IFA_F_NODAD}))
 	}
 }
 
@@ -744,8 +745,8 @@ func TestAMoveThatCutsTheNodeOffIsUndone(t *testing.T) {
 	}
 	p := newProvided(t)
 	ended := p.running(t)
-	inside := must(netlink.NewHandleAt(p.gateway))
-	peer := must(inside.LinkByName("peer"))
+	inside := must.Value(netlink.NewHandleAt(p.gateway))
+	peer := must.Value(inside.LinkByName("peer"))
 	p.request(t, ended, wanted)
 	moving := make(chan struct{})
 	go func() { // as soon as the move has begun, nothing answers
@@ -885,7 +886,7 @@ func (p provided) killed(t *testing.T, kill int) (last bool) {
 	supervisortest.Eventually(t, "with the agent alone, the gateway reaches the node", p.reached)
 	supervisortest.Eventually(t, "with the agent alone, eth1 is as before", p.restored)
 	cancel()
-	try(t, <-guarded)
+	must.Succeed(t, <-guarded)
 
 	// `kiln ovs` again, with the request and without.
 	ended, stopAgain := p.process(t, 0)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -36,8 +37,8 @@ func TestConnectionsSurviveAMove(t *testing.T) {
 	}
 	p := newProvided(t)
 	// A datapath in userspace needs complete checksums.
-	for namespace, link := range map[netns.NsHandle]string{p.gateway: "peer", must(netns.Get()): "eth1"} {
-		try(t, within(namespace, func() error {
+	for namespace, link := range map[netns.NsHandle]string{p.gateway: "peer", must.Value(netns.Get()): "eth1"} {
+		must.Succeed(t, within(namespace, func() error {
 			tool, err := ethtool.NewEthtool()
 			if err != nil {
 				return err
@@ -90,7 +91,7 @@ func startPings(t *testing.T, from netns.NsHandle, to netip.Addr) *pinging {
 		network, local, protocol, request, reply = "ip6:ipv6-icmp", "::", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
 	}
 	var conn *icmp.PacketConn
-	try(t, within(from, func() (err error) {
+	must.Succeed(t, within(from, func() (err error) {
 		conn, err = icmp.ListenPacket(network, local)
 		return err
 	}))
@@ -171,7 +172,7 @@ func (f *pinging) lost() (lost, longest int) {
 func connection(t *testing.T, from netns.NsHandle, to netip.Addr) func() error {
 	t.Helper()
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(to, 7007).String())
-	try(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		if server, err := listener.Accept(); err == nil {
@@ -180,7 +181,7 @@ func connection(t *testing.T, from netns.NsHandle, to netip.Addr) func() error {
 		}
 	}()
 	var client net.Conn
-	try(t, within(from, func() (err error) {
+	must.Succeed(t, within(from, func() (err error) {
 		client, err = net.DialTimeout("tcp", listener.Addr().String(), 10*time.Second)
 		return err
 	}))

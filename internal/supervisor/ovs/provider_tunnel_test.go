@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -29,10 +30,10 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 		return
 	}
 	outside := wire(t)
-	inside := must(netlink.NewHandleAt(outside))
-	peer := must(inside.LinkByName("peer"))
+	inside := must.Value(netlink.NewHandleAt(outside))
+	peer := must.Value(inside.LinkByName("peer"))
 	for _, a := range prefixes("10.0.0.2/24", "fd00::2/64") {
-		try(t, inside.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD}))
+		must.Succeed(t, inside.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD}))
 	}
 	c := startCentral(t)
 	o := nodeOptions(t, c)
@@ -54,18 +55,18 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 	connected := func() error {
 		return errors.Join(pingFrom(pod, "10.0.0.2"), discover(pod, "fd00::2", peer.Attrs().HardwareAddr))
 	}
-	podHandle := must(netlink.NewHandleAt(pod))
-	try(t, podHandle.AddrAdd(must(podHandle.LinkByName("a_c")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd00::1/64")), Flags: unix.IFA_F_NODAD}))
+	podHandle := must.Value(netlink.NewHandleAt(pod))
+	must.Succeed(t, podHandle.AddrAdd(must.Value(podHandle.LinkByName("a_c")), &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd00::1/64")), Flags: unix.IFA_F_NODAD}))
 	supervisortest.Eventually(t, "the port reaches a host", connected)
-	try(t, reached())
+	must.Succeed(t, reached())
 
 	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
 		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
 		supervisortest.Eventually(t, "node and port are connected", func() error { return errors.Join(reached(), connected()) })
 	})
-	try(t, stop())
+	must.Succeed(t, stop())
 	supervisortest.Eventually(t, "the node is reached while nothing runs", func() error { return pingFrom(outside, "192.0.2.1") })
-	left := must(observe(must(netlink.LinkByName("eth1")), nil))
+	left := must.Value(observe(must.Value(netlink.LinkByName("eth1")), nil))
 	if missing := lacking(prefixes("192.0.2.1/24", "2001:db8::1/64"), left.UplinkAddresses); len(missing) > 0 || len(left.UplinkRoutes) != 2 {
 		t.Errorf("eth1 has %v and %v", left.UplinkAddresses, left.UplinkRoutes)
 	}
@@ -83,7 +84,7 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 			}
 			return err
 		})
-		try(t, connected())
+		must.Succeed(t, connected())
 	})
 	t.Run("after its removal, the node is reached and the port is not", func(t *testing.T) {
 		p.request(t, running, nil)
@@ -98,16 +99,16 @@ func TestAProviderNetworkOnTheTunnelInterface(t *testing.T) {
 		}
 		db := p.database(t, running)
 		defer db.Close()
-		if tunnels := must(readBridge(t.Context(), db, bridgeName)); len(tunnels.ports) != 2 {
+		if tunnels := must.Value(readBridge(t.Context(), db, bridgeName)); len(tunnels.ports) != 2 {
 			t.Errorf("ports of %s: %v", bridgeName, tunnels.ports)
 		}
-		try(t, reached())
+		must.Succeed(t, reached())
 	})
 	t.Run("after Kiln was removed without the removal of the provider network", func(t *testing.T) {
 		p.request(t, running, map[string]providerbridge.Request{"net2": network("3")})
 		supervisortest.Eventually(t, "the port reaches a host", connected)
-		try(t, stop())
-		try(t, CleanUp(t.Context(), o))
+		must.Succeed(t, stop())
+		must.Succeed(t, CleanUp(t.Context(), o))
 		supervisortest.Eventually(t, "the node is reached", func() error { return pingFrom(outside, "192.0.2.1") })
 		for _, name := range []string{bridgeName, "br-net2"} {
 			if link, err := uplink.Link(name); link != nil || err != nil {
@@ -145,17 +146,17 @@ func TestTheNodeKeepsItsAddressWhileItReturns(t *testing.T) {
 		return
 	}
 	wire(t)
-	eth1 := must(netlink.LinkByName("eth1"))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
 	address := prefixes("192.0.2.1/24")
-	try(t, uplink.RemoveAddresses(eth1, uplink.Plain(address), nil))
-	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}, PeerName: "other"}))
-	bridge := must(netlink.LinkByName(bridgeName))
-	try(t, errors.Join(netlink.LinkSetUp(bridge), uplink.AddAddress(bridge, address[0])))
+	must.Succeed(t, uplink.RemoveAddresses(eth1, uplink.Plain(address), nil))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}, PeerName: "other"}))
+	bridge := must.Value(netlink.LinkByName(bridgeName))
+	must.Succeed(t, errors.Join(netlink.LinkSetUp(bridge), uplink.AddAddress(bridge, address[0])))
 	done, events := make(chan struct{}), make(chan netlink.AddrUpdate, 100)
 	defer close(done)
-	try(t, netlink.AddrSubscribe(events, done))
+	must.Succeed(t, netlink.AddrSubscribe(events, done))
 	u := tunnelBridge{options: Options{NodeAddress: "192.0.2.1"}, moved: memory{Uplink: "eth1", Addresses: address}}
-	try(t, u.leave(t.Context()))
+	must.Succeed(t, u.leave(t.Context()))
 	for e := range events {
 		if e.LinkAddress.IP.To4() == nil {
 			continue // link-local ones
@@ -165,7 +166,7 @@ func TestTheNodeKeepsItsAddressWhileItReturns(t *testing.T) {
 		}
 		break
 	}
-	if left := must(uplink.Addresses(eth1)); len(lacking(address, left)) > 0 {
+	if left := must.Value(uplink.Addresses(eth1)); len(lacking(address, left)) > 0 {
 		t.Errorf("eth1 has %v", left)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -36,18 +37,18 @@ func addLink(t *testing.T, h *netlink.Handle, link netlink.Link) netlink.Link {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	try(t, h.LinkSetUp(link))
-	return must(h.LinkByName(link.Attrs().Name))
+	must.Succeed(t, h.LinkSetUp(link))
+	return must.Value(h.LinkByName(link.Attrs().Name))
 }
 
 // strip removes the addresses and routes of an interface.
 func strip(t *testing.T, h *netlink.Handle, link netlink.Link) {
 	t.Helper()
-	try(t, h.LinkSetDown(link)) // removes routes
-	for _, a := range must(h.AddrList(link, netlink.FAMILY_ALL)) {
-		try(t, h.AddrDel(link, &a))
+	must.Succeed(t, h.LinkSetDown(link)) // removes routes
+	for _, a := range must.Value(h.AddrList(link, netlink.FAMILY_ALL)) {
+		must.Succeed(t, h.AddrDel(link, &a))
 	}
-	try(t, h.LinkSetUp(link))
+	must.Succeed(t, h.LinkSetUp(link))
 }
 
 func vlan(parent netlink.Link, id int) *netlink.Vlan {
@@ -63,13 +64,13 @@ func TestVLANInterfacesStay(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	here, inside := must(netlink.NewHandle()), must(netlink.NewHandleAt(p.gateway))
-	eth1 := must(here.LinkByName("eth1"))
+	here, inside := must.Value(netlink.NewHandle()), must.Value(netlink.NewHandleAt(p.gateway))
+	eth1 := must.Value(here.LinkByName("eth1"))
 	strip(t, here, eth1)
 	own := addLink(t, here, vlan(eth1, 7))
-	far := addLink(t, inside, vlan(must(inside.LinkByName("peer")), 7))
-	try(t, uplink.AddAddress(own, netip.MustParsePrefix("198.51.100.1/24")))
-	try(t, inside.AddrAdd(far, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("198.51.100.2/24"))}))
+	far := addLink(t, inside, vlan(must.Value(inside.LinkByName("peer")), 7))
+	must.Succeed(t, uplink.AddAddress(own, netip.MustParsePrefix("198.51.100.1/24")))
+	must.Succeed(t, inside.AddrAdd(far, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("198.51.100.2/24"))}))
 	reached := func() error { return pingFrom(p.gateway, "198.51.100.1") }
 	supervisortest.Eventually(t, "the node is reached by its VLAN interface", reached)
 
@@ -89,14 +90,14 @@ func TestVLANInterfacesStay(t *testing.T) {
 	if r := p.until(t, ended, providerbridge.StateReady); r.Moved != 0 {
 		t.Errorf("result: %+v", r)
 	}
-	if j := must(uplink.DirectoryIn(p.options.RunDir).Read("br-net1")); len(j.Targets) != 1 || j.Targets[0].Interface != "eth1.7" {
+	if j := must.Value(uplink.DirectoryIn(p.options.RunDir).Read("br-net1")); len(j.Targets) != 1 || j.Targets[0].Interface != "eth1.7" {
 		t.Errorf("there was no trial: %+v", j)
 	}
 	supervisortest.Eventually(t, "the node is reached after the move", reached)
 	later := addLink(t, here, vlan(eth1, 8)) // the shield, if there is one, follows
-	try(t, uplink.AddAddress(later, netip.MustParsePrefix("203.0.113.1/24")))
-	other := addLink(t, inside, vlan(must(inside.LinkByName("peer")), 8))
-	try(t, inside.AddrAdd(other, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("203.0.113.2/24"))}))
+	must.Succeed(t, uplink.AddAddress(later, netip.MustParsePrefix("203.0.113.1/24")))
+	other := addLink(t, inside, vlan(must.Value(inside.LinkByName("peer")), 8))
+	must.Succeed(t, inside.AddrAdd(other, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("203.0.113.2/24"))}))
 	supervisortest.Eventually(t, "the node is reached by a later VLAN interface", func() error { return pingFrom(p.gateway, "203.0.113.1") })
 	p.request(t, ended, nil)
 	supervisortest.Eventually(t, "the bridge is removed", gone("br-net1"))
@@ -112,15 +113,15 @@ func TestABondMoves(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	here := must(netlink.NewHandle())
+	here := must.Value(netlink.NewHandle())
 	made := netlink.NewLinkBond(netlink.LinkAttrs{Name: "bond0"})
 	made.Mode, made.Miimon = netlink.BOND_MODE_ACTIVE_BACKUP, 100
 	bond := addLink(t, here, made)
-	eth1 := must(here.LinkByName("eth1"))
+	eth1 := must.Value(here.LinkByName("eth1"))
 	strip(t, here, eth1)
-	try(t, errors.Join(here.LinkSetDown(eth1), here.LinkSetMaster(eth1, bond), here.LinkSetUp(eth1)))
+	must.Succeed(t, errors.Join(here.LinkSetDown(eth1), here.LinkSetMaster(eth1, bond), here.LinkSetUp(eth1)))
 	for _, prefix := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
-		try(t, uplink.AddAddress(bond, netip.MustParsePrefix(prefix)))
+		must.Succeed(t, uplink.AddAddress(bond, netip.MustParsePrefix(prefix)))
 	}
 	supervisortest.Eventually(t, "the node is reached by the bond", p.reached)
 	ended := p.running(t)
@@ -151,13 +152,13 @@ func TestAMissingVLANInterfaceIsCreated(t *testing.T) {
 		return
 	}
 	p := newProvided(t)
-	eth1 := must(netlink.LinkByName("eth1"))
-	try(t, netlink.LinkDel(addLink(t, must(netlink.NewHandle()), vlan(eth1, 9))))
+	eth1 := must.Value(netlink.LinkByName("eth1"))
+	must.Succeed(t, netlink.LinkDel(addLink(t, must.Value(netlink.NewHandle()), vlan(eth1, 9))))
 	interrupted, lost := vlan(eth1, 9), vlan(eth1, 11) // one without a mark, and one of a network that is not requested and never got a bridge
 	interrupted.Name, lost.Alias = unmarked(interrupted), createdFor("br-net2")
-	try(t, netlink.LinkAdd(interrupted))
-	try(t, netlink.LinkAdd(lost))
-	try(t, netlink.LinkSetAlias(lost, lost.Alias))
+	must.Succeed(t, netlink.LinkAdd(interrupted))
+	must.Succeed(t, netlink.LinkAdd(lost))
+	must.Succeed(t, netlink.LinkSetAlias(lost, lost.Alias))
 	ended := p.running(t)
 	q := providerbridge.Request{Interface: "eth1.9", Attempt: "1"}
 	p.request(t, ended, map[string]providerbridge.Request{"net1": q})
@@ -171,7 +172,7 @@ func TestAMissingVLANInterfaceIsCreated(t *testing.T) {
 	q.CreateVLAN, q.Attempt = true, "2"
 	p.request(t, ended, map[string]providerbridge.Request{"net1": q})
 	p.until(t, ended, providerbridge.StateReady)
-	if made, is := must(netlink.LinkByName("eth1.9")).(*netlink.Vlan); !is || made.VlanId != 9 || made.ParentIndex != eth1.Attrs().Index {
+	if made, is := must.Value(netlink.LinkByName("eth1.9")).(*netlink.Vlan); !is || made.VlanId != 9 || made.ParentIndex != eth1.Attrs().Index {
 		t.Errorf("created: %+v", made)
 	}
 	supervisortest.Eventually(t, "the node is reached", p.reached)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodehealth"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
@@ -57,10 +58,10 @@ func checkReport(t *testing.T, c central, o Options) {
 		{filepath.Join(o.RunDir, "ovs-vswitchd.pid"), func(r nodehealth.Report) bool { return r.OpenVSwitch != "" && r.OVNController == "" }},
 		{filepath.Join(o.RunDir, "ovsdb-server.pid"), func(r nodehealth.Report) bool { return r.OpenVSwitch != "" && r.OVNController == "" }},
 	} {
-		pid := must(strconv.Atoi(strings.TrimSpace(string(must(os.ReadFile(stopped.file))))))
-		try(t, syscall.Kill(pid, syscall.SIGSTOP))
+		pid := must.Value(strconv.Atoi(strings.TrimSpace(string(must.Value(os.ReadFile(stopped.file))))))
+		must.Succeed(t, syscall.Kill(pid, syscall.SIGSTOP))
 		reported(filepath.Base(stopped.file)+": the daemon is stopped", stopped.fault)
-		try(t, syscall.Kill(pid, syscall.SIGCONT))
+		must.Succeed(t, syscall.Kill(pid, syscall.SIGCONT))
 		reported("all is well again", well)
 	}
 }

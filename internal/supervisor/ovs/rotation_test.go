@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
@@ -28,20 +29,20 @@ import (
 // kubelet replaces all files at once.
 func mountAnew(t *testing.T, directory string, by supervisortest.Authority, until time.Time, trust []byte) string {
 	t.Helper()
-	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	key := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	certificate := by.SignUntil(t, "server", key.Public(), until)
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(key))})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must.Value(x509.MarshalPKCS8PrivateKey(key))})
 	for _, f := range []struct {
 		name    string
 		content []byte
 	}{{"ca.crt", trust}, {"tls.crt", certificate}, {"tls.key", keyPEM}} {
 		path := filepath.Join(directory, f.name)
-		try(t, os.WriteFile(path+".new", f.content, 0o600))
-		try(t, os.Chtimes(path+".new", time.Now(), time.Now())) // the kernel's own timestamp has only the resolution of a tick
-		try(t, os.Rename(path+".new", path))
+		must.Succeed(t, os.WriteFile(path+".new", f.content, 0o600))
+		must.Succeed(t, os.Chtimes(path+".new", time.Now(), time.Now())) // the kernel's own timestamp has only the resolution of a tick
+		must.Succeed(t, os.Rename(path+".new", path))
 	}
 	block, _ := pem.Decode(certificate)
-	return must(x509.ParseCertificate(block.Bytes)).SerialNumber.String()
+	return must.Value(x509.ParseCertificate(block.Bytes)).SerialNumber.String()
 }
 
 // ask sends an echo request (ovsdb-server(7)) and reads the response.
@@ -77,7 +78,7 @@ func TestRotationKeepsConnections(t *testing.T) {
 	dial := func(by supervisortest.Authority) (*tls.Conn, string, error) {
 		certificate, key := by.Issue(t, "client")
 		conn, err := tls.Dial("tcp", "127.0.0.1:6641", &tls.Config{
-			RootCAs: pool, ServerName: "server", Certificates: []tls.Certificate{must(tls.X509KeyPair(certificate, key))},
+			RootCAs: pool, ServerName: "server", Certificates: []tls.Certificate{must.Value(tls.X509KeyPair(certificate, key))},
 		})
 		if err != nil {
 			return nil, "", err
@@ -98,7 +99,7 @@ func TestRotationKeepsConnections(t *testing.T) {
 		})
 	}
 	old, _, err := dial(c.servers)
-	try(t, err)
+	must.Succeed(t, err)
 	defer old.Close()
 	later := time.Now().Add(time.Hour)
 

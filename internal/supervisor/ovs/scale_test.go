@@ -18,6 +18,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/monitor"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/scrape/scrapetest"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -82,12 +83,12 @@ func (c central) processes(t *testing.T, o Options) map[string]func() string {
 		at("ovsdb-server-northbound", adminapi.PortNorthbound), at("ovsdb-server-southbound", adminapi.PortSouthbound), at("ovn-northd", adminapi.PortNorthd),
 	}
 	read := func(body io.ReadCloser, err error) string {
-		try(t, err)
+		must.Succeed(t, err)
 		defer body.Close()
-		return string(must(io.ReadAll(body)))
+		return string(must.Value(io.ReadAll(body)))
 	}
 	all := map[string]func() string{kilnOVS: func() string {
-		response := must(http.Get("http://" + o.HealthAddress + "/metrics"))
+		response := must.Value(http.Get("http://" + o.HealthAddress + "/metrics"))
 		return read(response.Body, nil)
 	}}
 	clients := map[uint16]*adminapi.Client{}

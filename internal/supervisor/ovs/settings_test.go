@@ -14,6 +14,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -28,29 +29,29 @@ func TestSettingsInTheDatabase(t *testing.T) {
 			Schema: supervisortest.File(t, DefaultPrograms.Schema),
 		},
 	}
-	try(t, prepareDatabase(t.Context(), o))
+	must.Succeed(t, prepareDatabase(t.Context(), o))
 	database, _, _ := daemons(o, nil, nil)
 	background(t, func(ctx context.Context) error { return supervisor.RunInOrder(ctx, database) })
 	db := connect(t.Context(), o)
 	t.Cleanup(db.Close)
 
-	row := must(root(t.Context(), db))
+	row := must.Value(root(t.Context(), db))
 	theirs := map[string]string{"stats-update-interval": "5000"}
-	operations := must(db.Where(row).Mutate(row, model.Mutation{Field: &row.OtherConfig, Mutator: ovsdb.MutateOperationInsert, Value: theirs}))
-	must(transact(t.Context(), db, operations))
+	operations := must.Value(db.Where(row).Mutate(row, model.Mutation{Field: &row.OtherConfig, Mutator: ovsdb.MutateOperationInsert, Value: theirs}))
+	must.Value(transact(t.Context(), db, operations))
 	for range 2 { // the second pass changes nothing
-		try(t, configure(t.Context(), db, settings{node: "n1", tunnelTypes: []v1alpha1.TunnelType{v1alpha1.TunnelGeneve}, encapsulation: "192.0.2.1"}))
+		must.Succeed(t, configure(t.Context(), db, settings{node: "n1", tunnelTypes: []v1alpha1.TunnelType{v1alpha1.TunnelGeneve}, encapsulation: "192.0.2.1"}))
 		var rows []vswitch.OpenvSwitch
-		try(t, db.List(t.Context(), &rows))
+		must.Succeed(t, db.List(t.Context(), &rows))
 		want := map[string]string{"bundle-idle-timeout": "180", "stats-update-interval": "5000"}
 		if !maps.Equal(rows[0].OtherConfig, want) {
 			t.Errorf("other_config is %v, want %v", rows[0].OtherConfig, want)
 		}
 		ids := rows[0].ExternalIDs
-		if probe := must(strconv.Atoi(ids["ovn-remote-probe-interval"])); probe < 60000 {
+		if probe := must.Value(strconv.Atoi(ids["ovn-remote-probe-interval"])); probe < 60000 {
 			t.Errorf("ovn-controller's probe is %d ms: many chassis that read the database at once need a minute", probe)
 		}
-		if limit := must(strconv.Atoi(ids["ovn-memlimit-lflow-cache-kb"])); limit == 0 {
+		if limit := must.Value(strconv.Atoi(ids["ovn-memlimit-lflow-cache-kb"])); limit == 0 {
 			t.Error("the cache of logical flows has no limit")
 		}
 	}

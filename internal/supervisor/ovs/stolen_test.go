@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -66,11 +67,11 @@ func (k thief) try(t *testing.T, port int, operations ...string) string {
 func (k thief) handshake(t *testing.T, port int, version uint16) error {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(k.dir, "tls.crt"), filepath.Join(k.dir, "tls.key"))
-	try(t, err)
+	must.Succeed(t, err)
 	conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
-	try(t, err)
+	must.Succeed(t, err)
 	defer conn.Close()
-	try(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	must.Succeed(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
 	return tls.Client(conn, &tls.Config{
 		Certificates: []tls.Certificate{pair}, MinVersion: version, MaxVersion: version, InsecureSkipVerify: true, // the server decides here
 	}).HandshakeContext(t.Context())
@@ -124,14 +125,14 @@ func TestAStolenNodeKey(t *testing.T) {
 	there := wire(t)
 	c := startCentral(t)
 	trust := filepath.Join(t.TempDir(), "ca.crt")
-	try(t, os.WriteFile(trust, c.servers.PEM, 0o600))
+	must.Succeed(t, os.WriteFile(trust, c.servers.PEM, 0o600))
 	victim := thief{c.chassis.TLSDir(t, "node-1", nil), trust}
 	stolen := thief{c.chassis.TLSDir(t, "node-2", nil), trust}
 	northbound, err := jsonrpc.Dial(t.Context(), filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock"))
-	try(t, err)
+	must.Succeed(t, err)
 	defer northbound.Close()
 	var made json.RawMessage
-	try(t, northbound.Call("transact", []any{
+	must.Succeed(t, northbound.Call("transact", []any{
 		"OVN_Northbound",
 		map[string]any{"op": "insert", "table": "Logical_Switch_Port", "uuid-name": "p", "row": map[string]any{"name": "pod"}},
 		map[string]any{"op": "insert", "table": "Logical_Switch", "row": map[string]any{"name": "s", "ports": []string{"named-uuid", "p"}}},
@@ -225,7 +226,7 @@ func TestAStolenNodeKey(t *testing.T) {
 		cluster.Status.Clients = []string{"127.0.0.1"}
 		var g guard
 		g.follow(cluster, "node-1")
-		try(t, g.apply(t.Context()))
+		must.Succeed(t, g.apply(t.Context()))
 		if open := reach(t, there, "192.0.2.1", []int{6641, 6642, 6645, 6649}); !slices.Equal(open, []int{6642}) {
 			t.Errorf("open are %v, want the one for nodes alone", open)
 		}

@@ -19,18 +19,19 @@ import (
 	certificates "k8s.io/api/certificates/v1"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
 // mountTrust writes the CA bundle into a directory like a kubelet: a new directory of files, and then the link ..data to it.
 func mountTrust(t *testing.T, directory string, bundle []byte) {
 	t.Helper()
-	files := must(os.MkdirTemp(directory, "..files"))
-	try(t, os.WriteFile(filepath.Join(files, ChassisTrustFile), bundle, 0o600))
-	try(t, os.Symlink(filepath.Base(files), filepath.Join(directory, "..data_tmp")))
-	try(t, os.Rename(filepath.Join(directory, "..data_tmp"), filepath.Join(directory, "..data")))
-	if link := filepath.Join(directory, ChassisTrustFile); !must(exists(link)) {
-		try(t, os.Symlink(filepath.Join("..data", ChassisTrustFile), link))
+	files := must.Value(os.MkdirTemp(directory, "..files"))
+	must.Succeed(t, os.WriteFile(filepath.Join(files, ChassisTrustFile), bundle, 0o600))
+	must.Succeed(t, os.Symlink(filepath.Base(files), filepath.Join(directory, "..data_tmp")))
+	must.Succeed(t, os.Rename(filepath.Join(directory, "..data_tmp"), filepath.Join(directory, "..data")))
+	if link := filepath.Join(directory, ChassisTrustFile); !must.Value(exists(link)) {
+		must.Succeed(t, os.Symlink(filepath.Join("..data", ChassisTrustFile), link))
 	}
 }
 
@@ -77,7 +78,7 @@ func TestAReplacedCABringsANewCertificate(t *testing.T) {
 	mountTrust(t, trust, slices.Concat(next.PEM, lost.PEM)) // of the same name, with another key
 	issued(2)
 	leaf, err := c.load()
-	try(t, err)
+	must.Succeed(t, err)
 	if !c.trusts(leaf) {
 		t.Error("the new certificate is not of a CA in the bundle")
 	}
@@ -111,8 +112,8 @@ func TestAReplacedCAIsNoticedWithoutAWatch(t *testing.T) {
 		first, next := supervisortest.NewAuthority(t, "first"), supervisortest.NewAuthority(t, "next")
 		directory := t.TempDir()
 		trust := filepath.Join(directory, "files", "trust")
-		try(t, os.MkdirAll(trust, 0o700))
-		try(t, os.Symlink(trust, filepath.Join(directory, "link")))
+		must.Succeed(t, os.MkdirAll(trust, 0o700))
+		must.Succeed(t, os.Symlink(trust, filepath.Join(directory, "link")))
 		mountTrust(t, trust, first.PEM)
 		var signs atomic.Pointer[supervisortest.Authority]
 		var filed atomic.Int32

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -48,7 +49,7 @@ func TestTunnelTypesInCommon(t *testing.T) {
 			}
 			return nil
 		})
-		try(t, stop())
+		must.Succeed(t, stop())
 	}
 }
 
@@ -99,7 +100,7 @@ func tunnels(t *testing.T, socket string) map[string]string {
 func transactAt(t *testing.T, socket string, request, answer any) {
 	t.Helper()
 	conn, err := jsonrpc.Dial(t.Context(), socket)
-	try(t, err)
+	must.Succeed(t, err)
 	defer conn.Close()
-	try(t, conn.Call("transact", request, answer))
+	must.Succeed(t, conn.Call("transact", request, answer))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr/testr"
 
 	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/must"
 )
 
 var (
@@ -68,7 +69,7 @@ func record(t testing.TB) *log {
 	t.Helper()
 	l := &log{TB: t}
 	read, write, err := os.Pipe()
-	must(t, err)
+	must.Succeed(t, err)
 	standard, copied := os.Stderr, make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.MultiWriter(standard, l), read)
@@ -77,9 +78,9 @@ func record(t testing.TB) *log {
 	os.Stderr = write
 	t.Cleanup(func() {
 		os.Stderr = standard
-		must(t, write.Close())
-		must(t, <-copied)
-		must(t, read.Close())
+		must.Succeed(t, write.Close())
+		must.Succeed(t, <-copied)
+		must.Succeed(t, read.Close())
 		mu.Lock()
 		defer mu.Unlock()
 		delete(logs, t)

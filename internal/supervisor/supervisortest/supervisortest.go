@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
@@ -31,7 +32,7 @@ import (
 func Program(t testing.TB, path string) []string {
 	t.Helper()
 	command, err := prepared.Program(path)
-	must(t, err)
+	must.Succeed(t, err)
 	return command
 }
 
@@ -39,7 +40,7 @@ func Program(t testing.TB, path string) []string {
 func File(t testing.TB, path string) string {
 	t.Helper()
 	file, err := prepared.File(filepath.Join(prepared.Root, path))
-	must(t, err)
+	must.Succeed(t, err)
 	return file
 }
 
@@ -47,8 +48,8 @@ func File(t testing.TB, path string) string {
 func RunDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "run")
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	must.Succeed(t, err)
+	t.Cleanup(func() { must.Succeed(t, os.RemoveAll(dir)) })
 	return dir
 }
 
@@ -79,9 +80,9 @@ func NewAuthority(t testing.TB, name string) Authority {
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
+	must.Succeed(t, err)
 	certificate, err := x509.ParseCertificate(der)
-	must(t, err)
+	must.Succeed(t, err)
 	return Authority{certificate: certificate, key: key, PEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
@@ -90,7 +91,7 @@ func (a Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	t.Helper()
 	own := newKey(t)
 	der, err := x509.MarshalPKCS8PrivateKey(own)
-	must(t, err)
+	must.Succeed(t, err)
 	key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	Secret(key)
 	return a.Sign(t, name, own.Public()), key
@@ -112,7 +113,7 @@ func (a Authority) SignUntil(t testing.TB, name string, key any, until time.Time
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key, a.key)
-	must(t, err)
+	must.Succeed(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
@@ -121,10 +122,10 @@ func (a Authority) TLSDir(t testing.TB, name string, files map[string][]byte) st
 	t.Helper()
 	dir := t.TempDir()
 	certificate, key := a.Issue(t, name)
-	must(t, os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
 	for file, content := range files {
-		must(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
 	}
 	return dir
 }
@@ -160,15 +161,8 @@ func Watch(ctx context.Context, t testing.TB, what string, done chan error) {
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	must.Succeed(t, err)
 	return key
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // ConsoleLevel returns the level of the log on standard error that all modules of a daemon have, from its answer to vlog/list (ovs-appctl(8)).
