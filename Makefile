@@ -197,10 +197,19 @@ evidence: ## Print the records of the suites that a release needs; fails if one 
 	@go run ./hack/evidence check $(TARGETS)
 
 .PHONY: lint
-lint: actionlint $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules; the workflows; the language of comments, messages and docs; specs without a group
-	go test ./hack/lab/suite/... ./hack/suites
+lint: actionlint specs golangci-lint language ## All of these checks (`make -k lint` runs the others after a failure)
+
+.PHONY: golangci-lint
+golangci-lint: $(GOLANGCI_LINT) ## Style, size of functions and files, import rules, vet
 	$(GOLANGCI_LINT) run ./...
+
+.PHONY: language
+language: ## The language of comments, messages and docs
 	go run ./hack/language
+
+.PHONY: specs
+specs: ## The table of suites, the labels of specs, and specs that no suite runs
+	go test ./hack/lab/suite/... ./hack/suites
 	go test -count=1 -run '^TestLabels$$' ./test/e2e
 
 .PHONY: actionlint

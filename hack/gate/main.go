@@ -124,7 +124,7 @@ func runStage(ctx context.Context, out io.Writer, s stage, env []string) result 
 	before := idle(ctx)
 	machine := readCPU()
 	began := time.Now()
-	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", s.target)
+	cmd := exec.CommandContext(ctx, "make", "--keep-going", "--no-print-directory", s.target)
 	cmd.Env = env
 	cmd.Stdout = io.MultiWriter(out, file)
 	cmd.Stderr = cmd.Stdout
