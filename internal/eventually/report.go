@@ -48,7 +48,7 @@ func report(late []lateWait) (bool, error) {
 		}
 		lines = append(append(lines, line...), '\n')
 	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return false, fmt.Errorf("report late waits: %w", err)
 	}

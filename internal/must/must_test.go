@@ -22,7 +22,7 @@ func TestSucceed(t *testing.T) {
 	if Succeed(r, nil); len(r.fatal) > 0 {
 		t.Errorf("without an error the test ends with %v", r.fatal)
 	}
-	if Succeed(r, failure); len(r.fatal) != 1 || r.fatal[0] != failure {
+	if Succeed(r, failure); len(r.fatal) != 1 || r.fatal[0] != any(failure) {
 		t.Errorf("the test ends with %v, want the error", r.fatal)
 	}
 }
@@ -33,7 +33,7 @@ func TestValue(t *testing.T) {
 	}
 	failure := errors.New("failure")
 	defer func() {
-		if got := recover(); got != failure {
+		if got := recover(); got != any(failure) {
 			t.Errorf("it panicked with %v, want the error", got)
 		}
 	}()
