@@ -59,6 +59,15 @@ func TestTheStepOfARecovery(t *testing.T) {
 			give(m, "n5", func(r *adminapi.Status) { r.LastIndex = 7 })
 			ask(m, v1alpha1.RecoverMember, "")
 		}, v1alpha1.RecoveryCreating, "n5", "", "n5 re-creates", false},
+		{"also if others come after it by name", 5, func(m *Membership) {
+			lose(m, "n1", "n3", "n4")
+			give(m, "n2", func(r *adminapi.Status) { r.LastIndex = 7 })
+			ask(m, v1alpha1.RecoverMember, "")
+		}, v1alpha1.RecoveryCreating, "n2", "", "n2 re-creates", false},
+		{"half of the members elect no leader", 4, func(m *Membership) {
+			lose(m, "n3", "n4")
+			ask(m, v1alpha1.RecoverMember, "")
+		}, v1alpha1.RecoveryCreating, "n1", "", "n1 re-creates", false},
 		{"unless another one is named", 5, func(m *Membership) {
 			lose(m, "n1", "n3", "n4")
 			give(m, "n5", func(r *adminapi.Status) { r.LastIndex = 7 })

@@ -199,7 +199,11 @@ func TestWhatMayBeReplaced(t *testing.T) {
 		{name: "the others follow", from: oldPod, change: func(u *Upgrade) {
 			u.Nodes[2] = Node{Name: "n3", Canary: true, OpenVSwitch: newPod("ovs-n3"), CNI: newPod("cni-n3")}
 		}, stage: "Nodes", replace: "ovs-n1"},
-		{name: "but not in mode Canary", from: oldPod, change: func(u *Upgrade) {
+		{name: "but not before each canary is done", from: oldPod, change: func(u *Upgrade) {
+			u.MaxUnavailable, u.Nodes[0].Canary = 3, true
+			u.Nodes[2] = Node{Name: "n3", Canary: true, OpenVSwitch: newPod("ovs-n3"), CNI: newPod("cni-n3")}
+		}, stage: "Nodes", replace: "ovs-n1"},
+		{name: "and not in mode Canary", from: oldPod, change: func(u *Upgrade) {
 			u.Mode = v1alpha1.UpgradeCanary
 			u.Nodes[2] = Node{Name: "n3", Canary: true, OpenVSwitch: newPod("ovs-n3"), CNI: newPod("cni-n3")}
 		}, stage: "Nodes", about: "the canary nodes are done"},
