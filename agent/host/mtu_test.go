@@ -22,6 +22,7 @@ func TestPodMTU(t *testing.T) {
 		"vxlan over IPv4":    {1500, "vxlan", "192.0.2.1", 1450, ""},
 		"vxlan over IPv6":    {1500, "vxlan", "2001:db8::1", 1430, ""},
 		"both over IPv4":     {1500, "vxlan,geneve", "192.0.2.1", 1400, ""},
+		"the other order":    {1500, "geneve,vxlan", "192.0.2.1", 1400, ""},
 		"jumbo frames":       {9000, "geneve", "192.0.2.1", 8900, ""},
 		"too small a tunnel": {600, "geneve", "192.0.2.1", 0, "pods would have 500, less than 576"},
 		"an unknown type":    {1500, "stt", "192.0.2.1", 0, `unknown tunnel type "stt"`},
