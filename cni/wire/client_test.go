@@ -74,8 +74,10 @@ func TestClient(t *testing.T) {
 
 // A response that is cut short because the agent died must not look like a complete one.
 func TestAnAnswerThatIsCutShort(t *testing.T) {
-	const whole = "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{\"result\":{\"cniVersion\":\"1.1.0\"}}"
-	for length := range len(whole) + 1 {
+	const head, result = "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n", `{"result":{"cniVersion":"1.1.0"}}`
+	const whole = head + result
+	for i := range 2 * (len(whole) + 1) {
+		length, add := i/2, i%2 == 0
 		socket := filepath.Join(t.TempDir(), "s")
 		listener, err := net.Listen("unix", socket)
 		if err != nil {
@@ -91,10 +93,16 @@ func TestAnAnswerThatIsCutShort(t *testing.T) {
 				_, _ = conn.Write([]byte(whole[:length]))
 			}
 		}()
-		_, err = NewClient(socket).Add(t.Context(), Request{})
+		complete := length == len(whole)
+		if add {
+			_, err = NewClient(socket).Add(t.Context(), Request{})
+		} else {
+			err = NewClient(socket).Del(t.Context(), Request{})
+			complete = complete || length == len(head) // a DEL has no result
+		}
 		listener.Close()
-		if (err == nil) != (length == len(whole)) || Unavailable(err) {
-			t.Errorf("%q: %v", whole[:length], err)
+		if (err == nil) != complete || Unavailable(err) {
+			t.Errorf("%q for an ADD (%v): %v", whole[:length], add, err)
 		}
 	}
 }
