@@ -9,6 +9,7 @@ import (
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
 func TestSharedElements(t *testing.T) {
@@ -108,5 +109,30 @@ func TestAValueThatPassesFromOneOwnerToAnotherInOneBatchStays(t *testing.T) {
 	}
 	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); !slices.Equal(got, []string{"10.16.0.9"}) {
 		t.Errorf("addresses: %v", got)
+	}
+}
+
+// ovsdb-server leaves the UUID of a deleted row in a row that the same transaction changes.
+func TestADeletedRowLeavesAGroupThatChangesInOneBatch(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(node("n"), nodeRows("n"))
+	e.apply(pod("a"), podRows("a", "s", "n"))
+	proxy.Hold()
+	first := e.queued(policy("p"), policyRows("p"))
+	proxy.AwaitHeld()
+	changed := nodeRows("n")
+	changed[0].Model.(*nb.PortGroup).ExternalIDs = map[string]string{"selector": "another"}
+	group, deletion := e.queued(node("n"), changed), e.queued(pod("a"), nil)
+	proxy.Release()
+	for _, result := range []<-chan error{first, group, deletion} {
+		if err := <-result; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ports := server.Rows("Port_Group")[groupRef("n").UUID()].Strings("ports"); len(ports) > 0 {
+		t.Errorf("the group has the deleted ports %v", ports)
 	}
 }

@@ -161,19 +161,24 @@ func (pl *planner) members(p *plan, w wantedRow) {
 			p.needs = append(p.needs, rowID{table: set.Table, uuid: set.UUID})
 		}
 	}
+	pl.leave(p, w.id.uuid, w.members)
+}
+
+// leave removes a row from all sets of owned rows, except the given ones.
+func (pl *planner) leave(p *plan, uuid string, except []ovsdbclient.SetID) {
 	var others []membership
-	for _, set := range pl.replica.Within(w.id.uuid) {
+	for _, set := range pl.replica.Within(uuid) {
 		_, ours := identify(set.ID.UUID, pl.replica.Row(set.ID.Table, set.ID.UUID))
-		if ours && !slices.Contains(w.members, set.ID) {
-			others = append(others, membership{set: set.ID, value: w.id.uuid})
+		if ours && !slices.Contains(except, set.ID) {
+			others = append(others, membership{set: set.ID, value: uuid})
 		}
 	}
 	slices.SortFunc(others, func(a, b membership) int { return cmp.Compare(a.set.UUID, b.set.UUID) })
 	p.removes = append(p.removes, others...)
 }
 
-// unwanted plans the deletion of rows that the owner has and no longer wants. ovsdb-server removes weak references to them,
-// such as their memberships.
+// unwanted plans the deletion of rows that the owner has and no longer wants, and of their memberships. ovsdb-server removes weak references to
+// a deleted row by itself, but not from a row of which the same transaction changes another column (Open vSwitch 3.5).
 func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 	rows := slices.Clone(pl.index.rows(owner))
 	slices.SortFunc(rows, func(a, b rowID) int { return cmp.Compare(a.table+a.uuid, b.table+b.uuid) })
@@ -186,6 +191,7 @@ func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 		if err != nil {
 			continue // not a table that the engine writes
 		}
+		pl.leave(p, id.uuid, nil)
 		if len(t.parents) == 0 {
 			p.deletes = append(p.deletes, id)
 			continue
