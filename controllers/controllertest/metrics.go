@@ -67,6 +67,12 @@ func (w *World) Measures(want float64, name string, labels ...string) {
 // Reconciles returns the number of passes of a controller in this process.
 func (w *World) Reconciles(controller string) int {
 	w.Helper()
+	return w.passes("controller", controller)
+}
+
+// passes returns the number of passes of the controllers with these labels.
+func (w *World) passes(labels ...string) int {
+	w.Helper()
 	families, err := metrics.Registry.Gather()
 	w.Must(err)
 	total := 0.0
@@ -75,7 +81,7 @@ func (w *World) Reconciles(controller string) int {
 			continue
 		}
 		for _, m := range family.GetMetric() {
-			if hasLabels(m, []string{"controller", controller}) {
+			if hasLabels(m, labels) {
 				total += m.GetCounter().GetValue()
 			}
 		}

@@ -53,8 +53,18 @@ type Steps struct {
 	Cache cache.Options
 }
 
-// Start starts a process that runs until Stop, or until the test ends.
+// Start starts a process that runs until Stop, or until the test ends. At the end of the test, the rows of the last process are compared with
+// the rows of a fresh one (DiffersFromFresh).
 func (w *World) Start(steps Steps) *Process {
+	w.Helper()
+	p := w.start(steps)
+	w.processes = append(w.processes, p)
+	w.Cleanup(func() { w.compare(p, steps) })
+	return p
+}
+
+// start starts a process.
+func (w *World) start(steps Steps) *Process {
 	w.Helper()
 	ctx, cancel := context.WithCancel(ctrl.LoggerInto(context.Background(), w.log))
 	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), proxy: w.Database.Proxy()}

@@ -121,8 +121,10 @@ type World struct {
 	// Nodes are the names of the connected nodes.
 	Nodes []string
 
-	subnets []*kubeovnv1.Subnet
-	log     logr.Logger
+	subnets   []*kubeovnv1.Subnet
+	log       logr.Logger
+	processes []*Process // in the order of their start
+	differs   string     // see DiffersFromFresh
 }
 
 // New returns a world without objects from previous tests. It has the nodes n1 and n2.

@@ -14,6 +14,7 @@ import (
 // Without a Lease, only the node condition reports the failure, 40 s after it.
 func TestAGatewayDiesBeforeItsFirstRenewal(t *testing.T) {
 	n := start(t, "n1", "n2")
+	n.DiffersFromFresh("a fresh process waits for the first renewal of n1 again")
 	n.renew("n2")
 	n.centralized("s", "10.17.0.0/24", "n1,n2", nil)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")

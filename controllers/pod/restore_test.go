@@ -198,6 +198,7 @@ func TestAPodThatTheCacheHasNotGotYetKeepsItsPort(t *testing.T) {
 
 func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	w := newWorld(t)
+	w.DiffersFromFresh("the steps of the last process hold transactions")
 	w.subnet("ovn-default", "10.16.0.0/30") // one address
 	first := w.start()
 	old := w.pod("default", "old")
@@ -228,6 +229,7 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 
 func TestAnAddressIsNotFreeUntilItsPortIsGone(t *testing.T) {
 	w := newWorld(t)
+	w.DiffersFromFresh("the server that the test started again ends before the comparison")
 	w.subnet("ovn-default", "10.16.0.0/30") // one address
 	process := w.start()
 	old := w.pod("default", "old")

@@ -97,6 +97,7 @@ func TestARestoredRefusalThatEndsTakesItsAddress(t *testing.T) {
 	before := svc.Bounds
 	svc.Bounds = budget.Bounds{Group: 120} // the Service of the API server may be in the namespace, too
 	w := controllertest.New(t)
+	w.DiffersFromFresh("the steps of the last process delete Services")
 	process := w.Start(steps)
 	t.Cleanup(func() { process.Stop(); svc.Bounds = before })
 	a, b, c, refused, other := newService("a"), newService("b"), newService("c"), requesting("d", "192.0.2.1"), requesting("e", "192.0.2.1")

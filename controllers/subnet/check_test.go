@@ -121,6 +121,7 @@ func TestASubnetInForceOutlivesOverlaps(t *testing.T) {
 // the second one is checked.
 func TestASubnetGivesWayToOneWhoseRowsAreOnTheirWay(t *testing.T) {
 	n := start(t)
+	n.DiffersFromFresh("without rows, the name decides which subnet takes precedence")
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.idle()
 	create := func(name, cidr string) {

@@ -20,6 +20,7 @@ import (
 // largestKey sets the largest tunnel key of a datapath, as ovn-northd does.
 func (n *network) largestKey(key string) {
 	n.Helper()
+	n.DiffersFromFresh("ovn-northd, and no controller, writes the option")
 	n.Database.Transact(nbtest.Op{"op": "mutate", "table": "NB_Global", "where": []any{}, "mutations": []any{
 		[]any{"options", "delete", []any{"set", []any{"max_tunid"}}},
 		[]any{"options", "insert", nbtest.Map(map[string]string{"max_tunid": key})},

@@ -71,7 +71,7 @@ func TestSoak(t *testing.T) {
 		}
 		return s.left()
 	})
-	if diff := differs(empty, s.settle(limit)); diff != "" {
+	if diff := empty.Differences(s.settle(limit)); diff != "" {
 		s.keepLog()
 		t.Errorf("everything is deleted, and the database differs from the first state (-), it is now (+):\n%s", diff)
 	}

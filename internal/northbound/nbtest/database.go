@@ -6,6 +6,7 @@ package nbtest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -53,26 +54,38 @@ func Map(m map[string]string) []any {
 // Rows returns all rows of a table by UUID, regardless of their owner.
 func (s *Server) Rows(table string) map[string]Row {
 	s.t.Helper()
-	var results []struct{ Rows []map[string]any }
-	raw := s.call("transact", s.name, Op{"op": "select", "table": table, "where": []any{}})
-	if err := json.Unmarshal(raw, &results); err != nil {
-		s.t.Fatal(err)
-	}
-	rows := map[string]Row{}
-	for _, columns := range results[0].Rows {
-		row := Row{}
-		for column, value := range columns {
-			row[column] = plain(value)
-		}
-		uuid := row["_uuid"].(string)
-		delete(row, "_uuid")
-		delete(row, "_version")
-		rows[uuid] = row
-	}
-	return rows
+	return s.read(table)[table]
 }
 
-// Dump returns the rows of the given tables, or of all tables, for comparisons of the database.
+// read returns all rows of tables by UUID, at one moment.
+func (s *Server) read(tables ...string) map[string]map[string]Row {
+	s.t.Helper()
+	params := []any{s.name}
+	for _, table := range tables {
+		params = append(params, Op{"op": "select", "table": table, "where": []any{}})
+	}
+	var results []struct{ Rows []map[string]any }
+	if err := json.Unmarshal(s.call("transact", params...), &results); err != nil {
+		s.t.Fatal(err)
+	}
+	found := map[string]map[string]Row{}
+	for i, table := range tables {
+		found[table] = map[string]Row{}
+		for _, columns := range results[i].Rows {
+			row := Row{}
+			for column, value := range columns {
+				row[column] = plain(value)
+			}
+			uuid := row["_uuid"].(string)
+			delete(row, "_uuid")
+			delete(row, "_version")
+			found[table][uuid] = row
+		}
+	}
+	return found
+}
+
+// Dump returns the rows of the given tables, or of all tables, for comparisons of the database. It reads them at one moment.
 func (s *Server) Dump(tables ...string) map[string]map[string]Row {
 	s.t.Helper()
 	if len(tables) == 0 {
@@ -84,12 +97,8 @@ func (s *Server) Dump(tables ...string) map[string]map[string]Row {
 			tables = append(tables, table)
 		}
 	}
-	dump := map[string]map[string]Row{}
-	for _, table := range tables {
-		if rows := s.Rows(table); len(rows) > 0 {
-			dump[table] = rows
-		}
-	}
+	dump := s.read(tables...)
+	maps.DeleteFunc(dump, func(_ string, rows map[string]Row) bool { return len(rows) == 0 })
 	return dump
 }
 
