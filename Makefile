@@ -146,6 +146,13 @@ fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is wr
 		done; \
 	done
 
+# MUTANTS: flags of hack/mutants, such as `-package internal/ipam -jobs 2`.
+MUTANTS ?=
+
+.PHONY: mutants
+mutants: ## Run the tests with each defect of hack/mutants in turn; fail if no test detects one (needs `make prepare`; MUTANTS='-package internal/ipam' for some)
+	go run ./hack/mutants $(MUTANTS)
+
 # RACE_PACKAGES: the packages of `make test-race`. The race detector needs cgo: prepare --race installs a C compiler.
 RACE_PACKAGES ?= ./internal/... ./controllers/... ./agent/... ./cmd/...
 
