@@ -109,7 +109,7 @@ WAITS := $(CURDIR)/_output/waits.jsonl
 GO_TEST = GOGC=$(TEST_GOGC) go test -vet=off -ldflags=-w -p $(TEST_PACKAGES) -parallel $(TEST_PACKAGES)
 
 # The packages with the longest suites come first, so that no long suite runs alone at the end.
-SLOWEST := ./controllers/operator ./cmd/kiln ./controllers/pod ./controllers/subnet ./internal/supervisor/ovs ./internal/kubectlko ./agent/host ./agent/services ./internal/northbound ./agent/cniserver ./agent/probes
+SLOWEST := ./controllers/operator ./cmd/kiln ./internal/supervisor/ovs ./controllers/pod ./agent/host ./agent/services ./internal/northbound ./controllers/subnet ./internal/supervisor/northd ./internal/supervisor/ovsdb ./agent/speaker/bgp ./controllers/gateway ./internal/kubectlko ./controllers/policy ./agent ./agent/cniserver ./agent/probes ./agent/pinger ./internal/uplink
 
 # Directories of hack whose tests test-tools runs: images, packages, the lab. Product code does not use them.
 TOOLS := conformance image lab packaging release
