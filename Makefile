@@ -72,7 +72,7 @@ demo-run: images
 	$(IN_LAB) _output/demo --families $(FAMILIES)
 
 .PHONY: test
-test: prepare ## The gate: generated files, lint, unit and envtest suites, and smoke specs in the lab; all stages run, failures come last (STAGES="lint test-unit" for some)
+test: prepare $(GOLANGCI_LINT) $(ACTIONLINT) $(CONTROLLER_GEN) ## The gate: generated files, lint, unit and envtest suites, and smoke specs in the lab; all stages run, failures come last (STAGES="lint test-unit" for some)
 	go build -o _output/gate/run ./hack/gate
 	env PATH=$(HOST_PATH) _output/gate/run $(STAGES)
 
@@ -119,7 +119,7 @@ UNIT = $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... $(
 
 .PHONY: test-tools
 test-tools: ## Tests of the image, the packages, the lab and other tools (needs `make prepare`)
-	$(GO_TEST) -timeout 20m $(TOOLS:%=./hack/%/...)
+	$(GO_TEST) -count=1 -timeout 20m $(TOOLS:%=./hack/%/...)
 
 .PHONY: test-operator-long
 test-operator-long: ## The operator's tests that the gate leaves out: upgrades, issuers, removals, stolen tokens (needs `make prepare`)
@@ -128,7 +128,7 @@ test-operator-long: ## The operator's tests that the gate leaves out: upgrades, 
 .PHONY: test-long
 test-long: ## The unit suites on an idle machine: slow waits fail, costs at full size, timers, the large soak (needs `make prepare`)
 	GOGC=$(TEST_GOGC) KILN_TEST_FULL=1 $(SOAK) go run ./hack/long test-long -p 1 -timeout 60m
-	KILN_GATE=1 $(GO_TEST) -count=1 -timeout 30m $(UNIT)
+	KILN_GATE=1 KILN_TEST_FULL=1 $(GO_TEST) -count=1 -timeout 30m $(UNIT)
 
 .PHONY: fresh
 fresh: ## `make test` (RUN=… another command) in a clone of HEAD on a minimal Debian with nothing prepared (DEBIAN=trixie; GO_CACHES=1 shares Go's caches)

@@ -37,15 +37,22 @@ func TestTargets(t *testing.T) {
 	expect := func(base string, want ...string) {
 		t.Helper()
 		t.Setenv("BASE", base)
-		if got, err := Targets(); err != nil || !slices.Equal(got, want) {
-			t.Errorf("with BASE=%s: %v, %v; want %v", base, got, err, want)
+		if got, compared, err := Targets(); err != nil || !compared || !slices.Equal(got, want) {
+			t.Errorf("with BASE=%s: %v, %v, %v; want %v", base, got, compared, err, want)
+		}
+	}
+	nothing := func(why string) {
+		t.Helper()
+		t.Setenv("BASE", "")
+		if got, compared, err := Targets(); err != nil || compared || len(got) > 0 {
+			t.Errorf("%s: %v, %v, %v", why, got, compared, err)
 		}
 	}
 	git(t, "init", "-q")
 	write(t, "README.md")
-	expect("") // no origin
+	nothing("no origin")
 	git(t, "update-ref", "refs/remotes/origin/main", "HEAD")
-	expect("") // nothing differs
+	nothing("a clone of main")
 	write(t, "agent/agent.go")
 	expect("")
 	write(t, "controllers/operator/render/a.go")
@@ -54,7 +61,7 @@ func TestTargets(t *testing.T) {
 	expect("", "test-operator-long", "test-tools")
 	expect("HEAD~1", "test-tools")
 	t.Setenv("BASE", "missing")
-	if _, err := Targets(); err == nil {
+	if _, _, err := Targets(); err == nil {
 		t.Error("a base that does not exist is no error")
 	}
 }

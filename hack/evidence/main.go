@@ -22,6 +22,7 @@ import (
 
 	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/suite"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 func main() {
@@ -123,6 +124,7 @@ func (r *recorder) record(ctx context.Context, target string) error {
 // runMake makes a target, and copies its output to the terminal as well.
 func runMake(ctx context.Context, root, target string, output io.Writer) error {
 	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", target)
+	cmd.Env = gate.Environment(os.Environ())
 	both := io.MultiWriter(os.Stdout, output)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = root, os.Stdin, both, both
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -107,7 +107,7 @@ func (c *counter) line(text string) {
 		c.Mutants.Failed += number(found, 2)
 	}
 	switch {
-	case goPassed.MatchString(text):
+	case goPassed.MatchString(text) && !strings.HasSuffix(text, "(cached)") && !strings.HasSuffix(text, "[no tests to run]"):
 		c.Packages.Passed++
 	case goFailed.MatchString(text):
 		c.Packages.Failed++

@@ -40,8 +40,8 @@ func TestCounts(t *testing.T) {
 		"go test": {
 			output: "ok  \tgithub.com/kiln-net/kiln/api\t1.2s\nok  \tgithub.com/kiln-net/kiln/cni\t(cached)\n?   \tgithub.com/kiln-net/kiln/cmd\t[no test files]\n" +
 				"    ok  \tnot\ta package\n--- FAIL: TestX (0.1s)\n    a_test.go:3: seed: 42 (repeat with KILN_SEED=42)\nFAIL\nFAIL\tgithub.com/kiln-net/kiln/agent\t0.4s\nFAIL\tgithub.com/kiln-net/kiln/b [build failed]\nFAIL\n",
-			want: Counts{Packages: Numbers{2, 2}, Seeds: []string{"42"}},
-			text: "4 packages (2 failed)",
+			want: Counts{Packages: Numbers{1, 2}, Seeds: []string{"42"}},
+			text: "3 packages (2 failed)",
 		},
 		"the demo": {
 			output: "\n20 checks passed.\n", want: Counts{Specs: Numbers{20, 0}}, text: "20 specs",

@@ -71,7 +71,7 @@ ok  	example/c	(cached)
 		{"golangci-lint", "controllers/pod/pod.go:12:3: unused (unused)\n1 issues:\n", []string{"controllers/pod/pod.go:12:3"}, []string{"1 issues"}},
 		{"an unknown tool", "line 1\nline 2\n", []string{"line 1", "line 2"}, nil},
 		{"a panic", "panic: runtime error\ngoroutine 1\n", []string{"panic: runtime error"}, nil},
-		{"a slow wait", "make: *** [Makefile:1: x] Error 1\n", []string{"make: ***"}, nil},
+		{"make", "make: *** [Makefile:1: x] Error 1\nmake[1]: *** [Makefile:9: language] Error 1\n", []string{"make: ***", "9: language"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := failures(tt.output)

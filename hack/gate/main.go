@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/kiln-net/kiln/hack/changed"
+	"github.com/kiln-net/kiln/hack/lab/suite"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // stage is a part of the gate.
@@ -63,10 +65,15 @@ func run(ctx context.Context, out io.Writer, names []string) error {
 	if err != nil {
 		return err
 	}
-	env := append(os.Environ(), "KILN_SEEDS="+strconv.FormatUint(uint64(seed), 10))
-	all, err := withChanged()
+	env := append(environment(), "KILN_SEEDS="+strconv.FormatUint(uint64(seed), 10))
+	all, err := withChanged(out)
 	if err != nil {
 		return err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(s stage) bool { return s.target == name }) {
+			return fmt.Errorf("no stage %q", name)
+		}
 	}
 	var results []result
 	for _, s := range all {
@@ -88,11 +95,23 @@ func run(ctx context.Context, out io.Writer, names []string) error {
 	return nil
 }
 
+// environment returns the variables of the stages: without those with which a shell would run other tests, or others labs.
+func environment() []string {
+	variables := suite.General()
+	return slices.DeleteFunc(gate.Environment(os.Environ()), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(variables, name)
+	})
+}
+
 // withChanged returns the stages, and without a budget the targets that test what differs from the main branch.
-func withChanged() ([]stage, error) {
-	targets, err := changed.Targets()
+func withChanged(out io.Writer) ([]stage, error) {
+	targets, compared, err := changed.Targets()
+	if !compared {
+		fmt.Fprintf(out, "=== no commit to compare with (BASE): not run: %s\n", strings.Join(changed.All(), ", "))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("find what has changed: %w", err)
+		return nil, fmt.Errorf("find changed files: %w", err)
 	}
 	all := slices.Clone(stages)
 	for _, target := range targets {
@@ -181,9 +200,11 @@ func summarize(out io.Writer, results []result, budgets bool) int {
 
 // treeSeed returns the first 32 bits of the hash of the committed tree. The gate's random tests start from it: the same tree has the same result.
 func treeSeed(ctx context.Context) (uint32, error) {
-	hash, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD^{tree}").Output()
+	cmd := exec.CommandContext(ctx, "git", "rev-parse", "HEAD^{tree}")
+	cmd.Stderr = os.Stderr
+	hash, err := cmd.Output()
 	if err != nil {
-		return 0, fmt.Errorf("hash of the tree: %w", err)
+		return 0, fmt.Errorf("hash of the tree, which the seeds of random tests follow: the gate runs in a clone: %w", err)
 	}
 	return seedOf(strings.TrimSpace(string(hash)))
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // failing matches the lines that say what failed in the output of a stage: of go test, ginkgo, golangci-lint, compilers and make.
-var failing = regexp.MustCompile(`^\s*--- FAIL: |^(FAIL|panic:|fatal error:)|^\s*\[(FAIL|FAILED|PANICKED|TIMEDOUT|INTERRUPTED)\]|^[\w./-]+\.go:\d+(:\d+)?: |^make: \*\*\*|^waited |^generated files differ|^\S+\.ya?ml:\d+:`)
+var failing = regexp.MustCompile(`^\s*--- FAIL: |^(FAIL|panic:|fatal error:)|^\s*\[(FAIL|FAILED|PANICKED|TIMEDOUT|INTERRUPTED)\]|^[\w./-]+\.go:\d+(:\d+)?: |^make(\[\d+\])?: \*\*\*|^generated files differ|^\S+\.ya?ml:\d+:`)
 
 // mostFailures is the number of lines that failures returns. The log has the others.
 const mostFailures = 60

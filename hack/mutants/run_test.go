@@ -79,7 +79,7 @@ func TestSurvivorsMayNotChange(t *testing.T) {
 	}
 	results["new"], results["wrong"] = result{killed, ""}, result{killed, ""}
 	if err := summary(mutants, results); err != nil {
-		t.Errorf("all verdicts are those of the table: %v", err)
+		t.Errorf("all verdicts agree with the table: %v", err)
 	}
 	results["known"] = result{killed, "killed by TestIt"}
 	if err := summary(mutants, results); err == nil || !strings.Contains(err.Error(), "known is a known survivor, and killed by TestIt") {

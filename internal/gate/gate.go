@@ -6,6 +6,8 @@ package gate
 
 import (
 	"os"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -28,6 +30,21 @@ const (
 
 // Targets are all targets that run tests which the gate leaves out.
 var Targets = map[string]Target{"Long": Long, "OperatorLong": OperatorLong}
+
+// Environment returns the variables of a process without those with which a shell would change what tests run: a record, and the result of the gate, are of all
+// tests. MAKE's own variables would pass the command line of an outer make on.
+func Environment(variables []string) []string {
+	return slices.DeleteFunc(slices.Clone(variables), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(changesTests, name)
+	})
+}
+
+// changesTests are the variables that Environment removes. Those that the table of suites names are not here: they are settings of a record.
+var changesTests = []string{
+	Env, TargetEnv, "KILN_TEST_FULL", "KILN_SEED", "KILN_SEEDS", "KILN_WAITS", "KILN_WAIT_LIMIT", "KILN_UNDERLAY_KILLS", "STAGES", "TEST_WAIT_LIMIT", "TEST_PACKAGES", "TOOLS", "UNIT", "SLOWEST", "SOAK",
+	"SOAK_VPCS", "SOAK_SUBNETS", "SOAK_PODS", "SOAK_NODES", "SOAK_KILLS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL",
+}
 
 // Running reports whether tests run as a part of the gate.
 func Running() bool { return os.Getenv(Env) != "" }

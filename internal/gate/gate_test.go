@@ -5,6 +5,7 @@ package gate
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -33,5 +34,12 @@ func TestSkip(t *testing.T) {
 				t.Errorf("skipped %q, want %q", r.skipped, tt.want)
 			}
 		})
+	}
+}
+
+func TestAShellDoesNotChangeWhatTestsRun(t *testing.T) {
+	got := Environment([]string{"PATH=/bin", "KILN_SEED=7", "STAGES=lint", "MAKEFLAGS= -- STAGES=lint", "KILN_CACHE=/cache", "WAYS=bundle"})
+	if want := []string{"PATH=/bin", "KILN_CACHE=/cache", "WAYS=bundle"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/test/cluster"
 	"github.com/kiln-net/kiln/test/oracle"
 )
@@ -52,8 +53,8 @@ var allowedErrors = []struct {
 	},
 }
 
-// byBusyMachine matches errors that a busy machine can cause. They are problems in specs with the label timed; the other specs report them in busyErrors.
-var byBusyMachine = regexp.MustCompile(`deadline exceeded|[Tt]imed out|context canceled|Lease`)
+// byBusyMachine matches errors that a busy machine can cause. The gate reports them in busyErrors; elsewhere they are problems.
+var byBusyMachine = regexp.MustCompile(`deadline exceeded|[Tt]imed out|context canceled|[Ff]ailed to (renew|update|acquire) [Ll]ease|leader election lost`)
 
 // busyErrors are the errors that byBusyMachine matched, with their pods.
 var busyErrors []string
@@ -137,7 +138,7 @@ func (l *logReader) judge(line string) {
 	if severity == oracle.Fine || severity == oracle.Error && allowed(text, CurrentSpecReport()) {
 		return
 	}
-	if severity == oracle.Error && byBusyMachine.MatchString(text) && !hasLabel(CurrentSpecReport(), timed) {
+	if severity == oracle.Error && byBusyMachine.MatchString(text) && gate.Running() {
 		busyErrors = append(busyErrors, strings.TrimSpace(pod+": "+text))
 		return
 	}

@@ -47,7 +47,7 @@ func nodeStates(ctx context.Context) map[string]string {
 
 var _ = Describe("removal", Label(disruptive, mayRestart), Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
-		// With KEEP=1 the suite runs in a lab where Kiln is already installed. A new lab, as in make test, never skips.
+		// With KEEP=1 the suite runs in a lab where Kiln is already installed. A new lab, as in make test-e2e, never skips.
 		if bare == nil {
 			Skip("Kiln was installed before the suite began: the nodes' state without it is unknown")
 		}

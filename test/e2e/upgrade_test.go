@@ -109,7 +109,7 @@ func upgradeSpecs(p **pair) {
 	}, SpecTimeout(upgradeTime))
 }
 
-// upgradeTime is more than an upgrade takes: two minutes in make test, and ten with three members of each database in a kernel lab on one CPU.
+// upgradeTime is more than an upgrade takes: two minutes in make test-timing, and ten with three members of each database in a kernel lab on one CPU.
 const upgradeTime = 18 * time.Minute
 
 // wantImage changes only the image and the upgrade mode.

@@ -21,11 +21,12 @@ import (
 	"github.com/onsi/gomega/types"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // The time limits of Eventually are long, so that specs pass on a busy machine. They hide a controller that became slow or depends
-// on its last retry. Therefore each Eventually is recorded. A duration above longWait, times the slowdown of the machine meanwhile, is reported unless slowWaits
-// lists its place. In a spec with the label timed it fails the suite.
+// on its last retry. Therefore each Eventually is recorded. A duration above longWait, times the slowdown of the machine meanwhile, fails the suite unless slowWaits
+// lists its place. The gate reports it.
 const longWait = 10 * time.Second
 
 // slowWaits lists the places of waits that take long by design, each with the reason.
@@ -66,7 +67,6 @@ func slowByDesign(where string) bool {
 // ended is the record of an Eventually.
 type ended struct {
 	where, spec string
-	timed       bool
 	begun       time.Time
 	took        time.Duration
 }
@@ -107,8 +107,7 @@ func (r *recorded) measure(assert func() bool) bool {
 	defer func() { // a failing assertion panics
 		waits.Lock()
 		defer waits.Unlock()
-		spec := CurrentSpecReport()
-		waits.list = append(waits.list, ended{r.where, spec.FullText(), hasLabel(spec, timed), begun, time.Since(begun)})
+		waits.list = append(waits.list, ended{r.where, CurrentSpecReport().FullText(), begun, time.Since(begun)})
 	}()
 	return assert()
 }
@@ -154,10 +153,13 @@ var allowedSkips = map[string]string{
 
 var _ = ReportAfterSuite("waits and skips", func(report Report) {
 	waits.speed.Stop()
-	longest, long, tooLong := slowest(waits.list, waits.speed.Factor)
+	longest, tooLong := slowest(waits.list, waits.speed.Factor)
 	fmt.Printf("The longest waits:\n%s\n", strings.Join(longest, "\n"))
-	fmt.Printf("Waits of more than %s × the factor of the machine, in specs without limits: %d\n%s\n", longWait, len(long), strings.Join(long, "\n"))
-	fmt.Printf("Errors in logs that a busy machine can cause, in specs without limits: %d\n%s\n", len(busyErrors), strings.Join(busyErrors, "\n"))
+	if gate.Running() {
+		fmt.Printf("Waits of more than %s × the factor of the machine, which fail other targets: %d\n%s\n", longWait, len(tooLong), strings.Join(tooLong, "\n"))
+		fmt.Printf("Errors in logs that a busy machine can cause, which fail other targets: %d\n%s\n", len(busyErrors), strings.Join(busyErrors, "\n"))
+		tooLong = nil
+	}
 	var skips []string
 	for i := range report.SpecReports {
 		spec := &report.SpecReports[i]
@@ -178,9 +180,9 @@ var _ = ReportAfterSuite("waits and skips", func(report Report) {
 	Expect(tooLong).To(BeEmpty(), "waits of more than %s × the factor of the machine", longWait)
 })
 
-// slowest returns the longest waits, and those above the limit that slowWaits does not list: long are of specs without the label timed, tooLong of the others.
-// factor returns the slowdown of the machine between two times.
-func slowest(list []ended, factor func(from, to time.Time) float64) (longest, long, tooLong []string) {
+// slowest returns the longest waits, and those above the limit that slowWaits does not list. factor returns the slowdown of the
+// machine between two times.
+func slowest(list []ended, factor func(from, to time.Time) float64) (longest, tooLong []string) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b ended) int { return cmp.Compare(b.took, a.took) })
 	for i, w := range list {
@@ -189,14 +191,9 @@ func slowest(list []ended, factor func(from, to time.Time) float64) (longest, lo
 		if i < 30 {
 			longest = append(longest, text)
 		}
-		if w.took <= time.Duration(float64(longWait)*slowdown) || slowByDesign(w.where) {
-			continue
-		}
-		if w.timed {
+		if w.took > time.Duration(float64(longWait)*slowdown) && !slowByDesign(w.where) {
 			tooLong = append(tooLong, text)
-		} else {
-			long = append(long, text)
 		}
 	}
-	return longest, long, tooLong
+	return longest, tooLong
 }

@@ -22,7 +22,7 @@ var endToEnd = Program{
 		{Args: []string{"go", "mod", "download", "sigs.k8s.io/network-policy-api@v0.1.7", "sigs.k8s.io/network-policy-api"}},
 		{Args: []string{"go", "test", "-c", "-o", "_output/e2e.test", "./test/e2e"}},
 	},
-	Command: []string{"--dir", "test/e2e", "../../_output/e2e.test", "-test.v", "-ginkgo.v"},
+	Command: []string{"--dir", "test/e2e", "../../_output/e2e.test", "-test.v", "-ginkgo.v", "-ginkgo.fail-on-empty"},
 }
 
 // demo has the checks of `make demo`.

@@ -71,6 +71,15 @@ var general = []Variable{
 	{"WORKERS", "2", "number of workers"},
 }
 
+// General returns the names of the variables of every suite in a lab.
+func General() []string {
+	names := make([]string, len(general))
+	for i, v := range general {
+		names[i] = v.Name
+	}
+	return names
+}
+
 // AllVariables returns the variables of the suite.
 func (s Suite) AllVariables() []Variable {
 	switch {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/gate"
 )
 
 // elsewhere deselects specs that have suites of their own.
@@ -34,7 +36,7 @@ var inOneLab = []Suite{
 		Help:      "The e2e specs of the gate in a new lab, as a part of `make test` (needs `make prepare`)",
 		Variables: []Variable{{"KILN_SEEDS", "", "seed of the order of specs"}},
 		labs: oneLab(func(in In) Run {
-			run := selected(smoke, 60*time.Minute)
+			run := selected(smoke, 60*time.Minute).with(gate.Env + "=1")
 			if seed := in.Values["KILN_SEEDS"]; seed != "" {
 				run.Args = append(run.Args, "-ginkgo.seed="+seed)
 			}
@@ -43,10 +45,10 @@ var inOneLab = []Suite{
 	},
 	{
 		Name: "stress-smoke", Often: Hand,
-		Help:      "The e2e specs of the gate ten times beside four busy processes and one that writes to the disk, in a new lab: a spec of the gate passes each time (SPECS=… some)",
+		Help:      "The e2e specs of the gate ten times next to four busy processes and one that writes to the disk, in a new lab: a spec of the gate passes each time (SPECS=… some)",
 		Variables: []Variable{{"SPECS", "", "regular expression of the specs to run"}},
 		labs: oneLab(func(in In) Run {
-			run := selected(smoke, 120*time.Minute)
+			run := selected(smoke, 120*time.Minute).with(gate.Env + "=1")
 			if specs := in.Values["SPECS"]; specs != "" {
 				run.Args = append(run.Args, "-ginkgo.focus="+specs)
 			}
@@ -267,7 +269,7 @@ func installations(in In) ([]Lab, error) {
 
 // otherTargets are suites without a lab. Their recipes are in the Makefile.
 var otherTargets = []Suite{
-	{Name: "test", Often: Change, Limit: 90 * time.Minute},
+	{Name: "test", Often: Change, Limit: 90 * time.Minute, Variables: general},
 	{Name: "test-long", Often: Night, Limit: 120 * time.Minute},
 	{Name: "test-operator-long", Often: Night, Limit: 60 * time.Minute},
 	{Name: "test-tools", Often: Night, Limit: 60 * time.Minute},
