@@ -15,8 +15,8 @@ var plan = []mutant{{
 }, {
 	id: "plan-foreign-members", bug: "a row is removed from sets of rows of other systems",
 	file: "internal/northbound/plan.go",
-	old:  `if ours && !slices.Contains(w.members, set.ID) {`,
-	new:  `if (ours || true) && !slices.Contains(w.members, set.ID) {`,
+	old:  `if ours && !slices.Contains(except, set.ID) {`,
+	new:  `if (ours || true) && !slices.Contains(except, set.ID) {`,
 	run:  engine,
 }, {
 	id: "plan-wrong-record-of-parent", bug: "a row stays in its parent when its record names a set that cannot hold it",
