@@ -78,8 +78,13 @@ test: prepare $(GOLANGCI_LINT) $(ACTIONLINT) $(CONTROLLER_GEN) ## The gate: gene
 
 ##@ Parts of them
 
+# The first output of `make demo`, `make test` and `make prepare`: one sentence if this machine cannot run them. It needs no Go.
+.PHONY: check-host
+check-host:
+	@sh hack/host/check-host
+
 .PHONY: prepare
-prepare: ## Install system packages, build Kubernetes, unpack OVN (once; root; Debian 12 or 13)
+prepare: check-host ## Install system packages, build Kubernetes, unpack OVN (once; root; Debian 12 or 13)
 	$(LAB) prepare
 
 .PHONY: demo-down

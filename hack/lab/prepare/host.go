@@ -4,16 +4,14 @@
 package prepare
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/hack/image/debian"
 )
@@ -54,34 +52,12 @@ var hostPackages = []hostPackage{
 	{name: "libc6-dev", file: "/usr/include/stdlib.h", use: "the race detector", only: ForRace},
 }
 
-// Minimum resources of the lab and the suites: the cache holds about 4 GB of programs and images; Go's own caches and a running lab
-// need as much again.
-const (
-	leastMemory = 7 << 30
-	leastDisk   = 8 << 30
-)
-
-// checkHost returns an error that names the resource that this machine lacks and that no package can provide.
-func checkHost(o Options) error {
-	if runtime.GOARCH != "amd64" {
-		return fmt.Errorf("the lab runs on amd64, not on %s", runtime.GOARCH)
-	}
-	var memory unix.Sysinfo_t
-	if err := unix.Sysinfo(&memory); err != nil {
-		return fmt.Errorf("read the size of the memory: %w", err)
-	}
-	if total := memory.Totalram * uint64(memory.Unit); total < leastMemory {
-		return fmt.Errorf("this machine has %d MiB of memory, and the lab needs %d MiB", total>>20, leastMemory>>20)
-	}
-	if _, err := os.Stat(o.Cache.Containerd()); err == nil {
-		return nil // the cache was filled before
-	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(string(o.Cache), &disk); err != nil {
-		return fmt.Errorf("read the free space of the cache's disk: %w", err)
-	}
-	if free := disk.Bavail * uint64(disk.Bsize); free < leastDisk {
-		return fmt.Errorf("%s has %d MiB of free disk space, and the lab needs %d MiB; KILN_CACHE names another directory", o.Cache, free>>20, leastDisk>>20)
+// checkHost returns an error that names what this machine lacks and no package can provide.
+func checkHost(ctx context.Context, o Options) error {
+	cmd := exec.CommandContext(ctx, "/bin/sh", filepath.Join(o.Source, "hack/host/check-host"), "machine")
+	cmd.Env = append(os.Environ(), "KILN_CACHE="+string(o.Cache))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("check this machine: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
 	}
 	defer unlock()
 	for _, step := range []func() error{
-		func() error { return checkHost(o) },
+		func() error { return checkHost(ctx, o) },
 		func() error { return installHostPackages(ctx, o) },
 		func() error { return useHostPath(ctx, o) },
 	} {
