@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/hack/lab/pki"
@@ -71,21 +69,19 @@ func (c Client) Subject(node string) pki.Subject {
 	}
 }
 
-// Kubeconfig renders the credentials of a client.
+// Kubeconfig renders the credentials of a client, without client-go's clientcmd, which takes a minute to compile: `make demo` compiles this package before
+// its first step.
 func Kubeconfig(server netip.Addr, authority []byte, credentials pki.Pair) ([]byte, error) {
 	const name = "kiln-lab"
-	c := clientcmdapi.NewConfig()
-	c.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + Endpoint(server), CertificateAuthorityData: authority}
-	c.AuthInfos[name] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: credentials.Certificate, ClientKeyData: credentials.Key,
-	}
-	c.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	c.CurrentContext = name
-	raw, err := clientcmd.Write(*c)
-	if err != nil {
-		return nil, fmt.Errorf("encode a kubeconfig: %w", err)
-	}
-	return raw, nil
+	named := func(kind string, value any) []any { return []any{map[string]any{"name": name, kind: value}} }
+	return render(map[string]any{
+		"apiVersion":      "v1",
+		"kind":            "Config",
+		"current-context": name,
+		"clusters":        named("cluster", map[string]any{"server": "https://" + Endpoint(server), "certificate-authority-data": authority}),
+		"users":           named("user", map[string]any{"client-certificate-data": credentials.Certificate, "client-key-data": credentials.Key}),
+		"contexts":        named("context", map[string]any{"cluster": name, "user": name}),
+	})
 }
 
 // Endpoint is host and port of the API server.
