@@ -143,3 +143,20 @@ func TestCheckHostSaysWhatToChange(t *testing.T) {
 		})
 	}
 }
+
+func TestCompilersGetMemoryWhereThereIsEnough(t *testing.T) {
+	for _, c := range []struct{ name, memory, cpus, want string }{
+		{"8 GiB and two CPUs", "8048412", "2", "GOGC=off GOMEMLIMIT=1309MiB\n"},
+		{"much memory", "66048412", "4", "GOGC=off GOMEMLIMIT=2000MiB\n"},
+		{"little for each of many CPUs", "16048412", "16", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := host{
+				script: "./compiler-memory", programs: map[string]string{"nproc": c.cpus}, files: map[string]string{"proc/meminfo": "MemTotal:       " + c.memory + " kB\n"},
+			}
+			if out, ok := h.run(t); !ok || out != c.want {
+				t.Errorf("it prints %q (%t), want %q", out, ok, c.want)
+			}
+		})
+	}
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/kiln-net/kiln/hack/image/sbom"
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/machine"
+	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/progress"
 	"github.com/kiln-net/kiln/internal/prepared"
 )
@@ -91,21 +92,19 @@ func versionFlags(version string) string {
 	return "-ldflags=-s -w -X github.com/kiln-net/kiln/internal/version.Kiln=" + version
 }
 
-// buildTags leave golang.org/x/net/trace out of gRPC, which GoBGP imports: its templates call methods by name, so that the linker could not remove
-// unused methods of any package, and it registers debug pages.
-const buildTags = "-tags=grpcnotrace"
-
 // compile runs go build, which has no library. It decides which programs are out of date. The outcome depends only on the sources and the version:
 // not on paths, version control or a C compiler.
 func (b *build) compile(ctx context.Context, architecture string) error {
-	args := []string{"build", buildTags, "-trimpath", "-buildvcs=false", versionFlags(b.version()), "-o", b.work(architecture) + "/"}
+	args := append([]string{"build", "-buildvcs=false", versionFlags(b.version()), "-o", b.work(architecture) + "/"}, prepare.CompilerFlags...)
 	for _, p := range b.programs {
 		args = append(args, p.pkg)
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = b.source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	out := b.report.Output()
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("run go build: %w", err)
 	}

@@ -44,7 +44,7 @@ func (l *lab) up() *cobra.Command {
 				return err
 			}
 			plan.KubeProxy, plan.IPv6First, plan.SingleNIC, plan.KernelDatapath = kubeProxy, ipv6First, singleNIC, kernel != ""
-			dir, err := l.fill(cmd.Context())
+			dir, err := l.fill(cmd.Context(), kubeProxy)
 			if err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ func (l *lab) up() *cobra.Command {
 
 // upInGuest starts the lab's guest and brings the cluster up there.
 func (l *lab) upInGuest(cmd *cobra.Command, dir cache.Dir) error {
-	o, err := l.preparation()
+	o, err := prepare.NewOptions(l.report)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (l *lab) routerRoot() *cobra.Command {
 			if err := needRoot(); err != nil {
 				return err
 			}
-			o, err := l.preparation()
+			o, err := prepare.NewOptions(l.report)
 			if err != nil {
 				return err
 			}
@@ -256,7 +256,7 @@ func (l *lab) fresh() *cobra.Command {
 		Short: "Run a shell command, such as 'make test', in a clone of this repository on a minimal Debian with nothing prepared",
 		Args:  cobra.ExactArgs(1),
 		RunE: asRoot(func(cmd *cobra.Command, args []string) error {
-			o, err := l.preparation()
+			o, err := prepare.NewOptions(l.report)
 			if err != nil {
 				return err
 			}
@@ -307,18 +307,10 @@ func showStatus(cmd *cobra.Command, c *cluster.Cluster, _ []string) error {
 	return c.Status(cmd.Context(), cmd.OutOrStdout())
 }
 
-// machineCommands returns the hidden subcommands that run as processes of machines and of the guest. Users do not call them.
-func machineCommands() []*cobra.Command {
+// guestCommands returns the hidden subcommands that run as processes of the guest. Users do not call them.
+func guestCommands() []*cobra.Command {
 	return []*cobra.Command{
 		busy(),
-		{
-			Use: machine.InitCommand, Hidden: true, Args: cobra.ExactArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error { return machine.Init(args[0]) },
-		},
-		{
-			Use: machine.SuperviseCommand, Hidden: true, Args: cobra.ExactArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return machine.Supervise(cmd.Context(), args[0]) },
-		},
 		{
 			Use: guest.InitCommand, Hidden: true, Args: cobra.ExactArgs(1),
 			Run: func(_ *cobra.Command, args []string) { guest.Init(args[0]) },

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/hack/lab/guest"
+	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
@@ -63,8 +64,9 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&l.state, "state", cluster.DefaultDir(),
 		"directory of the lab's state and logs (environment: KILN_LAB_STATE)")
-	root.AddCommand(l.prepare(), l.up(), l.down(), l.status(), l.kubeconfig(), l.exec(), l.run(), l.load(), l.fresh(), l.routerRoot(), l.suite())
-	root.AddCommand(machineCommands()...)
+	root.AddCommand(prepare.Command(l.report), l.up(), l.down(), l.status(), l.kubeconfig(), l.exec(), l.run(), l.load(), l.fresh(), l.routerRoot(), l.suite())
+	root.AddCommand(prepare.MachineCommands()...)
+	root.AddCommand(guestCommands()...)
 	return root
 }
 

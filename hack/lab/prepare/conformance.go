@@ -28,6 +28,9 @@ const (
 	issue74839 = "regression-issue-74839"
 )
 
+// testsModule is the module of these programs, below the repository.
+const testsModule = "hack/lab/programs/e2e"
+
 // porterFiles are the TLS certificate and key of agnhost's server, in the sources of Kubernetes and in the cache. They are public.
 const (
 	porterSource = "test/images/agnhost/porter"
@@ -39,11 +42,11 @@ var porterNames = []string{"localhost.crt", "localhost.key"}
 // Conformance builds the end-to-end tests of the Kubernetes version that the lab runs, ginkgo, and the contents of the tests'
 // images.
 func Conformance(ctx context.Context, o Options) error {
-	return ensure(ctx, o, endToEndTests(o), staticBusybox(o))
+	return ensure(ctx, o, lanes{{endToEndTests(o)}, {staticBusybox(o)}})
 }
 
 func endToEndTests(o Options) cache.Artifact {
-	dir := filepath.Join(o.Source, "hack/lab/programs/e2e")
+	dir := filepath.Join(o.Source, testsModule)
 	return cache.Artifact{
 		Name:    "e2e",
 		Title:   "build the end-to-end tests of Kubernetes: minutes if Go has nothing of them cached",
@@ -56,12 +59,11 @@ func endToEndTests(o Options) cache.Artifact {
 				return err
 			}
 			log, env := o.Cache.Log("e2e"), []string{"CGO_ENABLED=0"}
-			tools := append(append([]string{"build"}, buildFlags...), "-o", bin+"/", "tool")
-			if err := run(ctx, log, dir, env, "go", tools...); err != nil {
+			if err := buildPrograms(ctx, o, "e2e", dir, bin, "tool"); err != nil {
 				return err
 			}
-			err = run(ctx, log, dir, env, "go", "test", "-c", "-trimpath", linkerFlags+version,
-				"-o", filepath.Join(bin, E2ETest), "k8s.io/kubernetes/test/e2e")
+			args := append(append([]string{"test", "-c"}, CompilerFlags...), linkerFlags+version, "-o", filepath.Join(bin, E2ETest), "k8s.io/kubernetes/test/e2e")
+			err = run(ctx, log, dir, env, "go", args...)
 			if err != nil {
 				return err
 			}

@@ -33,7 +33,7 @@ func nodeImages(o Options) cache.Artifact {
 				return nil, fmt.Errorf("read the pause program: %w", err)
 			}
 			inputs = append(inputs, string(source))
-			for _, name := range []string{"kubernetes", "coredns", prepared.Root, "node"} {
+			for _, name := range []string{"kubernetes", prepared.Root, "node"} {
 				key, err := o.Cache.Key(name)
 				if err != nil {
 					return nil, err
@@ -44,7 +44,7 @@ func nodeImages(o Options) cache.Artifact {
 		},
 		Build: func(ctx context.Context, into string) error {
 			program := filepath.Join(into, "pause")
-			args := append(append([]string{"build"}, buildFlags...), "-o", program, "./hack/lab/pause")
+			args := append(append([]string{"build"}, CompilerFlags...), linkerFlags, "-o", program, "./hack/lab/pause")
 			if err := run(ctx, o.Cache.Log("containerd"), o.Source, []string{"CGO_ENABLED=0"}, "go", args...); err != nil {
 				return err
 			}

@@ -44,8 +44,10 @@ make ARCH=um -j"$(nproc)" linux
 strip --strip-debug linux
 `
 
-// Kernel makes the kernel and the disk of a lab in User Mode Linux. Run must have succeeded before.
-func Kernel(ctx context.Context, o Options) error { return ensure(ctx, o, kernel(o), guestDisk(o)) }
+// Kernel makes the kernel and the disk of a lab in User Mode Linux. Lab must have succeeded before.
+func Kernel(ctx context.Context, o Options) error {
+	return ensure(ctx, o, lanes{{kubeProxy(o), prometheus(o), kernel(o), guestDisk(o)}})
+}
 
 // kernel is one executable file: a kernel for User Mode Linux, without modules.
 func kernel(o Options) cache.Artifact {
@@ -105,7 +107,7 @@ func guestDisk(o Options) cache.Artifact {
 		Name: "guest-disk", Title: "make the disk of the lab's guest, a minute", Outputs: []string{cache.DiskFile},
 		Inputs: func() ([]string, error) {
 			inputs := append([]string{diskSize}, onDisk...)
-			for _, artifact := range []string{"kubernetes", "coredns", prepared.Root, "node", "containerd"} {
+			for _, artifact := range []string{"kubernetes", "kube-proxy", "prometheus", prepared.Root, "node", "containerd"} {
 				key, err := o.Cache.Key(artifact)
 				if err != nil {
 					return nil, err

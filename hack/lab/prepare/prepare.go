@@ -11,6 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/progress"
@@ -27,10 +30,23 @@ type Options struct {
 	Extra []string
 }
 
-// Run builds the parts of the cache that are missing or out of date. It is fast when there are none.
+// Lab builds the parts of the cache that a lab needs, and with kubeProxy those of labs with kube-proxy, where they are missing or out of date. It is
+// fast when there are none.
+func Lab(ctx context.Context, o Options, kubeProxy bool) error {
+	return ensure(ctx, o, lab(o, kubeProxy)...)
+}
+
+// Run is Lab, and builds what only tests need as well.
 func Run(ctx context.Context, o Options) error {
-	artifacts := append(programs(o), rootFileSystems(o)...)
-	return ensure(ctx, o, append(artifacts, prometheus(o), dnsmasq(o), nodeImages(o))...)
+	return ensure(ctx, o, append(lab(o, false), lanes{{prometheus(o)}})...)
+}
+
+func lab(o Options, withKubeProxy bool) []lanes {
+	programs := []cache.Artifact{kubernetes(o)}
+	if withKubeProxy {
+		programs = append(programs, kubeProxy(o))
+	}
+	return []lanes{{programs, {imageRootfs(o, runtime.GOARCH), nodeRootfs(o), dnsmasq(o)}}, {{nodeImages(o)}}}
 }
 
 // HostPackages only installs the host packages that are missing.
@@ -42,10 +58,14 @@ func ImageRootfs(ctx context.Context, o Options, architectures ...string) error 
 	for _, architecture := range architectures {
 		artifacts = append(artifacts, imageRootfs(o, architecture))
 	}
-	return ensure(ctx, o, artifacts...)
+	return ensure(ctx, o, lanes{artifacts})
 }
 
-func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
+// lanes are built side by side, the artifacts of one lane in turn: downloads and packages of Debian beside compilers, which wait for nothing.
+type lanes [][]cache.Artifact
+
+// ensure prepares the host, and builds stages in turn.
+func ensure(ctx context.Context, o Options, stages ...lanes) error {
 	unlock, err := o.Cache.Lock()
 	if err != nil {
 		return err
@@ -60,12 +80,28 @@ func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
 			return err
 		}
 	}
-	for _, a := range artifacts {
-		if err := o.Cache.Ensure(ctx, o.Report, a); err != nil {
+	for _, stage := range stages {
+		if err := stage.build(ctx, o); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// build builds the lanes. The first error ends all of them.
+func (l lanes) build(ctx context.Context, o Options) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, artifacts := range l {
+		group.Go(func() error {
+			for _, a := range artifacts {
+				if err := o.Cache.Ensure(ctx, o.Report, a); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
 // Source returns the repository's root directory: the working directory or the nearest parent with Kiln's go.mod.

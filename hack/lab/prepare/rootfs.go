@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -34,10 +33,6 @@ var unwanted = []string{"/usr/share/doc/*", "/usr/share/man/*", "/usr/share/loca
 // foreign directories are created by Debian's packages of OVN and Open vSwitch. A node has only the programs of these packages. The
 // daemons run in containers, and the containers must find these directories empty.
 var foreign = []string{"/etc/openvswitch", "/etc/ovn", "/var/lib/openvswitch", "/var/lib/ovn", "/var/log/openvswitch", "/var/log/ovn"}
-
-func rootFileSystems(o Options) []cache.Artifact {
-	return []cache.Artifact{imageRootfs(o, runtime.GOARCH), nodeRootfs(o)}
-}
 
 // imageRootfs is layer 1 of Kiln's image for an architecture, as an archive and unpacked.
 func imageRootfs(o Options, architecture string) cache.Artifact {
@@ -81,7 +76,7 @@ func FreshName(suite string) string { return "fresh-" + suite }
 
 // FreshRootfs makes the root file system of an unprepared machine.
 func FreshRootfs(ctx context.Context, o Options, suite string) error {
-	return ensure(ctx, o, rootfs(o, suite, FreshName(suite), "make a minimal Debian "+suite, freshPackages, nil))
+	return ensure(ctx, o, lanes{{rootfs(o, suite, FreshName(suite), "make a minimal Debian "+suite, freshPackages, nil)}})
 }
 
 // routerPackages are the BGP daemons with which `make bgp` tests kube-ovn-speaker.
@@ -89,7 +84,7 @@ var routerPackages = []string{"frr", "bird3", "iproute2", "mount"}
 
 // RouterRootfs makes the root file system of the daemons of the router: the directory `router` of the cache.
 func RouterRootfs(ctx context.Context, o Options) error {
-	return ensure(ctx, o, rootfs(o, Suite, "router", "make the Debian "+Suite+" root file system of the router's BGP daemons", routerPackages, nil))
+	return ensure(ctx, o, lanes{{rootfs(o, Suite, "router", "make the Debian "+Suite+" root file system of the router's BGP daemons", routerPackages, nil)}})
 }
 
 // standing returns a reason to keep the nodes' root file system if a lab's nodes use it, otherwise "".
