@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// host is what a script sees: the output of programs, and files below the root directory. A program with an empty output does not exist.
+// host is the input of a script: the output of programs, and files below the root directory. A program with an empty output does not exist.
 type host struct {
 	script          string
 	programs, files map[string]string
@@ -38,7 +38,7 @@ func goodHost() host {
 	}
 }
 
-// run runs the script on the host and returns what it prints and whether it succeeds.
+// run runs the script on the host and returns its output and whether it succeeds.
 func (h host) run(t *testing.T) (string, bool) {
 	t.Helper()
 	root, bin := t.TempDir(), t.TempDir()
@@ -89,7 +89,7 @@ func TestCheckHostSaysWhatToChange(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name            string
-		programs, files map[string]string // replace those of goodHost
+		programs, files map[string]string // replace the same keys of goodHost
 		env, args       []string
 		want            []string // in the sentence; none if the host is accepted
 	}{

@@ -30,8 +30,8 @@ type Options struct {
 	Extra []string
 }
 
-// Lab builds the parts of the cache that a lab needs, and with kubeProxy those of labs with kube-proxy, where they are missing or out of date. It is
-// fast when there are none.
+// Lab builds the parts of the cache that a lab needs, where they are missing or out of date. With kubeProxy, kube-proxy is one of them. It is fast
+// when there are none.
 func Lab(ctx context.Context, o Options, kubeProxy bool) error {
 	return ensure(ctx, o, lab(o, kubeProxy)...)
 }
@@ -61,7 +61,7 @@ func ImageRootfs(ctx context.Context, o Options, architectures ...string) error 
 	return ensure(ctx, o, lanes{artifacts})
 }
 
-// lanes are built side by side, the artifacts of one lane in turn: downloads and packages of Debian beside compilers, which wait for nothing.
+// lanes are built side by side, and the artifacts of one lane in turn. Downloads and packages of Debian wait for the network and the disk; compilers do not.
 type lanes [][]cache.Artifact
 
 // ensure prepares the host, and builds stages in turn.

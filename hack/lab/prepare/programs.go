@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/cache"
 )
 
-// CompilerFlags are the flags of `go build` for the programs of the lab and of the image. They are the same, and those of GOFLAGS in the Makefile, so
+// CompilerFlags are the flags of `go build` for the programs of the lab and of the image. GOFLAGS in the Makefile has the same, so
 // that Go compiles each package once.
 //
 // The tag leaves golang.org/x/net/trace out of gRPC, which GoBGP and Kubernetes import: its templates call methods by name, so that the linker could not

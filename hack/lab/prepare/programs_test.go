@@ -12,8 +12,8 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// TestSharedModulesHaveOneVersion: Go compiles a package once for the image, the tests and the lab's programs if its version and those of all packages
-// that it imports are the same. One other version of golang.org/x/net compiles client-go again, which takes minutes.
+// TestSharedModulesHaveOneVersion: Go compiles a package once for the image, the tests and the lab's programs if it and all packages that it imports have
+// the same version. One other version of golang.org/x/net compiles client-go again, which takes minutes.
 func TestSharedModulesHaveOneVersion(t *testing.T) {
 	source, err := Source()
 	if err != nil {

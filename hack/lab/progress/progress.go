@@ -56,7 +56,7 @@ func width(f *os.File) int {
 	if err != nil {
 		return 0
 	}
-	if size.Col == 0 { // a terminal whose size nobody has set, such as a serial console
+	if size.Col == 0 { // a terminal without a size, such as a serial console
 		return 80
 	}
 	return int(size.Col)

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command coredns is CoreDNS with a fifth of its plugins: those of the lab's Corefile, those of Kubernetes' tests of the network, and two for a look around
-// (log, reload). The others import the libraries of three clouds, which take longer to compile than the rest of CoreDNS and the kubelet.
+// Command coredns is CoreDNS with a fifth of its plugins: the lab's Corefile and Kubernetes' tests of the network use them, and log and reload help to look
+// around. The others import the libraries of three clouds, which take longer to compile than the rest of CoreDNS and the kubelet.
 package main
 
 import (
