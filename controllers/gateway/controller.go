@@ -59,6 +59,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("gather inputs of the gateway of subnet %s: %w", subnet.Name, err)
 	}
 	err = r.apply(ctx, in)
+	if err == nil {
+		r.tellOfSpec(in)
+	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
 }
 

@@ -5,6 +5,7 @@ package gateway_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -120,6 +122,31 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.policies()
 }
 
+// A user changes a new subnet after its policies are committed and before its status is written. The patch of the status conflicts with the
+// change, which has its event nevertheless.
+func TestAChangeDuringTheFirstPassIsReported(t *testing.T) {
+	n := prepare(t, "n1")
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	n.beforePatch = sync.OnceFunc(func() { close(reached); <-proceed })
+	n.run()
+	release := sync.OnceFunc(func() { close(proceed) })
+	n.Cleanup(release)
+	s := n.centralized("s", "10.17.0.0/24", "n1", nil)
+	eventually.Wait{For: "the controller must write the status"}.Holds(n, func() bool {
+		select {
+		case <-reached:
+			return true
+		default:
+			return false
+		}
+	})
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType = kubeovnv1.GatewayDistributed })
+	release()
+	n.policies()
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonTypeChanged, Note: "from centralized to distributed"})
+}
+
 // While a spec is invalid, nodes act according to the last valid one, and so do the policies.
 func TestAGatewayFailsOverWhileTheSpecIsInvalid(t *testing.T) {
 	n := start(t, "n1", "n2")
@@ -127,6 +154,7 @@ func TestAGatewayFailsOverWhileTheSpecIsInvalid(t *testing.T) {
 		s.ExternalEgressGateway, s.PolicyRoutingPriority, s.PolicyRoutingTableID = "192.0.2.1", 1000, 1000
 	})
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
+	n.status("s", "n1", gatewayctl.ReasonReady) // a failover is reported if the status lists the node that is down
 	other := n.Subnet("t", func(o *kubeovnv1.SubnetSpec) {
 		o.CIDRBlock, o.ExternalEgressGateway, o.PolicyRoutingPriority, o.PolicyRoutingTableID = "10.20.0.0/24", "192.0.2.1", 1000, 1001
 	}, n.process)

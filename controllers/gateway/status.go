@@ -69,7 +69,6 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	}
 	if applied == nil {
 		r.tellOfMove(base, in)
-		r.tellOfSpec(in)
 	}
 	return nil
 }
@@ -80,7 +79,8 @@ type gatewaySpec struct {
 	nodes string
 }
 
-// tellOfSpec sends an event for each change of the gateway in the spec that is now applied.
+// tellOfSpec sends an event for each change of the gateway in the spec that is now applied. It does not depend on the status: if its patch
+// fails because of a conflict with a change of the spec, the next pass compares with the spec of this pass.
 func (r *Reconciler) tellOfSpec(in inputs) {
 	spec := in.valid.Spec
 	now := gatewaySpec{cmp.Or(spec.GatewayType, kubeovnv1.GatewayDistributed), spec.GatewayNode}

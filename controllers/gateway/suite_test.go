@@ -42,17 +42,44 @@ func TestMain(m *testing.M) {
 type network struct {
 	*controllertest.World
 	process *controllertest.Process
+	// beforePatch is called before the controller patches a status, if it is not nil.
+	beforePatch func()
+}
+
+// patcher is a client that calls a function before it patches a status.
+type patcher struct {
+	client.Client
+	before func()
+}
+
+func (p patcher) Status() client.SubResourceWriter { return statusPatcher{p.Client.Status(), p.before} }
+
+type statusPatcher struct {
+	client.SubResourceWriter
+	before func()
+}
+
+func (p statusPatcher) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	p.before()
+	return p.SubResourceWriter.Patch(ctx, o, patch, options...)
 }
 
 // start returns a network with ready and connected nodes: node n<i> has 100.64.0.<i> and fd00:100:64::<i>.
 func start(t *testing.T, nodes ...string) *network {
+	t.Helper()
+	n := prepare(t, nodes...)
+	n.run()
+	return n
+}
+
+// prepare is start without the controller.
+func prepare(t *testing.T, nodes ...string) *network {
 	t.Helper()
 	n := &network{World: controllertest.New(t)}
 	n.Must(n.Client.DeleteAllOf(n.Context(), &coordinationv1.Lease{}, client.InNamespace(leases)))
 	for _, name := range nodes {
 		n.node(name)
 	}
-	n.run()
 	return n
 }
 
@@ -66,6 +93,9 @@ func (n *network) run() {
 		n.Must(err)
 		r := &gatewayctl.Reconciler{
 			Client: p.Client, Northbound: p.Engine, Recorder: p.Recorder, Gate: p.Gate, Leases: pulses,
+		}
+		if n.beforePatch != nil {
+			r.Client = patcher{p.Client, n.beforePatch}
 		}
 		return r.SetupWithManager(ctx, p.Manager)
 	}})
