@@ -50,6 +50,7 @@ func benchmarkNorthd(b *testing.B, there int, backoff string) {
 			northd.Await("ports", func(sb *nbtest.Server) bool { return len(sb.Rows("Port_Binding")) >= n })
 		}
 		await(there)
+		northd.Settled()
 		ports := len(northd.Southbound.Rows("Port_Binding"))
 		sent, spent := transactions(b), processTime(b, northd)
 		full := northd.Recomputes("northd") + northd.Recomputes("lflow")

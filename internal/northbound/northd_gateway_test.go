@@ -37,11 +37,13 @@ func TestWhatMovingAGatewayCostsNorthd(t *testing.T) {
 		})
 	}
 	gateway("100.64.0.2")
+	northd.Settled()
 	before := map[string]int{}
 	for _, node := range costly {
 		before[node] = northd.Recomputes(node)
 	}
 	gateway("100.64.0.3")
+	northd.Settled()
 	for _, node := range costly {
 		if n := northd.Recomputes(node) - before[node]; n > 1 {
 			t.Errorf("northd computed its %s in full %d times, want at most once", node, n)

@@ -116,8 +116,10 @@ func TestOnlyCheckedRulesCostNorthdFullComputations(t *testing.T) {
 	for _, checked := range []bool{false, true} {
 		name := fmt.Sprint("checked-", checked)
 		rule(name, "10.16.0.10", checked)
+		northd.Settled()
 		before := northd.Recomputes("northd")
 		rule(name, "10.16.0.11", checked)
+		northd.Settled()
 		if full := northd.Recomputes("northd") != before; full != checked {
 			t.Errorf("a change of a rule with checks: %v; northd recomputes everything: %v", checked, full)
 		}

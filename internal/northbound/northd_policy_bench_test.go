@@ -6,7 +6,6 @@ package northbound_test
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -48,12 +47,7 @@ func benchmarkLabels(b *testing.B, policies int, role string) {
 			e.apply(rows(i, in(i)))
 		}
 		northd := server.Northd()
-		flush := func(i int) { // waits until northd has processed all earlier changes
-			e.apply(rows(i, translate.PodPolicy{}))
-			name := fmt.Sprintf("pod-%d.ns", i)
-			northd.Await(name, func(sb *nbtest.Server) bool { return slices.Contains(portsOf(sb), name) })
-		}
-		flush(pods)
+		northd.Settled()
 		sent, spent := transactions(b), processTime(b, northd)
 		full := northd.Recomputes("northd") + northd.Recomputes("lflow")
 		b.StartTimer()
@@ -65,8 +59,8 @@ func benchmarkLabels(b *testing.B, policies int, role string) {
 			e.apply(rows(i, changed))
 		}
 		b.StopTimer()
-		flush(pods + 1)
-		b.ReportMetric((transactions(b)-sent-1)/changes, "transactions/label")
+		northd.Settled()
+		b.ReportMetric((transactions(b)-sent)/changes, "transactions/label")
 		b.ReportMetric(float64((processTime(b, northd)-spent).Microseconds())/1000/changes, "northd-ms/label")
 		b.ReportMetric(float64(northd.Recomputes("northd")+northd.Recomputes("lflow")-full), "full-computations")
 		e.stop()

@@ -77,13 +77,6 @@ func TestPodsOfPoliciesCostNorthdNoFullComputation(t *testing.T) {
 	e := lead(t, server.Endpoint())
 	applyNetwork(e)
 	applyPolicy(e, "p", "subjects", "peers")
-	markers := 100
-	flush := func() { // waits until northd has processed all earlier changes
-		markers++
-		in := translate.PodInputs{Name: fmt.Sprint("marker-", markers), Node: "n2", Subnet: "s1"}
-		e.apply(pod(in.Name), podOf(in, markers))
-		northd.Await(in.Name, func(sb *nbtest.Server) bool { return slices.Contains(portsOf(sb), in.Name+".ns") })
-	}
 	rows := func(i int, subnet, role string) (desired.Owner, []desired.Row) {
 		in := translate.PodInputs{Name: fmt.Sprint("pod-", i), Node: "n1", Subnet: subnet}
 		switch role {
@@ -94,8 +87,8 @@ func TestPodsOfPoliciesCostNorthdNoFullComputation(t *testing.T) {
 		}
 		return pod(in.Name), podOf(in, i)
 	}
-	flush()
 	counts := func() int {
+		northd.Settled()
 		n := 0
 		for _, node := range costly {
 			n += northd.Recomputes(node)
@@ -119,7 +112,6 @@ func TestPodsOfPoliciesCostNorthdNoFullComputation(t *testing.T) {
 		{"a subject becomes none", 1, "s1", "", false},
 	} {
 		e.apply(rows(step.pod, step.subnet, step.role))
-		flush()
 		after := counts()
 		if full := after != before; full != step.full {
 			t.Errorf("%s: %d full computations", step.what, after-before)

@@ -28,9 +28,7 @@ func TestPodsAndServicesCostNorthdNoFullComputation(t *testing.T) {
 	northd := server.Northd()
 	e := lead(t, server.Endpoint())
 	applyNetwork(e)
-	northd.Await("nodes and Services", func(sb *nbtest.Server) bool {
-		return slices.Contains(portsOf(sb), "node-n2") && len(sb.Rows("Load_Balancer")) == 1
-	})
+	northd.Settled()
 	counts := func() map[string]int {
 		counts := map[string]int{}
 		for _, node := range costly {
@@ -41,6 +39,7 @@ func TestPodsAndServicesCostNorthdNoFullComputation(t *testing.T) {
 	before := counts()
 	expectIncremental := func(what string) {
 		t.Helper()
+		northd.Settled()
 		for node, n := range counts() {
 			if n != before[node] {
 				t.Errorf("%s: northd computed its %s in full", what, node)

@@ -37,6 +37,7 @@ func TestOneEndpointAmongManyServices(t *testing.T) {
 		})
 		e.apply(service("web"), serviceTo(endpoints...))
 		northd.Await("all Services", func(sb *nbtest.Server) bool { return balances(sb, services+1, endpoints[999], true) })
+		northd.Settled()
 		before := map[string]int{}
 		for _, node := range costly {
 			before[node] = northd.Recomputes(node)
@@ -45,6 +46,7 @@ func TestOneEndpointAmongManyServices(t *testing.T) {
 		e.apply(service("web"), serviceTo(endpoints[:999]...))
 		operations := histogram(t, "kiln_northbound_transaction_operations").GetSampleSum() - sent
 		northd.Await("the change", func(sb *nbtest.Server) bool { return balances(sb, services+1, endpoints[999], false) })
+		northd.Settled()
 		for _, node := range costly {
 			if n := northd.Recomputes(node); n != before[node] {
 				t.Errorf("among %d Services northd computed its %s in full", services, node)

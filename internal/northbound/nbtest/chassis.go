@@ -90,11 +90,7 @@ func (c *Chassis) Flows() int {
 func (c *Chassis) sync() {
 	nb := c.northd.nb
 	nb.t.Helper()
-	nb.Transact(Op{"op": "mutate", "table": "NB_Global", "where": []any{}, "mutations": []any{[]any{"nb_cfg", "+=", 1}}})
-	var want any
-	for _, row := range nb.Rows("NB_Global") {
-		want = row["nb_cfg"]
-	}
+	want := nb.nextConfig()
 	c.northd.Await("the state of the chassis", func(sb *Server) bool {
 		for _, row := range sb.Rows("Chassis_Private") {
 			if row["name"] == c.name {

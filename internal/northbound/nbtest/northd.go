@@ -34,6 +34,42 @@ func (s *Server) Northd() *Northd {
 // Control is the path of the control socket.
 func (n *Northd) Control() string { return filepath.Join(n.Southbound.dir, "northd.ctl") }
 
+// Settled waits until ovn-northd has processed all earlier changes of the northbound database, and the notifications of its own changes of
+// the southbound database. A notification can cause a full computation, too: that of a new Datapath_Binding always does. After
+// Settled, only another change increases the counts of Recomputes.
+func (n *Northd) Settled() {
+	n.nb.t.Helper()
+	// When ovn-northd returns a sequence number, it has received the notifications of its earlier transactions. When it returns the next
+	// number, it has processed them. Only a full computation can write rows whose notifications cause another one.
+	for before := -1; ; {
+		want := n.nb.nextConfig()
+		n.nb.await("receive the sequence number from ovn-northd", func() bool { return n.nb.global()["sb_cfg"] == want })
+		after := n.Recomputes("northd") + n.Recomputes("lflow")
+		if after == before {
+			return
+		}
+		before = after
+	}
+}
+
+// nextConfig increments the sequence number of the database and returns it. ovn-northd and chassis return the number when they have applied all
+// earlier changes (ovn-nb(5), NB_Global nb_cfg).
+func (s *Server) nextConfig() (number any) {
+	s.t.Helper()
+	s.Transact(Op{"op": "mutate", "table": "NB_Global", "where": []any{}, "mutations": []any{[]any{"nb_cfg", "+=", 1}}})
+	return s.global()["nb_cfg"]
+}
+
+// global returns the only row of NB_Global.
+func (s *Server) global() Row {
+	s.t.Helper()
+	for _, row := range s.Rows("NB_Global") {
+		return row
+	}
+	s.t.Fatal("the northbound database has no row of NB_Global")
+	return nil
+}
+
 // Recomputes returns how many times northd recomputed a node of its incremental engine in full (ovn-northd(8), inc-engine).
 func (n *Northd) Recomputes(node string) int {
 	n.nb.t.Helper()
