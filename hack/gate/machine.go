@@ -40,7 +40,7 @@ func readCPU() cpuTimes {
 	return parseCPU(line)
 }
 
-// parseCPU reads the first line of /proc/stat: cpu user nice system idle iowait irq softirq steal guest guest_nice. Guests' times are in those of users.
+// parseCPU reads the first line of /proc/stat: cpu user nice system idle iowait irq softirq steal guest guest_nice. Guests' times are parts of users' times.
 func parseCPU(line string) cpuTimes {
 	var t cpuTimes
 	fields := strings.Fields(line)

@@ -95,7 +95,7 @@ func run(ctx context.Context, out io.Writer, names []string) error {
 	return nil
 }
 
-// environment returns the variables of the stages: without those with which a shell would run other tests, or others labs.
+// environment returns the variables of the stages: a shell must not choose other tests or labs.
 func environment() []string {
 	variables := suite.General()
 	return slices.DeleteFunc(gate.Environment(os.Environ()), func(v string) bool {

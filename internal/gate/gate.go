@@ -31,8 +31,8 @@ const (
 // Targets are all targets that run tests which the gate leaves out.
 var Targets = map[string]Target{"Long": Long, "OperatorLong": OperatorLong}
 
-// Environment returns the variables of a process without those with which a shell would change what tests run: a record, and the result of the gate, are of all
-// tests. MAKE's own variables would pass the command line of an outer make on.
+// Environment returns the variables of a process without changesTests: a record and the result of the gate are of all tests, whatever the shell sets. Make's own variables
+// would pass the command line of an outer make to an inner one.
 func Environment(variables []string) []string {
 	return slices.DeleteFunc(slices.Clone(variables), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -177,7 +177,7 @@ func processes(ctx context.Context) map[string]metav1.Time {
 	return started
 }
 
-// kilnPods returns Kiln's pods, or those with the label app.
+// kilnPods returns Kiln's pods, or the pods with the label app.
 func kilnPods(ctx context.Context, app string) []corev1.Pod {
 	GinkgoHelper()
 	options := metav1.ListOptions{}

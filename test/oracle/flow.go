@@ -39,7 +39,7 @@ type Gap struct {
 	First   int // packet without an answer
 	Packets int
 	Took    time.Duration
-	// Began is the time of the last answer before the gap, Ended that of the first one after it. They are zero if there is none.
+	// Began is the time of the last answer before the gap, Ended the time of the first one after it. They are zero if there is none.
 	Began, Ended time.Time
 	// Open is true when no answer followed.
 	Open bool

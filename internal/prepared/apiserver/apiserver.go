@@ -170,7 +170,7 @@ func StartFor(t testing.TB, kinds ...string) *Server {
 	return server
 }
 
-// Run starts the server for the tests of a package, calls f, and stops the server. It returns the exit code: that of f, or 1 after an error, which
+// Run starts the server for the tests of a package, calls f, and stops the server. It returns the exit code: the one of f, or 1 after an error, which
 // it prints.
 func (s *Server) Run(f func(config *rest.Config) int) int {
 	config, err := s.Start()

@@ -65,7 +65,7 @@ func (s *Server) Share(ctx context.Context) (*Shared, error) {
 			}
 		}
 	}
-	// Namespaces come last: nobody deletes what is in them. Admission policies come first: they could refuse the other deletions.
+	// Namespaces come last: no controller deletes their objects. Admission policies come first: they could refuse the other deletions.
 	slices.SortStableFunc(shared.kinds, func(a, b schema.GroupVersionResource) int { return rank(a) - rank(b) })
 	return shared, shared.each(ctx, func(_ schema.GroupVersionResource, o *metav1.PartialObjectMetadata) error {
 		shared.first[o.UID] = true
