@@ -169,11 +169,7 @@ func check(ctx context.Context, out io.Writer, root string, targets []string) er
 	} else if err != nil {
 		return err
 	}
-	tree, _, err := productOf(ctx, root)
-	if err != nil {
-		return err
-	}
-	records, err := readRecords(root)
+	tree, records, err := known(ctx, root)
 	if err != nil {
 		return err
 	}
@@ -183,6 +179,15 @@ func check(ctx context.Context, out io.Writer, root string, targets []string) er
 		return fmt.Errorf("no valid evidence for %s", strings.Join(missing, ", "))
 	}
 	return nil
+}
+
+// known returns the hash of the product in HEAD, and the records.
+func known(ctx context.Context, root string) (tree string, records []Record, err error) {
+	if tree, _, err = productOf(ctx, root); err != nil {
+		return "", nil, err
+	}
+	records, err = readRecords(root)
+	return tree, records, err
 }
 
 func releaseCommand() *cobra.Command {
@@ -206,11 +211,7 @@ func releaseCommand() *cobra.Command {
 const pageFile = "EVIDENCE.md"
 
 func release(ctx context.Context, root, dist string, without bool) error {
-	tree, _, err := productOf(ctx, root)
-	if err != nil {
-		return err
-	}
-	records, err := readRecords(root)
+	tree, records, err := known(ctx, root)
 	if err != nil {
 		return err
 	}

@@ -121,9 +121,13 @@ func Capped(limit time.Duration) time.Duration { return capped(limit, base) }
 
 // capped returns the limit of a wait with a base.
 func capped(limit, own time.Duration) time.Duration {
-	most, err := time.ParseDuration(os.Getenv(LimitVariable))
-	if err != nil {
+	text := os.Getenv(LimitVariable)
+	if text == "" {
 		return limit
+	}
+	most, err := time.ParseDuration(text)
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", LimitVariable, err)) // without a limit, the gate would wait as long as other targets
 	}
 	return min(limit, time.Duration(float64(most)*max(1, float64(own)/float64(base))))
 }

@@ -6,6 +6,7 @@ package eventually
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -192,4 +193,14 @@ func TestLateWaitsFailAPackageWhereNobodyReadsAReport(t *testing.T) {
 	if reported, err := report(late); reported || err == nil {
 		t.Errorf("with a file that cannot be written: reported %v, %v", reported, err)
 	}
+}
+
+func TestALimitWithoutAUnitIsRefused(t *testing.T) {
+	t.Setenv(LimitVariable, "45")
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.Contains(got, LimitVariable) || !strings.Contains(got, "missing unit") {
+			t.Errorf("panic %q", got)
+		}
+	}()
+	Capped(time.Minute)
 }

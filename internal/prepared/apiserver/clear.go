@@ -83,7 +83,8 @@ func rank(kind schema.GroupVersionResource) int {
 	return 1
 }
 
-// Clear deletes the objects that tests created, with or without finalizers, and waits for their end. It ignores changes of other objects.
+// Clear deletes the objects that tests created, with or without finalizers, and waits for their end. It ignores changes of other objects. It polls, because it has no
+// watch of all kinds, and each round also deletes what controllers created meanwhile.
 func (s *Shared) Clear(ctx context.Context) error {
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		var left []string
