@@ -137,7 +137,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	}
 	mtuChanged := make(chan struct{}, 1)
 	probed := &probes.Controller{
-		Client: mgr.GetClient(), Bridge: bridge, Services: cidrs, Recorder: mgr.GetEventRecorder(probes.Recorder), APIServer: hostOf(mgr.GetConfig()),
+		Client: mgr.GetClient(), Bridge: bridge, Services: cidrs, Recorder: mgr.GetEventRecorder(probes.Recorder), Node: o.Node, APIServer: hostOf(mgr.GetConfig()),
 	}
 	checkSwitch := func(ctx context.Context) error { return ovs.CheckSwitch(ctx, filepath.Dir(o.OVSSocket)) }
 	node := &host.Reconciler{

@@ -53,6 +53,8 @@ type Controller struct {
 	Bridge   *ovs.Bridge
 	Services svc.CIDRs
 	Recorder events.EventRecorder
+	// Node is the name of the agent's node.
+	Node string
 	// APIServer is the host under which the agent reaches the API server; it is used only if it is an address.
 	APIServer string
 

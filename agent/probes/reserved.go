@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/svc"
 
 	"github.com/kiln-net/kiln/agent/host"
@@ -37,9 +38,9 @@ const apiServer = "kubernetes"
 type reserved struct {
 	addresses map[netip.Addr]string
 	networks  map[netip.Prefix]string
-	// external are the external IPs and load balancer addresses of Services. Users choose them, so they are reserved only against pods
-	// without routes: otherwise a Service could stop the probes of a running pod.
-	external map[netip.Addr]string
+	// chosen are the external IPs and load balancer addresses of Services, and the addresses of other nodes. Users and kubelets choose them, so they
+	// are reserved only against pods without routes: otherwise a Service or a node could stop the probes of a running pod.
+	chosen map[netip.Addr]string
 }
 
 func (r *reserved) add(addresses []netip.Addr, description string) {
@@ -54,7 +55,7 @@ func (r *reserved) against(address netip.Addr, connected bool) string {
 	if description := r.addresses[address]; description != "" {
 		return description
 	}
-	if description := r.external[address]; description != "" && !connected {
+	if description := r.chosen[address]; description != "" && !connected {
 		return description
 	}
 	var found []string // sorted, so that the description of an address in several networks does not change
@@ -71,7 +72,7 @@ func (r *reserved) against(address netip.Addr, connected bool) string {
 
 // reserved reads the reserved addresses from caches and from the kernel.
 func (p *Controller) reserved(ctx context.Context) (*reserved, error) {
-	r := &reserved{addresses: map[netip.Addr]string{}, networks: map[netip.Prefix]string{}, external: map[netip.Addr]string{}}
+	r := &reserved{addresses: map[netip.Addr]string{}, networks: map[netip.Prefix]string{}, chosen: map[netip.Addr]string{}}
 	for _, read := range []func(context.Context, *reserved) error{p.readServices, p.readNodes, p.readAPIServer} {
 		if err := read(ctx, r); err != nil {
 			return nil, err
@@ -99,7 +100,7 @@ func (p *Controller) readServices(ctx context.Context, r *reserved) error {
 		s := &list.Items[i]
 		r.add(svc.ClusterIPs(s), fmt.Sprintf("an address of Service %s/%s", s.Namespace, s.Name))
 		for _, address := range externalAddresses(s) {
-			r.external[address] = fmt.Sprintf("an external address of Service %s/%s", s.Namespace, s.Name)
+			r.chosen[address] = fmt.Sprintf("an external address of Service %s/%s", s.Namespace, s.Name)
 		}
 	}
 	return nil
@@ -113,7 +114,14 @@ func (p *Controller) readNodes(ctx context.Context, r *reserved) error {
 		return fmt.Errorf("list IP objects of nodes: %w", err)
 	}
 	for i := range list.Items {
-		r.add(nodeAddresses(&list.Items[i]), "an address of node "+strings.TrimPrefix(list.Items[i].Name, v1.NodePortName("")))
+		ip := &list.Items[i]
+		for _, address := range k8s.AddressesOfNode(ip) {
+			if description := "an address of node " + k8s.NodeOf(ip); k8s.NodeOf(ip) == p.Node {
+				r.addresses[address] = description
+			} else {
+				r.chosen[address] = description
+			}
+		}
 	}
 	return nil
 }
@@ -186,15 +194,6 @@ func externalAddresses(s *corev1.Service) []netip.Addr {
 	out := parse(s.Spec.ExternalIPs...)
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
 		out = append(out, parse(ingress.IP)...)
-	}
-	return out
-}
-
-// nodeAddresses returns the addresses of the node to which an IP object belongs.
-func nodeAddresses(ip *v1.IP) []netip.Addr {
-	var out []netip.Addr
-	for _, key := range v1.AnnotationsOf(v1.OnIP) {
-		out = append(out, parse(strings.Split(ip.Annotations[key.Key()], ",")...)...)
 	}
 	return out
 }

@@ -11,8 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
 func addresses(texts ...string) (out []netip.Addr) {
@@ -32,12 +30,6 @@ func TestAddressesOfObjects(t *testing.T) {
 	}
 	if got, want := serviceAddresses(service), addresses("10.96.0.1", "fd00::1", "192.0.2.1", "192.0.2.2"); !slices.Equal(got, want) {
 		t.Errorf("a Service has %v, want %v", got, want)
-	}
-	node := &v1.IP{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-		v1.AnnotationNodeAddresses.Key(): "10.0.0.1", v1.AnnotationStatusAddresses.Key(): "10.0.0.1,192.0.2.3",
-	}}}
-	if got, want := nodeAddresses(node), addresses("10.0.0.1", "10.0.0.1", "192.0.2.3"); !slices.Equal(got, want) {
-		t.Errorf("a node has %v, want %v", got, want)
 	}
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},

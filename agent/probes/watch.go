@@ -37,7 +37,7 @@ func (p *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	p.watch = func() error {
 		kinds := []source.Source{
 			onAddresses(mgr, p, &corev1.Service{}, serviceAddresses),
-			onAddresses(mgr, p, &v1.IP{}, nodeAddresses),
+			onAddresses(mgr, p, &v1.IP{}, k8s.AddressesOfNode),
 			onAddresses(mgr, p, &discoveryv1.EndpointSlice{}, apiServerAddresses),
 		}
 		if p.Services.Served() {

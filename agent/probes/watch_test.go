@@ -27,7 +27,7 @@ func join(n *agenttest.Node, name string, addresses ...netip.Addr) (leave func()
 	ip := &v1.IP{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: v1.NodePortName(name), Labels: map[string]string{v1.LabelSubnet: v1.JoinSubnet},
-			Annotations: map[string]string{v1.AnnotationStatusAddresses.Key(): ipfamily.Join(addresses)},
+			Annotations: map[string]string{v1.AnnotationNodeAddresses.Key(): ipfamily.Join(addresses)},
 		},
 		Spec: v1.IPSpec{Subnet: v1.JoinSubnet, NodeName: name, IPAddress: "100.64.0.9"},
 	}
@@ -40,18 +40,17 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 	addresses := []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:51::7")}
 	routes, rules := routesTo(addresses, agenttest.ProbePort), rulesOf(agenttest.ProbePort)
 
-	t.Run("a node that joins, until it leaves", func(t *testing.T) {
+	t.Run("another node, for pods that start later, until it leaves", func(t *testing.T) {
 		n := n.In(t)
-		tenant := tenantAt(n, "joining", far, addresses...)
-		hasProbes(t, n, routes, rules)
 		leave := join(n, "node-2", addresses...)
 		defer leave()
-		hasProbes(t, n, nil, nil)
+		tenant := tenantAt(n, "later", far, addresses...)
 		warned(n, tenant.Pod, probes.ReasonAddressReserved, "198.51.100.7 is an address of node node-2", "2001:db8:51::7 is an address of node node-2")
+		hasProbes(t, n, nil, nil)
 		leave()
 		hasProbes(t, n, routes, rules)
 	})
-	t.Run("external addresses of a Service, for pods that start later", func(t *testing.T) {
+	t.Run("external addresses of a Service and addresses of other nodes, for pods that start later", func(t *testing.T) {
 		n := n.In(t)
 		tenantAt(n, "older", far, addresses...)
 		hasProbes(t, n, routes, rules)
@@ -63,10 +62,13 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		younger := tenantAt(n, "younger", far[:1], addresses[0])
 		warned(n, younger.Pod, probes.ReasonAddressReserved, "198.51.100.7 is an external address of Service default/taken")
 		hasProbes(t, n, routes, rules) // the older pod's
+		leave := join(n, "node-3", addresses...)
+		defer leave()
 		n.Agent.Kill()
 		n.StartAgent()
 		n.WaitReady()
 		hasProbes(t, n, routes, rules)
+		leave()
 		s.Spec.ExternalIPs = []string{"198.51.100.8"}
 		must.Succeed(t, n.API.Update(t.Context(), s))
 		both := slices.Sorted(slices.Values(append(routesTo(addresses[:1], agenttest.ProbePort), routes...)))

@@ -64,7 +64,7 @@ func trimIP(o any) (any, error) {
 		for _, key := range keysOfIP {
 			annotations[key] = ip.Annotations[key]
 		}
-		ip.ObjectMeta, ip.Spec = trimMeta(&ip.ObjectMeta), v1.IPSpec{}
+		ip.ObjectMeta, ip.Spec = trimMeta(&ip.ObjectMeta), v1.IPSpec{Namespace: ip.Spec.Namespace, NodeName: ip.Spec.NodeName} // for k8s.NodeOf
 		ip.Annotations = annotations
 	}
 	return o, nil

@@ -31,7 +31,6 @@ import (
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/budget"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/svc"
 )
@@ -130,11 +129,7 @@ func (p *Proxy) addressesOf(ctx context.Context) func(node string) []netip.Addr 
 		if err := p.Cache.Get(ctx, client.ObjectKey{Name: v1.NodePortName(node)}, ip, client.UnsafeDisableDeepCopy); err != nil {
 			return nil // a node that is new or deleted
 		}
-		addresses, err := ipfamily.ParseAddrs(ip.Annotations[v1.AnnotationNodeAddresses.Key()])
-		if err != nil {
-			return nil
-		}
-		return addresses
+		return k8s.AddressesOfNode(ip)
 	}
 }
 

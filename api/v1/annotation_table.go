@@ -95,7 +95,7 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationChassis, on: OnNode, role: RoleResult},
 
 	{name: AnnotationNodeAddresses, on: OnIP, role: RoleResult},
-	{name: AnnotationStatusAddresses, on: OnIP, role: RoleResult},
+	{name: AnnotationClaimedAddresses, on: OnIP, role: RoleResult},
 
 	{name: AnnotationLogicalSwitch, on: OnNamespace, role: RoleResult},
 	{name: AnnotationCIDR, on: OnNamespace, role: RoleResult},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/trim"
 )
 
 // Process is one run of a controller.
@@ -75,7 +77,7 @@ func (w *World) start(steps Steps) *Process {
 	p.Manager, err = ctrl.NewManager(p.writes.counted(account), ctrl.Options{
 		Scheme:     scheme,
 		Logger:     w.log,
-		Cache:      steps.Cache,
+		Cache:      cacheOf(steps.Cache),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
@@ -103,6 +105,21 @@ func (w *World) start(steps Steps) *Process {
 	p.before = p.proxy.Transactions()
 	p.Gate.Open()
 	return p
+}
+
+// cacheOf returns options with the transformations of the product's cache, so that a controller that reads a field that the cache does not have fails here.
+func cacheOf(options cache.Options) cache.Options {
+	product := trim.Cache()
+	for kind, of := range options.ByObject {
+		for trimmed, its := range product.ByObject {
+			if reflect.TypeOf(kind) == reflect.TypeOf(trimmed) {
+				delete(product.ByObject, trimmed)
+				of.Transform = its.Transform
+			}
+		}
+		product.ByObject[kind] = of
+	}
+	return product
 }
 
 // Restart stops the previous process, if any, and starts a new one.
@@ -162,6 +179,19 @@ func (w *World) Subnet(name string, change func(*kubeovnv1.SubnetSpec), running 
 	w.subnets = append(w.subnets, s)
 	w.InForce(s, running...)
 	return s
+}
+
+// Joined creates the IP object of a node's port, as the controller of nodes does: port has the addresses of the port, own those of the node.
+func (w *World) Joined(node, port string, own ...string) *kubeovnv1.IP {
+	w.Helper()
+	ip := &kubeovnv1.IP{
+		ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.NodePortName(node), Annotations: map[string]string{
+			kubeovnv1.AnnotationNodeAddresses.Key(): strings.Join(own, ","), kubeovnv1.AnnotationClaimedAddresses.Key(): strings.Join(own, ","),
+		}},
+		Spec: kubeovnv1.IPSpec{Subnet: kubeovnv1.JoinSubnet, NodeName: node, PodName: node, IPAddress: port},
+	}
+	w.Create(ip)
+	return ip
 }
 
 // InForce applies a subnet's spec in the running processes, and sets the subnet's condition Validated and validatedSpec.

@@ -19,6 +19,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -31,6 +32,7 @@ import (
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
 	// LeaseStates of the gateway nodes; nil if their Leases are not watched.
@@ -102,7 +104,7 @@ func (r *Reconciler) gather(ctx context.Context, subnet, valid *kubeovnv1.Subnet
 	for _, node := range nodes {
 		r.Leases.Expect(node.Name) // the node may fail before its first renewal
 		candidate := gateway.Candidate{Name: node.Name, State: gateway.StateOf(node, r.Leases.Of(node.Name))}
-		hops := join.AddressesOf(node)
+		hops := join.AddressesOf(r.Allocator, node)
 		if len(hops) == 0 {
 			candidate.State = gateway.Down // it is not connected yet
 		}

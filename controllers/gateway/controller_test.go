@@ -202,3 +202,15 @@ func TestRestartAndDrift(t *testing.T) {
 	}
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
 }
+
+// A kubelet can write the annotations of its Node. Traffic goes to the address that the node has on the join subnet.
+func TestAGatewayUsesTheLeaseOfItsNode(t *testing.T) {
+	n := start(t, "n1", "n2")
+	s := n.centralized("s", "10.17.0.0/24", "n1", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	n.Get(node)
+	n.Change(node, func() { node.Annotations[kubeovnv1.AnnotationIPAddress.Key()] = "100.64.0.2,fd00:100:64::2" })
+	n.change(s, func(spec *kubeovnv1.SubnetSpec) { spec.CIDRBlock = dual })
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
+}

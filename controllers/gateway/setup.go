@@ -22,7 +22,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -114,7 +113,7 @@ type nodeView struct {
 
 func viewNode(n *corev1.Node) nodeView {
 	return nodeView{
-		up: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(join.AddressesOf(n)), labels: labels.Set(n.Labels).String(),
+		up: gateway.StateOf(n, gateway.NoLease), hops: join.Published(n), labels: labels.Set(n.Labels).String(),
 		leaving: n.DeletionTimestamp != nil, cordoned: n.Spec.Unschedulable,
 	}
 }

@@ -25,6 +25,7 @@ import (
 	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -44,6 +45,8 @@ type network struct {
 	process *controllertest.Process
 	// beforePatch is called before the controller patches a status, if it is not nil.
 	beforePatch func()
+	// leased are the addresses of nodes on the join subnet.
+	leased map[string][]netip.Addr
 }
 
 // patcher is a client that calls a function before it patches a status.
@@ -75,7 +78,7 @@ func start(t *testing.T, nodes ...string) *network {
 // prepare is start without the controller.
 func prepare(t *testing.T, nodes ...string) *network {
 	t.Helper()
-	n := &network{World: controllertest.New(t)}
+	n := &network{World: controllertest.New(t), leased: map[string][]netip.Addr{}}
 	n.Must(n.Client.DeleteAllOf(n.Context(), &coordinationv1.Lease{}, client.InNamespace(leases)))
 	for _, name := range nodes {
 		n.node(name)
@@ -87,12 +90,19 @@ func prepare(t *testing.T, nodes ...string) *network {
 func (n *network) run() {
 	n.Helper()
 	n.process = n.Restart(n.process, controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
+		n.Must(p.Allocator.SetSubnet(kubeovnv1.JoinSubnet, ipam.Subnet{
+			CIDRs: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd00:100:64::/112")},
+		}))
+		for name, addresses := range n.leased {
+			_, err := p.Allocator.Allocate(kubeovnv1.NodePortName(name), ipam.Request{Subnet: kubeovnv1.JoinSubnet, Addresses: addresses})
+			n.Must(err)
+		}
 		clients, err := kubernetes.NewForConfig(controllertest.Config())
 		n.Must(err)
 		pulses, err := gatewayctl.NewLeaseStates(clients.CoordinationV1().RESTClient(), leases)
 		n.Must(err)
 		r := &gatewayctl.Reconciler{
-			Client: p.Client, Northbound: p.Engine, Recorder: p.Recorder, Gate: p.Gate, Leases: pulses,
+			Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate, Leases: pulses,
 		}
 		if n.beforePatch != nil {
 			r.Client = patcher{p.Client, n.beforePatch}
@@ -108,10 +118,22 @@ func (n *network) node(name string) *corev1.Node {
 		Allocated: true, LogicalSwitch: "join", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		Addresses: []netip.Addr{netip.MustParseAddr("100.64.0." + number), netip.MustParseAddr("fd00:100:64::" + number)},
 	}
+	n.leased[name] = network.Addresses
+	n.lease(name)
 	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: network.Annotations()}}
 	n.Create(o)
 	n.ready(o, corev1.ConditionTrue)
 	return o
+}
+
+// lease gives a node its addresses on the join subnet, as the controller of nodes does.
+func (n *network) lease(name string) {
+	n.Helper()
+	if n.process == nil {
+		return // run does it
+	}
+	_, err := n.process.Allocator.Allocate(kubeovnv1.NodePortName(name), ipam.Request{Subnet: kubeovnv1.JoinSubnet, Addresses: n.leased[name]})
+	n.Must(err)
 }
 
 // ready sets the condition Ready of a node.

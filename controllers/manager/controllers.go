@@ -100,11 +100,13 @@ func (p *process) derived() ([]controller, error) {
 		p.balancers,
 		&underlay.VlanReconciler{Client: s.Client, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate},
 		&underlay.ProviderReconciler{Client: s.Client, Recorder: s.Recorder, Gate: s.Gate},
-		&node.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate},
+		&node.Reconciler{
+			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, ServiceCIDRs: serviceCIDRs, Recorder: s.Recorder, Gate: s.Gate,
+		},
 		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},
 		&ippool.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Pools: s.Pools, Recorder: s.Recorder, Gate: s.Gate},
-		&gateway.Reconciler{Client: s.Client, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
+		&gateway.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
 		&vpcgateway.Reconciler{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
 			ServiceCIDRs: serviceCIDRs, ClusterAccess: p.options.ClusterAccess,

@@ -46,6 +46,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/trim"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -167,7 +168,7 @@ func (p *process) newManager() (ctrl.Manager, error) {
 	}
 	mgr, err := ctrl.NewManager(p.config, ctrl.Options{
 		Scheme:                              scheme,
-		Cache:                               trimmedCache(),
+		Cache:                               trim.Cache(),
 		LeaderElection:                      election.Enabled,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,

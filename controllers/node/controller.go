@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,9 +29,11 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
 )
 
 // workers is the number of concurrent reconciles. They mostly wait for responses, and for others to share a transaction with.
@@ -41,11 +44,19 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Recorder   events.EventRecorder
-	Gate       *reconciler.StartGate
+	Networks   *lookup.Networks
+	// ServiceCIDRs are the CIDRs of Services, in which nodes have no addresses.
+	ServiceCIDRs svc.CIDRs
+	Recorder     events.EventRecorder
+	Gate         *reconciler.StartGate
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
 
 	// leases are the nodes' leases on the join subnet.
 	leases join.Leases
+	claims claims
+	// requests enqueues nodes whose claims change because of other nodes.
+	requests k8s.RequestSource
 	// written maps a node's name to the nodeView.annotations that this process has written, or is about to write.
 	written sync.Map
 }
@@ -55,25 +66,26 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	r.leases.Allocator = r.Allocator
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode), r.byOthers())).
-		WatchesRawSource(join.Holder(nodeOf).Source(mgr.GetCache(), r.Gate, changedIP)).
+		WatchesRawSource(join.Holder(k8s.NodeOf).Source(mgr.GetCache(), r.Gate, changedIP)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
 			builder.WithPredicates(predicate.NewPredicateFuncs(join.Is), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.leases.Source()).
+		WatchesRawSource(&r.requests).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindNode)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &corev1.Node{},
-			reconciler.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
+			reconciler.OwnersOf(r.Northbound, translate.KindNode), join.Holder(k8s.NodeOf).All(r.Client))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 }
 
 // nodeView is the part of a node that the reconciler depends on. It excludes heartbeats.
 type nodeView struct {
-	statusIPs   string
+	internalIPs string
 	annotations string
 }
 
 func viewNode(n *corev1.Node) nodeView {
-	return nodeView{statusIPs: ipfamily.Join(k8s.StatusIPs(n)), annotations: viewAnnotations(n)}
+	return nodeView{internalIPs: ipfamily.Join(k8s.InternalIPs(n)), annotations: viewAnnotations(n)}
 }
 
 func viewAnnotations(n *corev1.Node) string {
@@ -90,19 +102,11 @@ func (r *Reconciler) byOthers() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := viewNode(e.ObjectOld.(*corev1.Node)), viewNode(e.ObjectNew.(*corev1.Node))
 		written, ok := r.written.Load(e.ObjectNew.GetName())
-		return before.statusIPs != after.statusIPs || !ok || written != after.annotations
+		return before.internalIPs != after.internalIPs || !ok || written != after.annotations
 	}}
 }
 
 var changedIP = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
-
-// nodeOf returns the node of an IP object; empty if the IP object belongs to no node.
-func nodeOf(ip *kubeovnv1.IP) string {
-	if ip.Spec.Namespace != "" || ip.Spec.NodeName == "" || ip.Name != translate.NodePort(ip.Spec.NodeName) {
-		return ""
-	}
-	return ip.Spec.NodeName
-}
 
 func (r *Reconciler) allNodes(ctx context.Context, _ client.Object) []reconcile.Request {
 	return k8s.Listed(ctx, r.Client, &corev1.NodeList{})
@@ -116,11 +120,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
-	return ctrl.Result{}, k8s.Unless(r.connect(ctx, node), northbound.ErrWaiting)
+	own, err := r.addressesOf(ctx, node)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("addresses of node %s: %w", node.Name, err)
+	}
+	var result ctrl.Result
+	if r.reportIgnored(node, own.ignored) {
+		result.RequeueAfter = claimRetry
+	}
+	return result, k8s.Unless(r.connect(ctx, node, own), northbound.ErrWaiting)
 }
 
 // connect applies the node's port, and then publishes it in the node's IP object and annotations. The agent waits for these.
-func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
+func (r *Reconciler) connect(ctx context.Context, node *corev1.Node, own addresses) error {
 	subnet, err := join.Read(ctx, r.Client)
 	if err != nil {
 		return err
@@ -135,12 +147,12 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
 		Switch:      kubeovnv1.JoinSubnet,
 		MAC:         lease.MAC,
 		Addresses:   lease.Addresses,
-		InternalIPs: k8s.InternalIPs(node),
+		InternalIPs: own.own,
 	})
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(node.Name), rows); err != nil {
 		return fmt.Errorf("apply node %s: %w", node.Name, err)
 	}
-	return errors.Join(r.recordIP(ctx, node, lease), r.annotate(ctx, node, subnet, lease))
+	return errors.Join(r.recordIP(ctx, node, lease, own), r.annotate(ctx, node, subnet, lease))
 }
 
 // disconnect removes the rows of a deleted node, frees its lease after that, and deletes its IP object.
@@ -151,5 +163,7 @@ func (r *Reconciler) disconnect(ctx context.Context, name string) error {
 	port := translate.NodePort(name)
 	r.leases.Release(ctx, name, port)
 	r.written.Delete(name)
+	r.enqueue(r.claims.forget(name))
+	ignoredAddresses.Delete(name)
 	return r.deleteIP(ctx, port, name)
 }

@@ -45,13 +45,13 @@ func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet joi
 }
 
 // recordIP writes the node's IP object.
-func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam.Lease) error {
+func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam.Lease, own addresses) error {
 	ip := join.Object(translate.NodePort(node.Name), lease)
 	ip.Spec.PodName, ip.Spec.NodeName = node.Name, node.Name
 	// Agents read other nodes' addresses here, because a Node object changes with every heartbeat.
 	ip.Annotations = map[string]string{
-		kubeovnv1.AnnotationNodeAddresses.Key():   ipfamily.Join(k8s.InternalIPs(node)),
-		kubeovnv1.AnnotationStatusAddresses.Key(): ipfamily.Join(k8s.StatusIPs(node)),
+		kubeovnv1.AnnotationNodeAddresses.Key():    ipfamily.Join(own.own),
+		kubeovnv1.AnnotationClaimedAddresses.Key(): ipfamily.Join(own.claimed),
 	}
 	if len(validation.IsValidLabelValue(node.Name)) == 0 {
 		ip.Labels[kubeovnv1.LabelNode] = node.Name

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/raft"
@@ -48,8 +49,11 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 	for _, member := range status.Members {
 		m.Silent[member.Node] = silent(p.node(member.Node))
 	}
+	selector := render.NodeSelector(p.cluster.Spec.Central.Placement)
+	m.Foreign = map[string]bool{}
 	for i := range p.nodes {
 		n := &p.nodes[i]
+		m.Foreign[n.Name] = !selector.Matches(labels.Set(n.Labels))
 		for _, address := range k8s.InternalIPs(n) {
 			// If several nodes have this address, the node that holds the member takes precedence.
 			if m.Nodes[address] == "" || slices.ContainsFunc(status.Members, func(d v1alpha1.DatabaseMember) bool {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -122,18 +123,34 @@ func (p *pass) findSharedAddresses() {
 	}
 }
 
-// reportNodeTroubles creates events for node troubles that the previous pass did not report.
+// troubleInterval is the shortest time between two events of a node for one reason. A kubelet can change the addresses of its Node many times a second.
+const troubleInterval = time.Minute
+
+// reportedTrouble is the text of an event on a node, and when it was created.
+type reportedTrouble struct {
+	text string
+	at   time.Time
+}
+
+// reportNodeTroubles creates events for node troubles that no event of the node has reported yet.
 func (r *Reconciler) reportNodeTroubles(p *pass) {
-	reported := map[string]bool{}
+	reported := map[[2]string]reportedTrouble{}
 	for _, trouble := range p.nodeTroubles {
-		reported[trouble.text] = true
-		if r.reportedTroubles[trouble.text] {
-			continue
-		}
 		for _, name := range trouble.nodes {
-			if n := p.node(name); n != nil {
+			n, key := p.node(name), [2]string{name, trouble.reason}
+			last, known := r.reportedTroubles[key]
+			if n != nil && last.text != trouble.text && (!known || p.now.Sub(last.at) >= troubleInterval) {
 				r.Recorder.Eventf(n, p.cluster, corev1.EventTypeWarning, trouble.reason, "Reconcile", "%s", cut(trouble.text, maxNote))
+				last, known = reportedTrouble{trouble.text, p.now}, true
 			}
+			if known {
+				reported[key] = last
+			}
+		}
+	}
+	for key, last := range r.reportedTroubles {
+		if _, again := reported[key]; !again && p.now.Sub(last.at) < troubleInterval {
+			reported[key] = reportedTrouble{at: last.at} // solved: the same text is an event again, after the interval
 		}
 	}
 	r.reportedTroubles = reported

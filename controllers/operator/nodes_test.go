@@ -6,11 +6,13 @@ package operator
 import (
 	"slices"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/host"
@@ -114,6 +116,36 @@ func addressed(name, address string) corev1.Node {
 			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		},
+	}
+}
+
+// TestEventsAboutAddressesOfNodesAreBounded: a kubelet can change the addresses of its Node many times a second.
+func TestEventsAboutAddressesOfNodesAreBounded(t *testing.T) {
+	recorder := events.NewFakeRecorder(100)
+	r, began := &Reconciler{Recorder: recorder}, time.Now()
+	report := func(after time.Duration, texts ...string) int {
+		p := &pass{cluster: &v1alpha1.OVNCluster{}, now: began.Add(after), nodes: []corev1.Node{addressed("stolen", "10.16.0.5"), addressed("other", "192.0.2.1")}}
+		for _, text := range texts {
+			p.nodeTroubles = append(p.nodeTroubles, nodeTrouble{nodes: []string{"stolen"}, reason: "AddressInNetwork", text: text})
+		}
+		before := len(recorder.Events)
+		r.reportNodeTroubles(p)
+		return len(recorder.Events) - before
+	}
+	for i, step := range []struct {
+		after time.Duration
+		text  string
+		sent  int
+	}{
+		{0, "a", 1}, {time.Second, "a", 0}, {2 * time.Second, "b", 0}, {3 * time.Second, "c", 0}, {time.Minute, "d", 1}, {2 * time.Hour, "d", 0},
+	} {
+		if sent := report(step.after, step.text); sent != step.sent {
+			t.Errorf("step %d: %d events, want %d", i, sent, step.sent)
+		}
+	}
+	report(3 * time.Hour) // solved
+	if sent := report(3*time.Hour+time.Second, "d"); sent != 1 {
+		t.Errorf("the same trouble again: %d events", sent)
 	}
 }
 

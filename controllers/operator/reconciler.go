@@ -53,8 +53,8 @@ type Reconciler struct {
 	versions *versions
 
 	applied map[objectKey]appliedState
-	// reportedTroubles are the node troubles that events have already reported.
-	reportedTroubles map[string]bool
+	// reportedTroubles are the last events of nodes, by node and reason.
+	reportedTroubles map[[2]string]reportedTrouble
 	// converted records, by database flag, the state for which the schema was last verified: database, cluster ID and
 	// template.
 	converted map[string]string

@@ -133,7 +133,7 @@ func nodeChanged() predicate.Predicate {
 			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 			!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 			!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
-			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
+			!slices.Equal(k8s.InternalIPs(before), k8s.InternalIPs(after))
 	}}
 }
 

@@ -187,6 +187,27 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 	return append(proven, others...), nil
 }
 
+// provenFirst returns the claims of nodes without a port in the northbound database, those that an IP object proves before the others. A kubelet can write the annotations of
+// its Node.
+func (s *restoration) provenFirst(ctx context.Context, claims iter.Seq[claim], rules *claimRules) ([]claim, error) {
+	var proven, others []claim
+	for c := range claims {
+		if s.held(c.port) {
+			continue
+		}
+		recorded, err := rules.matchesIPObject(ctx, c.port, c.lease)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
+		case recorded:
+			proven = append(proven, c)
+		default:
+			others = append(others, c)
+		}
+	}
+	return append(proven, others...), nil
+}
+
 // holders returns the holders of the addresses that IP objects retain, and of those of OvnEips and multicast queriers.
 func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place]string, error) {
 	out := map[place]string{}

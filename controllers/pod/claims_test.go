@@ -141,6 +141,23 @@ func TestARestartGrantsProvenClaimsFirst(t *testing.T) {
 	w.has(holder, "10.16.0.50,fd00:10:16::50")
 }
 
+// The same for nodes: a kubelet can write the annotations of its Node.
+func TestARestartGrantsNodesTheirProvenAddresses(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	w.subnet(kubeovnv1.JoinSubnet, "100.64.0.0/24,fd00:64::/112")
+	claim := kubeovnv1.PodNetwork{Allocated: true, LogicalSwitch: kubeovnv1.JoinSubnet, Addresses: addrs("100.64.0.5", "fd00:64::5"), MAC: []byte{2, 0, 0, 0, 0, 5}}
+	w.Joined("victim", "100.64.0.5,fd00:64::5")
+	for i := range 16 { // the order of the claims is random
+		name := fmt.Sprint("stolen-", i)
+		if i == 8 {
+			name = "victim"
+		}
+		w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: claim.Annotations()}})
+	}
+	w.held(w.start(), "node-victim", "100.64.0.5,fd00:64::5")
+}
+
 // The addresses that IP objects retain, and those of OvnEips and multicast queriers, are restored after those of pods.
 func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	w := newWorld(t)

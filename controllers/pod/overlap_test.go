@@ -181,10 +181,7 @@ func TestAddressesOfHostsAreForNoPod(t *testing.T) {
 	w.subnet("blue-net", "10.16.0.0/29,fd00:10:16::/125", of("blue"))
 	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}
 	w.Create(host)
-	host.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: "10.16.0.2"}, {Type: corev1.NodeInternalIP, Address: "fd00:10:16::3"},
-	}
-	w.Must(w.Client.Status().Update(w.Context(), host))
+	w.Joined("host", "", "10.16.0.2", "fd00:10:16::3")
 	w.Create(&discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: metav1.NamespaceDefault, Name: "api", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},

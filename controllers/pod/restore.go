@@ -71,7 +71,11 @@ func restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 		return err
 	}
 	s.keepAll(slices.Values(pods))
-	s.keepAll(s.nodeClaims())
+	nodes, err := s.provenFirst(ctx, s.nodeClaims(), rules)
+	if err != nil {
+		return err
+	}
+	s.keepAll(slices.Values(nodes))
 	s.keepAll(s.querierClaims())
 	s.keepAll(s.interconnectionClaims())
 	s.keepAll(s.vpcGatewayClaims())

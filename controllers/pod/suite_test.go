@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -229,7 +230,9 @@ func (w world) agree(p *controllertest.Process) {
 		}
 		objects := map[string]string{}
 		for _, ip := range ips.Items {
-			objects[ip.Name] = ip.Spec.IPAddress
+			if k8s.NodeOf(&ip) == "" {
+				objects[ip.Name] = ip.Spec.IPAddress
+			}
 		}
 		committed := map[string]string{}
 		for _, row := range w.Database.Rows("Logical_Switch_Port") {

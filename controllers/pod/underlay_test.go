@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
@@ -128,9 +127,7 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}
 	w.Create(node)
-	base := node.DeepCopy()
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.30.0.2"}}
-	w.Must(w.Client.Status().Patch(w.Context(), node, client.MergeFrom(base)))
+	w.Joined("host", "", "10.30.0.2")
 	w.start()
 
 	works(&vlan.Spec.ID)

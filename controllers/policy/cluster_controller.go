@@ -13,11 +13,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -44,7 +44,8 @@ type clusterReconciler struct {
 func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(strings.ToLower(r.kind.name)).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(k8s.Changed(viewNode))).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(k8s.NodeRecords(k8s.Changed(addressesOf)))).
 		WatchesRawSource(&r.requests).
 		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind.name)).
 		WithOptions(r.Gate.Workers(1)).
@@ -63,11 +64,6 @@ func (r *clusterReconciler) get(ctx context.Context, name string) (policy client
 		return nil, true, client.IgnoreNotFound(err)
 	}
 	return policy, true, nil
-}
-
-// viewNode returns the fields of a node that cluster-wide policies depend on.
-func viewNode(node *corev1.Node) string {
-	return addressesOf(node) + " " + labels.Set(node.Labels).String()
 }
 
 // all enqueues all policies of the kind.
@@ -129,7 +125,11 @@ func (r *Reconciler) nodes(ctx context.Context) nodesOf {
 		}
 		var addresses []netip.Prefix
 		for i := range list.Items {
-			for _, a := range nodeAddresses(&list.Items[i]) {
+			own, err := r.addressesOfNode(ctx, list.Items[i].Name)
+			if err != nil {
+				return nil, err
+			}
+			for _, a := range own {
 				prefix, _ := a.Prefix(a.BitLen()) // always valid
 				addresses = append(addresses, prefix)
 			}

@@ -193,8 +193,7 @@ func TestClusterWidePoliciesFollowNodes(t *testing.T) {
 	closed := map[string]string{"egress/0/ip4": "drop inport == [web.default] && ip4 && ip4.dst == 192.0.2.1/32"}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
 	w.Create(node)
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
-	w.Must(w.Client.Status().Update(w.Context(), node))
+	w.Joined("n1", "", "192.0.2.1")
 	w.expectOf("AdminNetworkPolicy//nodes", closed)
 	w.Database.Transact(nbtest.Op{"op": "update", "table": "ACL", "where": []any{}, "row": map[string]any{"action": "allow"}})
 	w.expectOf("AdminNetworkPolicy//nodes", closed)

@@ -39,7 +39,7 @@ func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 		Named("podset").
 		WatchesRawSource(&r.sets).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.setsOnNode), builder.WithPredicates(k8s.Changed(addressesOf))).
+		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.setsOnNode), builder.WithPredicates(k8s.NodeRecords(k8s.Changed(addressesOf)))).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindPodSet)).
 		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
 			reconciler.OwnersOf(r.Northbound, translate.KindPodSet), r.inUse)).
@@ -60,7 +60,7 @@ func (r *Reconciler) onNamespace() handler.EventHandler {
 // setsOnNode enqueues the sets that contain a node's addresses because of its host-network pods.
 func (r *Reconciler) setsOnNode(_ context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
-	for _, s := range r.Sets.SetsOnNode(o.GetName()) {
+	for _, s := range r.Sets.SetsOnNode(k8s.NodeOf(o.(*kubeovnv1.IP))) {
 		requests = append(requests, k8s.Request(s.Name()))
 	}
 	return requests
@@ -102,31 +102,40 @@ func (r *Reconciler) hostAddresses(ctx context.Context, s podset.Selector) (map[
 	addresses := map[int32][]netip.Addr{}
 	for number, nodes := range r.Sets.HostNodes(s) {
 		for _, name := range nodes {
-			node, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+			own, err := r.addressesOfNode(ctx, name)
 			if err != nil {
-				return nil, fmt.Errorf("get node %s: %w", name, err)
+				return nil, err
 			}
-			if node != nil {
-				addresses[number] = append(addresses[number], nodeAddresses(node)...)
-			}
+			addresses[number] = append(addresses[number], own...)
 		}
 	}
 	return addresses, nil
 }
 
-// nodeAddresses returns the addresses from which processes on a node connect to pods: its InternalIPs and the addresses of its port.
-func nodeAddresses(node *corev1.Node) []netip.Addr {
-	own, err := ipfamily.ParseAddrs(node.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
+// addressesOfNode returns nodeAddresses of a node, nil before its port is applied.
+func (r *Reconciler) addressesOfNode(ctx context.Context, node string) ([]netip.Addr, error) {
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, client.ObjectKey{Name: kubeovnv1.NodePortName(node)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		own = nil // not written by Kiln: the node reconciler overwrites it
+		return nil, fmt.Errorf("get the IP object of node %s: %w", node, err)
 	}
-	addresses := append(own, k8s.InternalIPs(node)...)
+	if ip == nil {
+		return nil, nil
+	}
+	return nodeAddresses(ip), nil
+}
+
+// nodeAddresses returns the addresses from which processes on a node connect to pods: its own and those of its port, by the IP object of the port.
+func nodeAddresses(ip *kubeovnv1.IP) []netip.Addr {
+	if k8s.NodeOf(ip) == "" {
+		return nil
+	}
+	addresses := append(ipfamily.ValidAddrs(strings.Split(ip.Spec.IPAddress, ",")...), k8s.AddressesOfNode(ip)...)
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	return slices.Compact(addresses)
 }
 
-// addressesOf returns the fields of a node that policies depend on.
-func addressesOf(node *corev1.Node) string { return ipfamily.Join(nodeAddresses(node)) }
+// addressesOf returns the fields of a node's IP object that policies depend on.
+func addressesOf(ip *kubeovnv1.IP) string { return ipfamily.Join(nodeAddresses(ip)) }
 
 // isolation is the only request key of the isolation controller.
 const isolation = "pods"
@@ -139,7 +148,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("isolation").
-		Watches(&corev1.Node{}, one, builder.WithPredicates(k8s.Changed(addressesOf))).
+		Watches(&kubeovnv1.IP{}, one, builder.WithPredicates(k8s.NodeRecords(k8s.Changed(addressesOf)))).
 		WatchesRawSource(source.Func(func(_ context.Context, q k8s.Queue) error {
 			q.Add(k8s.Request(isolation)) // the last policy may have been deleted before the start
 			r.Sets.Observe(func(c podset.Changes) {
@@ -165,7 +174,12 @@ func (r *Reconciler) reconcileIsolation(ctx context.Context, _ ctrl.Request) (ct
 		}
 		var nodes []translate.PolicyNode
 		for i := range list.Items {
-			nodes = append(nodes, translate.PolicyNode{Name: list.Items[i].Name, Addresses: nodeAddresses(&list.Items[i])})
+			name := list.Items[i].Name
+			addresses, err := r.addressesOfNode(ctx, name)
+			if err != nil {
+				return ctrl.Result{}, err
+			}
+			nodes = append(nodes, translate.PolicyNode{Name: name, Addresses: addresses})
 		}
 		slices.SortFunc(nodes, func(a, b translate.PolicyNode) int { return strings.Compare(a.Name, b.Name) })
 		rows = translate.Isolation(translate.IsolationInputs{Nodes: nodes, Grouped: grouped})

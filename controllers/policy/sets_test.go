@@ -50,8 +50,10 @@ func TestPeersInOtherNamespacesAndOnNodes(t *testing.T) {
 	friends := w.namespace("friends", map[string]string{"team": "a"})
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	w.Create(node)
-	w.Change(node, func() { node.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "100.64.0.2,fd00:64::2"} })
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+	joined := w.Joined("n1", "100.64.0.2,fd00:64::2", "192.0.2.1")
+	// A kubelet can write these, so they have no effect.
+	w.Change(node, func() { node.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "10.16.0.9"} })
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.16.0.10"}}
 	w.Must(w.Client.Status().Update(w.Context(), node))
 
 	w.pod("default", "web", "app=web")
@@ -82,7 +84,8 @@ ingress:
 	host.Spec.HostNetwork = true
 	w.Create(host)
 	w.expect(np, want("["+v4(friend)+" 100.64.0.2 192.0.2.1]", "["+v6(friend)+" fd00:64::2]"))
-	w.Change(node, func() { node.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "100.64.0.3,fd00:64::3"} })
+	w.Delete(joined)
+	w.Joined("n1", "100.64.0.3,fd00:64::3", "192.0.2.1")
 	w.expect(np, want("["+v4(friend)+" 100.64.0.3 192.0.2.1]", "["+v6(friend)+" fd00:64::3]"))
 	w.Eventually(func() string {
 		if got := w.acls("Isolation//pods")["node/n1/ip4"]; !strings.Contains(got, "{100.64.0.3, 192.0.2.1}") {

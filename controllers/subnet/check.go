@@ -75,7 +75,8 @@ func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validatio
 	return found, problem, nil
 }
 
-// check validates the subnet's spec, by itself and against other users of its addresses. Nodes, the API server and Services are reachable
+// check validates the subnet's spec, by itself and against other users of its addresses. A host never makes an applied subnet invalid: the newer of the
+// two is in error (controllers/node). Nodes, the API server and Services are reachable
 // from the default VPC only, so that subnets of other VPCs may contain their addresses. Pods there do not get addresses of nodes or the API
 // server (controllers/pod, hosts).
 func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
@@ -92,7 +93,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	}
 	around := validation.Surroundings{Peers: r.olderPeers(in)}
 	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
-		around.Services, around.Hosts = in.services, in.hostsOf()
+		around.Services, around.Hosts = in.services, in.newHosts()
 	}
 	for _, vip := range features.Vips { // not allocated to ports automatically
 		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})

@@ -19,7 +19,7 @@ import (
 
 func TestWrongSpecsAreExplainedAndChangeNothing(t *testing.T) {
 	n := start(t)
-	n.node("host", "198.51.100.11")
+	n.host("host", "198.51.100.11")
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	for _, tt := range []struct{ name, cidr, gateway, reason, message string }{
 		{"an overlap with an older subnet", "10.16.8.0/24", "", validation.ReasonCIDRConflict, "subnet ovn-default"},

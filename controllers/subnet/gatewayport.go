@@ -126,7 +126,7 @@ func (r *Reconciler) interconnection(ctx context.Context, in inputs, c checked) 
 	s, log, holder := in.subnet, logr.FromContextOrDiscard(ctx), translate.InterconnectionHolder(in.subnet.Name)
 	lease, held := r.Allocator.Lookup(holder)
 	if held && !in.permits(lease.Addresses, c) {
-		leases.Release(log, r.Allocator, holder, "the subnet does not permit these addresses, or a host has them")
+		leases.Release(log, r.Allocator, holder, "the subnet does not permit these addresses, or the API server has them")
 		held = false
 	}
 	var notGiven error
@@ -188,10 +188,13 @@ func (in inputs) without(c checked) []netip.Prefix {
 	return rest.Prefixes()
 }
 
-// permits reports whether the router may have addresses in a subnet: one in each CIDR, and none of a host.
+// permits reports whether the router may keep addresses in a subnet: one in each CIDR, and none of the API server. A node does not get an address that the router
+// has (controllers/node).
 func (in inputs) permits(addresses []netip.Addr, c checked) bool {
 	return len(addresses) == len(c.network.CIDRs) &&
-		!slices.ContainsFunc(addresses, func(a netip.Addr) bool { return outside(a, c.network) || isGateway(a, c.network) || in.hosts[a] != "" })
+		!slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+			return outside(a, c.network) || isGateway(a, c.network) || in.hosts[a] == lookup.HostAPIServer
+		})
 }
 
 // asIn reports whether all asked addresses are among those of the router.

@@ -97,7 +97,7 @@ func TestADefaultSubnetThatCannotGrowStays(t *testing.T) {
 	n := start(t)
 	n.cidrs("ovn-default", podBlock, "10.16.0.1,fd00:10:16::1")
 	other := n.ready("other", kubeovnv1.SubnetSpec{CIDRBlock: "10.17.0.0/24"})
-	inside := n.node("n1", "10.17.9.9")
+	inside := n.host("n1", "10.17.9.9")
 	subnets := n.runWithDefaults("10.16.0.0/15,fd00:10:16::/64", joinBlock)
 	blocked := func(why string) {
 		t.Helper()
@@ -113,6 +113,7 @@ func TestADefaultSubnetThatCannotGrowStays(t *testing.T) {
 	}
 	blocked("holds 10.17.9.9, the address of node n1: choose another one")
 	n.setAddresses(inside, "192.0.2.11")
+	n.Delete(&kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "node-n1"}})
 	blocked("overlaps with 10.17.0.0/24 of subnet other in the same VPC: choose another one")
 	n.Delete(other)
 	n.cidrs("ovn-default", "10.16.0.0/15,fd00:10:16::/64", "10.16.0.1,fd00:10:16::1")

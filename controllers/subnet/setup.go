@@ -62,7 +62,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.onVlan), builder.WithPredicates(k8s.Changed(viewVlan))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.onProvider), builder.WithPredicates(k8s.Changed(viewProvider))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.selectors), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
+		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.NodeRecords(k8s.Changed(viewNode)))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onHost), builder.WithPredicates(k8s.Changed(stateOf))).
 		Watches(&corev1.Node{}, r.onSilentGateways()).
 		WatchesRawSource(&r.silent).
@@ -91,7 +91,7 @@ func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
 	return vpcView{vpc.Generation, strings.Join(vpc.Status.VpcPeerings, ",")}
 }
 
-func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) }
+func viewNode(ip *kubeovnv1.IP) string { return ipfamily.Join(k8s.AddressesOfNode(ip)) }
 
 // affectedSubnets enqueues other subnets that the creation, change or deletion of a subnet may affect: subnets that overlap with it,
 // subnets with a conflicting port name and, for the subnet `join`, private subnets, which allow nodes.
@@ -158,9 +158,9 @@ func (r *Reconciler) boundOtherwise(ctx context.Context, vpc *kubeovnv1.Vpc) []r
 	return r.subnetsOf(ctx, vpc.Name, func(s *kubeovnv1.Subnet) bool { return r.isBoundOtherwise(ctx, s, vpc) })
 }
 
-// aroundNode enqueues the subnets that contain addresses of a node.
+// aroundNode enqueues the subnets that contain addresses of a node, which are in the IP object of its port.
 func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.around(ctx, k8s.InternalIPs(o.(*corev1.Node)))
+	return r.around(ctx, k8s.AddressesOfNode(o.(*kubeovnv1.IP)))
 }
 
 // aroundAPIServer enqueues the subnets that contain addresses of the API server.

@@ -34,7 +34,7 @@ func TestARefusedSubnetIsBuiltOnceTheConflictEnds(t *testing.T) {
 		other                client.Object
 	}{
 		{"overlap", "10.20.0.0/24", validation.ReasonCIDRConflict, n.ready("senior", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"})},
-		{"node", "10.21.0.0/24", validation.ReasonCIDRConflict, n.node("inside", "10.21.0.9")},
+		{"node", "10.21.0.0/24", validation.ReasonCIDRConflict, n.host("inside", "10.21.0.9")},
 		{"api-server", "10.22.0.0/24", validation.ReasonCIDRConflict, slice},
 		{"namesake", "10.23.0.0/24", validation.ReasonNameConflict, namesake},
 	} {

@@ -6,9 +6,11 @@ package subnet_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +23,6 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
-	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -34,6 +35,8 @@ type network struct {
 	process *controllertest.Process
 	// usageDelay of the subnet controller.
 	usageDelay time.Duration
+	// ahead is how far the clock of the controller of nodes is ahead of the real time, in nanoseconds.
+	ahead atomic.Int64
 }
 
 // start returns an empty dual-stack network. Statuses do not follow the usage of subnets: the reconciliations for usage, a second after
@@ -67,7 +70,8 @@ func (n *network) runWith(options cache.Options, changes ...func(*subnet.Reconci
 		Cache: options,
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
-			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
+			nodes := networktest.Nodes(p)
+			nodes.Now = func() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) }
 			subnets := networktest.Subnets(p, vpcs)
 			subnets.UsageDelay = n.usageDelay
 			subnets.SilentDelay, subnets.SilentEvery = time.Millisecond, time.Millisecond
@@ -99,6 +103,21 @@ func (n *network) node(name string, addresses ...string) *corev1.Node {
 	return o
 }
 
+// host creates a node with an address, and waits until the controller of subnets knows the address.
+func (n *network) host(name, address string) *corev1.Node {
+	n.Helper()
+	o := n.node(name, address)
+	addr := netip.MustParseAddr(address)
+	n.Eventually(func() string {
+		hosts, err := n.process.Networks.HostsIn(n.Context(), []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())})
+		if err != nil || hosts[addr] != "node "+name {
+			return fmt.Sprintf("%s is known as %q (%v)", address, hosts[addr], err)
+		}
+		return ""
+	})
+	return o
+}
+
 func (n *network) setAddresses(o *corev1.Node, addresses ...string) {
 	n.Helper()
 	base := o.DeepCopy()
@@ -107,6 +126,25 @@ func (n *network) setAddresses(o *corev1.Node, addresses ...string) {
 		o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
 	n.Must(n.Client.Status().Patch(n.Context(), o, client.MergeFrom(base)))
+}
+
+// setReady sets the condition Ready of a node.
+func (n *network) setReady(o *corev1.Node, status corev1.ConditionStatus) {
+	n.Helper()
+	base := o.DeepCopy()
+	o.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.Now()}}
+	n.Must(n.Client.Status().Patch(n.Context(), o, client.MergeFrom(base)))
+}
+
+// advance sets the clock of the controller of nodes forward.
+func (n *network) advance(by time.Duration) { n.ahead.Add(int64(by)) }
+
+// touch makes the controller of nodes reconcile a node.
+func (n *network) touch(o *corev1.Node) {
+	n.Helper()
+	n.Get(o)
+	n.Change(o, func() { o.Annotations = nil })
+	n.connected(o)
 }
 
 // condition waits until a subnet's condition has a status for the current generation, and returns it.

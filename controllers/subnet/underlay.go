@@ -4,14 +4,17 @@
 package subnet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -135,4 +138,20 @@ func (in inputs) hostsOf() map[netip.Addr]string {
 		return nil
 	}
 	return in.hosts
+}
+
+// newHosts returns the hosts of hostsOf outside the CIDRs of the last valid spec. The spec may be one that is only tried (grow).
+func (in inputs) newHosts() map[netip.Addr]string {
+	hosts, last := in.hostsOf(), in.subnet.Status.ValidatedSpec
+	if len(hosts) == 0 || last == nil || last.PhysicalGateway() || cmp.Or(last.Vpc, kubeovnv1.DefaultVpc) != kubeovnv1.DefaultVpc {
+		return hosts
+	}
+	applied, _ := ipfamily.ParseCIDRs(last.CIDRBlock)
+	outside := map[netip.Addr]string{}
+	for address, host := range hosts {
+		if !slices.ContainsFunc(applied, func(cidr netip.Prefix) bool { return cidr.Contains(address) }) {
+			outside[address] = host
+		}
+	}
+	return outside
 }

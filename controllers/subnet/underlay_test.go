@@ -159,7 +159,7 @@ func TestNodesReportGatewaysThatDoNotAnswer(t *testing.T) {
 
 func TestASubnetOfAConflictingVlanWaits(t *testing.T) {
 	n := start(t)
-	n.node("n1", "10.30.0.3") // nodes may be on the same physical network
+	n.host("n1", "10.30.0.3") // nodes may be on the same physical network
 	v := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VlanSpec{ID: 30, Provider: "net1"}}
 	n.Create(v)
 	n.validate(v, validation.VlanConflict(30, "net1", "older"))

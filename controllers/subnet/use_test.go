@@ -16,6 +16,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -100,7 +101,7 @@ func TestTheRouterKeepsItsAddressUntilTheAskedOneIsFree(t *testing.T) {
 	has("10.30.0.1", false)
 	r.Allocator.Release("web.default")
 	has("10.30.0.77", true)
-	in.hosts[asked] = "node n1"
+	in.hosts[asked] = lookup.HostAPIServer
 	c.features.Interconnection = nil
 	has("10.30.0.2", true)
 }

@@ -140,7 +140,7 @@ func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
 		gateway.LogChoice(logr.FromContextOrDiscard(ctx), "vpc", in.vpc.Name, candidates, in.before.Nodes(), in.pair.Nodes())
 	}
 	if node := known[in.pair.Active]; node != nil {
-		in.hops = join.AddressesOf(node)
+		in.hops = join.AddressesOf(r.Allocator, node)
 		in.up = state(node.Name) != gateway.Down
 	}
 	return nil
@@ -148,7 +148,7 @@ func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
 
 // state returns the state of a node. A node that does not exist, or is not connected to the join subnet yet, is down.
 func (r *Reconciler) state(node *corev1.Node) gateway.State {
-	if node == nil || len(join.AddressesOf(node)) == 0 {
+	if node == nil || len(join.AddressesOf(r.Allocator, node)) == 0 {
 		return gateway.Down
 	}
 	return gateway.StateOf(node, r.Leases.Of(node.Name))

@@ -25,7 +25,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
@@ -105,7 +104,7 @@ type nodeView struct {
 }
 
 func viewNode(n *corev1.Node) nodeView {
-	return nodeView{state: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(join.AddressesOf(n))}
+	return nodeView{state: gateway.StateOf(n, gateway.NoLease), hops: join.Published(n)}
 }
 
 // onNode returns the VPCs that use a node, and VPCs that lack a node.

@@ -19,7 +19,6 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
-	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/vpcgateway"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -97,8 +96,7 @@ func (c *cluster) run() {
 	c.process = c.Restart(c.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
-			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
-			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), nodes, &vpcgateway.Reconciler{
+			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.Nodes(p), &vpcgateway.Reconciler{
 				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Leases: c.leases,
 				ServiceCIDRs: networktest.Services(p), ClusterAccess: kubeovnv1.ClusterAccessServices,
 			})

@@ -160,11 +160,20 @@ func (l *Leases) whoWaits(subnet string) []string {
 	return objects
 }
 
-// AddressesOf returns a node's addresses on the join subnet, or nil before they are allocated.
-func AddressesOf(node *corev1.Node) []netip.Addr {
-	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
-	if err != nil || !network.Allocated {
+// AddressesOf returns a node's addresses on the join subnet, or nil before its port is applied. The annotations tell when: nodes can write
+// them, so the addresses are those of the node's lease.
+func AddressesOf(allocator *ipam.Allocator, node *corev1.Node) []netip.Addr {
+	if node.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "" {
 		return nil
 	}
-	return network.Addresses
+	lease, _ := allocator.Lookup(kubeovnv1.NodePortName(node.Name))
+	if isAPods(lease) {
+		return nil
+	}
+	return lease.Addresses
+}
+
+// Published returns the annotations of a node with which the result of AddressesOf changes.
+func Published(node *corev1.Node) string {
+	return node.Annotations[kubeovnv1.AnnotationAllocated.Key()] + " " + node.Annotations[kubeovnv1.AnnotationIPAddress.Key()]
 }

@@ -4,6 +4,7 @@
 package k8s
 
 import (
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -20,4 +21,12 @@ func Changed[T client.Object, V comparable](view func(T) V) predicate.Predicate 
 		after, isT := e.ObjectNew.(T)
 		return !ok || !isT || view(before) != view(after)
 	}}
+}
+
+// NodeRecords passes the events of IP objects of nodes' ports that changed passes.
+func NodeRecords(changed predicate.Predicate) predicate.Predicate {
+	return predicate.And(predicate.NewPredicateFuncs(func(o client.Object) bool {
+		ip, ok := o.(*kubeovnv1.IP)
+		return ok && NodeOf(ip) != ""
+	}), changed)
 }

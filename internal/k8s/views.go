@@ -5,6 +5,8 @@ package k8s
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -58,9 +60,48 @@ func ValidTag(v *kubeovnv1.Vlan) (int, bool) {
 	return v.Tag(), IsTrue(v.Status.Conditions, kubeovnv1.ConditionValidated, v.Generation) // of a version without validatedID
 }
 
-// InternalIPs returns the node's addresses of type InternalIP, in the order of its status.
+// InternalIPs returns the InternalIPs of a node: the first of each family in its status, as the API server and the scheduler use them. Others are
+// ignored, because a kubelet may write any number of them. The kubelet chooses them: what other nodes, pods or OVN depend on uses
+// AddressesOfNode.
 func InternalIPs(node *corev1.Node) []netip.Addr {
-	return nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP })
+	return FirstOfFamilies(nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP }))
+}
+
+// FirstOfFamilies returns the first address of each family, in their order.
+func FirstOfFamilies(addrs []netip.Addr) []netip.Addr {
+	var first []netip.Addr
+	for _, addr := range addrs {
+		if !slices.ContainsFunc(first, func(a netip.Addr) bool { return ipfamily.Of(a) == ipfamily.Of(addr) }) {
+			first = append(first, addr)
+		}
+	}
+	return first
+}
+
+// NodeOf returns the node to whose port an IP object belongs; empty if the IP object belongs to no node.
+func NodeOf(ip *kubeovnv1.IP) string {
+	if ip.Spec.Namespace != "" || ip.Spec.NodeName == "" || ip.Name != kubeovnv1.NodePortName(ip.Spec.NodeName) {
+		return ""
+	}
+	return ip.Spec.NodeName
+}
+
+// AddressesOfNode returns the node's own addresses, at most one per family, that the controller recorded in the IP object of the node's port. Kubelets and tenants
+// cannot write IP objects. It returns nil for other IP objects.
+func AddressesOfNode(ip *kubeovnv1.IP) []netip.Addr {
+	return recorded(ip, kubeovnv1.AnnotationNodeAddresses)
+}
+
+// ClaimOfNode returns the addresses that the node claimed first, whether they are in use or not.
+func ClaimOfNode(ip *kubeovnv1.IP) []netip.Addr {
+	return recorded(ip, kubeovnv1.AnnotationClaimedAddresses)
+}
+
+func recorded(ip *kubeovnv1.IP, key kubeovnv1.Annotation) []netip.Addr {
+	if NodeOf(ip) == "" || ip.Annotations[key.Key()] == "" {
+		return nil
+	}
+	return FirstOfFamilies(ipfamily.ValidAddrs(strings.Split(ip.Annotations[key.Key()], ",")...))
 }
 
 // StatusIPs returns all IP addresses in the node's status, of any type, in the same order.

@@ -9,11 +9,11 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -32,14 +32,14 @@ func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[ne
 	}
 	found := map[netip.Addr]string{}
 	for _, key := range keysAround("", prefixes) {
-		var list corev1.NodeList
+		var list kubeovnv1.IPList
 		if err := n.reader.List(ctx, &list, client.MatchingFields{indexAddresses: key}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list nodes by address: %w", err)
+			return nil, fmt.Errorf("list IP objects of nodes by address: %w", err)
 		}
 		for i := range list.Items {
-			for _, addr := range k8s.InternalIPs(&list.Items[i]) {
+			for _, addr := range k8s.AddressesOfNode(&list.Items[i]) {
 				if inside(addr) {
-					found[addr] = "node " + list.Items[i].Name
+					found[addr] = "node " + k8s.NodeOf(&list.Items[i])
 				}
 			}
 		}

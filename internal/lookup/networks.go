@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -20,8 +19,10 @@ import (
 
 // Indexes of the cache that Networks looks up.
 const (
-	// indexAddresses finds subnets and nodes by the keys of keysOf for their addresses.
+	// indexAddresses finds subnets and IP objects of nodes by the keys of keysOf for their addresses.
 	indexAddresses = "lookup.addresses"
+	// indexApplied finds subnets by the keys of keysOf for the addresses in their last valid specs.
+	indexApplied = "lookup.applied"
 	// indexVpc finds subnets by their VPC.
 	indexVpc = "lookup.vpc"
 	// indexVlan finds subnets by VlansOf.
@@ -50,6 +51,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		keys   client.IndexerFunc
 	}{
 		{&kubeovnv1.Subnet{}, indexAddresses, subnetAddresses},
+		{&kubeovnv1.Subnet{}, indexApplied, appliedAddresses},
 		{&kubeovnv1.Subnet{}, indexVpc, func(o client.Object) []string { return []string{VpcOf(o.(*kubeovnv1.Subnet))} }},
 		{&kubeovnv1.Subnet{}, indexVlan, func(o client.Object) []string { return VlansOf(o.(*kubeovnv1.Subnet)) }},
 		{&kubeovnv1.Subnet{}, indexValidVpc, validVpc},
@@ -57,7 +59,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
 		{&kubeovnv1.Vpc{}, indexPeers, peersOf},
 		{&kubeovnv1.Vpc{}, indexDefaultSubnet, func(o client.Object) []string { return []string{o.(*kubeovnv1.Vpc).Spec.DefaultSubnet} }},
-		{&corev1.Node{}, indexAddresses, nodeAddresses},
+		{&kubeovnv1.IP{}, indexAddresses, nodeAddresses},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.keys); err != nil {
 			return nil, fmt.Errorf("index %T by %s: %w", index.object, index.name, err)
@@ -186,6 +188,24 @@ func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip
 	return subnets, nil
 }
 
+// AppliedAt returns the subnets of a VPC whose last valid specs contain an address, with these specs, unsorted. They must not be changed.
+func (n *Networks) AppliedAt(ctx context.Context, vpc string, addr netip.Addr) ([]*kubeovnv1.Subnet, error) {
+	host := hostPrefixes([]netip.Addr{addr})
+	var found []*kubeovnv1.Subnet
+	for _, key := range keysAround(vpc, host) {
+		var list kubeovnv1.SubnetList
+		if err := n.reader.List(ctx, &list, client.MatchingFields{indexApplied: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list subnets by address: %w", err)
+		}
+		for i := range list.Items {
+			if valid := k8s.WithValidSpec(&list.Items[i]); valid != nil && Overlaps(valid, host) {
+				found = append(found, valid)
+			}
+		}
+	}
+	return found, nil
+}
+
 // Overlaps reports whether a subnet shares addresses with any of the prefixes.
 func Overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {
 	own, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
@@ -201,12 +221,23 @@ func subnetAddresses(o client.Object) []string {
 	return keysOf(VpcOf(s), cidrs)
 }
 
-func nodeAddresses(o client.Object) []string {
-	var hosts []netip.Prefix
-	for _, addr := range k8s.InternalIPs(o.(*corev1.Node)) {
-		hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()))
+func appliedAddresses(o client.Object) []string {
+	if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
+		return subnetAddresses(valid)
 	}
-	return keysOf("", hosts)
+	return nil
+}
+
+func nodeAddresses(o client.Object) []string {
+	return keysOf("", hostPrefixes(k8s.AddressesOfNode(o.(*kubeovnv1.IP))))
+}
+
+func hostPrefixes(addrs []netip.Addr) []netip.Prefix {
+	prefixes := make([]netip.Prefix, 0, len(addrs))
+	for _, addr := range addrs {
+		prefixes = append(prefixes, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	return prefixes
 }
 
 // The address space is divided into nested blocks; the prefix of a block is this many bits longer than the prefix of the

@@ -8,6 +8,7 @@ import (
 	"context"
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vpc"
@@ -35,6 +36,13 @@ func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler
 	return &subnet.Reconciler{
 		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: p.Recorder, Gate: p.Gate,
 		Detached: vpcs.Detached, ServiceCIDRs: Services(p),
+	}
+}
+
+// Nodes returns the reconciler of nodes.
+func Nodes(p *controllertest.Process) *node.Reconciler {
+	return &node.Reconciler{
+		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, ServiceCIDRs: Services(p), Recorder: p.Recorder, Gate: p.Gate,
 	}
 }
 

@@ -28,6 +28,8 @@ type Membership struct {
 	Reports map[string]adminapi.Status
 	// Nodes of the cluster, by the address of the member there.
 	Nodes map[netip.Addr]string
+	// Foreign marks nodes outside of the databases' placement. A member there is not recorded: a node can report the address of a former member.
+	Foreign map[string]bool
 	// Free is a node for a new member; nil if there is none.
 	Free *Node
 	// Silent marks nodes that do not answer.
@@ -122,7 +124,7 @@ func (m Membership) adopt(report adminapi.Status) Step {
 		if err != nil || m.recorded(address) {
 			continue
 		}
-		if node := m.Nodes[address]; node != "" && len(m.Status.Members) < m.Want {
+		if node := m.Nodes[address]; node != "" && !m.Foreign[node] && len(m.Status.Members) < m.Want {
 			return Step{
 				Action: ActionRecord, Message: fmt.Sprintf("the database has a member on node %s, which is taken up", node),
 				Members: append(slices.Clone(m.Status.Members), v1alpha1.DatabaseMember{Node: node, Address: address.String()}),

@@ -135,6 +135,9 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 			m.Want = 2
 		}, ActionKick, "unrecorded", "", false},
 		{"or taken up, if it is wanted", 3, 3, 3, func(m *Membership) { m.Status.Members = m.Status.Members[:2] }, ActionRecord, "taken up", "n1 n2 n3", false},
+		{"and its node is one for databases", 3, 3, 3, func(m *Membership) {
+			m.Status.Members, m.Foreign = m.Status.Members[:2], map[string]bool{"n3": true}
+		}, ActionKick, "unrecorded", "", false},
 		{"also without a leader", 3, 3, 3, func(m *Membership) {
 			m.Status.Members, m.Status.Leader = m.Status.Members[:1], ""
 			m.Reports = map[string]adminapi.Status{"n1": {ClusterID: "c", Members: m.Reports["n1"].Members}}

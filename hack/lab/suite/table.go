@@ -122,7 +122,7 @@ var inOneLab = []Suite{
 		Name: "attacks", Often: Week, Limit: 90 * time.Minute,
 		Help: "A hostile tenant with the role edit and 5,000 pods, in a new lab",
 		labs: oneLab(always(Run{
-			Program: endToEnd, Env: []string{"ATTACKS=all"}, Args: []string{"-test.timeout", "30m", "-ginkgo.focus=a hostile tenant"},
+			Program: endToEnd, Env: []string{"ATTACKS=all"}, Args: []string{"-test.timeout", "30m", "-ginkgo.focus=a hostile tenant|a stolen node"},
 		})),
 	},
 	{

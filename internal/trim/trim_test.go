@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package manager
+package trim
 
 import (
 	"maps"
@@ -70,5 +70,44 @@ func TestTrimmedIPsAreTheSame(t *testing.T) {
 	}
 	if got := o.(*kubeovnv1.IP); !reflect.DeepEqual(got.Spec, spec) || got.Name != "p.default" || got.UID != "u1" || got.ResourceVersion != "7" {
 		t.Errorf("the IP object is %+v", got)
+	}
+}
+
+// The IP objects of nodes hold their addresses in annotations.
+func TestTrimmedIPsOfNodesKeepTheirAddresses(t *testing.T) {
+	ip := func(namespace string) *kubeovnv1.IP {
+		return &kubeovnv1.IP{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-a", Annotations: map[string]string{
+				kubeovnv1.AnnotationNodeAddresses.Key(): "192.0.2.1", "example.com/note": "mine",
+			}},
+			Spec: kubeovnv1.IPSpec{Namespace: namespace, NodeName: "a"},
+		}
+	}
+	for namespace, want := range map[string]map[string]string{"": {kubeovnv1.AnnotationNodeAddresses.Key(): "192.0.2.1"}, "shop": nil} {
+		if o, err := trimIP(ip(namespace)); err != nil || !maps.Equal(o.(*kubeovnv1.IP).Annotations, want) {
+			t.Errorf("in namespace %q: %v, %v", namespace, o.(*kubeovnv1.IP).Annotations, err)
+		}
+	}
+}
+
+func TestTrimmedNodesHaveFewAddresses(t *testing.T) {
+	since := metav1.Now()
+	node := &corev1.Node{Status: corev1.NodeStatus{
+		Addresses: make([]corev1.NodeAddress, 5000),
+		Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since, LastHeartbeatTime: since, Message: "silent"}, {Type: corev1.NodeDiskPressure},
+		},
+	}}
+	o, err := trimNode(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := o.(*corev1.Node).Status
+	if len(got.Addresses) != maxNodeAddresses || cap(got.Addresses) > 2*maxNodeAddresses {
+		t.Errorf("%d addresses in a slice of %d", len(got.Addresses), cap(got.Addresses))
+	}
+	want := []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since}}
+	if !reflect.DeepEqual(got.Conditions, want) {
+		t.Errorf("conditions %v, want %v", got.Conditions, want)
 	}
 }

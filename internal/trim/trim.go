@@ -1,9 +1,11 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package manager
+// Package trim reduces the objects in the cache of kube-ovn-controller to the fields that controllers read.
+package trim
 
 import (
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,12 +17,13 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/intern"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// trimmedCache saves memory, because the cache contains every pod and node of the cluster. It keeps only the fields that the controllers
+// Cache returns the options of the cache. It saves memory, because the cache contains every pod and node of the cluster. It keeps only the fields that the controllers
 // read, and stores values that many objects share once. Controllers write objects only by patches of differences, so dropped fields are
 // not lost.
-func trimmedCache() cache.Options {
+func Cache() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -95,17 +98,21 @@ func trimStatefulSet(o any) (any, error) {
 func trimNode(o any) (any, error) {
 	if node, ok := o.(*corev1.Node); ok {
 		node.ManagedFields = nil
-		node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses, Conditions: trimConditions(node.Status.Conditions)}
+		addresses := node.Status.Addresses[:min(len(node.Status.Addresses), maxNodeAddresses)]
+		node.Status = corev1.NodeStatus{Addresses: slices.Clone(addresses), Conditions: trimConditions(node.Status.Conditions)}
 	}
 	return o, nil
 }
 
-// trimConditions keeps the status of the conditions that show whether a node serves, without their times.
+// maxNodeAddresses is the number of addresses of a Node that the cache keeps. A kubelet can list thousands.
+const maxNodeAddresses = 32
+
+// trimConditions keeps the status of the conditions that show whether a node serves, without the times of their heartbeats.
 func trimConditions(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 	var kept []corev1.NodeCondition
 	for _, c := range conditions {
 		if c.Type == corev1.NodeReady || c.Type == corev1.NodeNetworkUnavailable {
-			kept = append(kept, corev1.NodeCondition{Type: c.Type, Status: c.Status})
+			kept = append(kept, corev1.NodeCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
 		}
 	}
 	return kept
@@ -114,7 +121,11 @@ func trimConditions(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 func trimIP(o any) (any, error) {
 	if ip, ok := o.(*kubeovnv1.IP); ok {
 		ip.TypeMeta = metav1.TypeMeta{}
+		annotations := ip.Annotations
 		ip.ObjectMeta = trimMeta(&ip.ObjectMeta)
+		if k8s.NodeOf(ip) != "" {
+			ip.Annotations = networkAnnotations(ip.UID, annotations)
+		}
 		s := &ip.Spec
 		pack(&ip.ObjectMeta, &s.IPAddress, &s.MACAddress)
 		s.Namespace, s.Subnet, s.NodeName = intern.String(s.Namespace), intern.String(s.Subnet), intern.String(s.NodeName)
