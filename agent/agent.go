@@ -301,6 +301,7 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 func watched(o Options) map[client.Object]cache.ByObject {
 	objects := services.Watched(o.ServeServices)
 	objects[&corev1.Pod{}] = cache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)}
+	objects[&v1.Subnet{}] = cache.ByObject{Transform: trimSubnet}
 	objects[&v1.ProviderNetwork{}] = cache.ByObject{Transform: trimProviderNetwork}
 	objects[&corev1.Node{}] = cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", o.Node), Transform: trimNode}
 	return objects
@@ -310,6 +311,17 @@ func watched(o Options) map[client.Object]cache.ByObject {
 func trimNode(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.ManagedFields, node.Status.Images, node.Status.VolumesAttached, node.Status.VolumesInUse = nil, nil, nil, nil
+	}
+	return object, nil
+}
+
+// trimSubnet drops the ACLs, which only OVN uses.
+func trimSubnet(object any) (any, error) {
+	if subnet, ok := object.(*v1.Subnet); ok {
+		subnet.ManagedFields, subnet.Spec.ACLs = nil, nil
+		if last := subnet.Status.ValidatedSpec; last != nil {
+			last.ACLs = nil
+		}
 	}
 	return object, nil
 }

@@ -340,8 +340,7 @@ type SubnetStatus struct {
 	U2OInterconnectionVPC string `json:"u2oInterconnectionVPC,omitempty"`
 	// +optional
 	NATOutgoingPolicyRules []NATOutgoingPolicyRuleStatus `json:"natOutgoingPolicyRules,omitempty"`
-	// validatedSpec is the last spec that was found valid, without its acls. Nodes use it while the current spec is invalid or not
-	// validated yet.
+	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object

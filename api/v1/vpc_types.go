@@ -173,6 +173,13 @@ type VpcStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
+	// validatedSpec is the last spec without a problem of its own. It is applied while the current spec is invalid or not validated yet. A
+	// Vpc that was never valid has none: the valid entries of its spec are applied.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *VpcSpec `json:"validatedSpec,omitempty"`
 	// standby is true if the logical router exists.
 	// +optional
 	Standby bool `json:"standby"`

@@ -3623,6 +3623,11 @@ func (in *VpcStatus) DeepCopyInto(out *VpcStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.ValidatedSpec != nil {
+		in, out := &in.ValidatedSpec, &out.ValidatedSpec
+		*out = new(VpcSpec)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Subnets != nil {
 		in, out := &in.Subnets, &out.Subnets
 		*out = make([]string, len(*in))

@@ -208,6 +208,16 @@ func (w *World) InForce(s *kubeovnv1.Subnet, running ...*Process) {
 	w.Must(w.Client.Status().Update(w.Context(), s))
 }
 
+// Refuse sets the condition Validated of a subnet for its current spec to False, as the controller of subnets does. validatedSpec stays.
+func (w *World) Refuse(s *kubeovnv1.Subnet, message string) {
+	w.Helper()
+	apimeta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{
+		Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid, Message: message,
+		ObservedGeneration: s.Generation,
+	})
+	w.Must(w.Client.Status().Update(w.Context(), s))
+}
+
 // connect commits the rows of VPCs, subnets and nodes, and sets the subnets in the allocator.
 func (p *Process) connect(ctx context.Context) {
 	w := p.world

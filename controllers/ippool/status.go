@@ -33,7 +33,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, er
 	case pool.DeletionTimestamp != nil:
 		ready = r.blocked(pool)
 	case problem != nil:
-		ready = k8s.NotValid()
+		ready = k8s.NotValid(problem)
 	case unnamed != nil:
 		ready = k8s.NotReady(unnamed.Reason, unnamed.Message)
 	}

@@ -5,7 +5,6 @@
 package lbrule
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -235,7 +234,7 @@ func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string
 		return "", validation.Problemf(validation.ReasonSubnetMissing,
 			"subnet %s, which annotation %s names, does not exist: create it, or name another one", name, kubeovnv1.AnnotationLogicalSwitch.Key()), nil
 	}
-	return lookup.VpcOf(cmp.Or(k8s.WithValidSpec(subnet), subnet)), nil, nil
+	return lookup.VpcOf(k8s.Applied(subnet)), nil, nil
 }
 
 // watch registers the rule for a requeue when the object of the key changes. Call it before reading the object, or a change can be missed.

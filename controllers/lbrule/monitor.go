@@ -4,7 +4,6 @@
 package lbrule
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -94,7 +93,7 @@ func (r *controller) sourceSubnet(ctx context.Context, vpc string, a netip.Addr,
 	if err := r.Client.Get(ctx, keyOf(name), subnet); err != nil {
 		return "", fmt.Errorf("get subnet %s: %w", name, err)
 	}
-	cidrs, err := ipfamily.ParseCIDRs(cmp.Or(k8s.ValidSpec(subnet), &subnet.Spec).CIDRBlock)
+	cidrs, err := ipfamily.ParseCIDRs(k8s.Applied(subnet).Spec.CIDRBlock)
 	known[name] = &origin{cidrs: cidrs}
 	return name, err
 }

@@ -22,6 +22,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
@@ -102,7 +103,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.owned)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(r.interested("vip/"))).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.interested("namespace/")), builder.WithPredicates(comes)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, wakeDelay, r.usersOf)).
@@ -185,11 +186,7 @@ func (r *controller) interested(prefix string) handler.MapFunc {
 
 // aroundSubnet enqueues the rules of a subnet's VPC, and the rules that name the subnet.
 func (r *controller) aroundSubnet(_ context.Context, o client.Object) []reconcile.Request {
-	vpc := kubeovnv1.DefaultVpc
-	if s, ok := o.(*kubeovnv1.Subnet); ok && s.Spec.Vpc != "" {
-		vpc = s.Spec.Vpc
-	}
-	return append(k8s.Requests(r.interest.of("vpc/"+vpc)...), k8s.Requests(r.interest.of("switch/"+o.GetName())...)...)
+	return append(k8s.Requests(r.interest.of("vpc/"+lookup.VpcOf(k8s.Applied(o.(*kubeovnv1.Subnet))))...), k8s.Requests(r.interest.of("switch/"+o.GetName())...)...)
 }
 
 // usersOf returns the rules that depend on the holders of addresses of a subnet.

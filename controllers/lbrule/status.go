@@ -50,7 +50,7 @@ func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) erro
 func ready(s *state) metav1.Condition {
 	switch {
 	case s.problem != nil:
-		return k8s.NotValid()
+		return k8s.NotValid(s.problem)
 	case s.err == nil && len(s.waiting) > 0:
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; "))
 	}

@@ -36,14 +36,13 @@ func (r *Reconciler) conflict(ctx context.Context, a netip.Addr) (conflict, erro
 	if err != nil {
 		return conflict{}, err
 	}
-	for _, s := range subnets {
-		cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-		if err != nil {
-			return conflict{}, fmt.Errorf("parse the CIDRs of Subnet %s: %w", s.Name, err)
-		}
-		for _, cidr := range cidrs {
-			if cidr.Contains(a) {
-				return conflict{"Subnet " + s.Name, ipfamily.LastAddr(cidr)}, nil
+	for _, object := range subnets {
+		for _, s := range lookup.Specs(object) {
+			cidrs, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock) // the condition of the Subnet reports an error
+			for _, cidr := range cidrs {
+				if cidr.Contains(a) && lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
+					return conflict{"Subnet " + s.Name, ipfamily.LastAddr(cidr)}, nil
+				}
 			}
 		}
 	}

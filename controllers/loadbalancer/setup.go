@@ -76,7 +76,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 
 func viewService(s *corev1.Service) string { return ipfamily.Join(svc.RequestedAddresses(s)) }
 
-func viewSubnet(s *kubeovnv1.Subnet) [2]string { return [2]string{s.Spec.CIDRBlock, s.Spec.Vpc} }
+func viewSubnet(s *kubeovnv1.Subnet) [4]string {
+	applied := k8s.Applied(s)
+	return [4]string{s.Spec.CIDRBlock, s.Spec.Vpc, applied.Spec.CIDRBlock, applied.Spec.Vpc}
+}
 
 // maxNodeIPs is how many addresses of a family in a node's status are not assigned.
 const maxNodeIPs = 4

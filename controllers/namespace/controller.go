@@ -40,8 +40,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Namespace{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.bySubnet), onSpec).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.byVpc), onSpec).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.bySubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.byVpc), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
 		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(byPool), onSpec).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
@@ -89,7 +89,7 @@ func (r *Reconciler) subnets(ctx context.Context, ns *corev1.Namespace) ([]*kube
 			return nil, fmt.Errorf("get subnet %s: %w", name, err)
 		}
 		if s != nil {
-			subnets = append(subnets, s)
+			subnets = append(subnets, k8s.Applied(s))
 		}
 	}
 	return subnets, nil

@@ -27,10 +27,10 @@ func subnetsOf(o client.Object) []string {
 	return strings.Split(o.GetAnnotations()[kubeovnv1.AnnotationLogicalSwitch.Key()], ",")
 }
 
-// bySubnet returns the namespaces that the subnet names or selects, the namespaces with the subnet in their annotation, and the namespaces
+// bySubnet returns the namespaces that the applied spec of the subnet names or selects, the namespaces with the subnet in their annotation, and the namespaces
 // without a subnet.
 func (r *Reconciler) bySubnet(ctx context.Context, o client.Object) []reconcile.Request {
-	s := o.(*kubeovnv1.Subnet)
+	s := k8s.Applied(o.(*kubeovnv1.Subnet))
 	requests := slices.Concat(k8s.Requests(s.Spec.Namespaces...),
 		r.listed(ctx, client.MatchingFields{indexSubnet: s.Name}), r.listed(ctx, client.MatchingFields{indexSubnet: unserved}))
 	for i := range s.Spec.NamespaceSelectors {
@@ -45,7 +45,7 @@ func (r *Reconciler) bySubnet(ctx context.Context, o client.Object) []reconcile.
 
 // byVpc returns the namespaces that the VPC lists. For the default VPC, whose default subnet may serve any namespace, it returns all.
 func (r *Reconciler) byVpc(ctx context.Context, o client.Object) []reconcile.Request {
-	vpc := o.(*kubeovnv1.Vpc)
+	vpc := k8s.AppliedVpc(o.(*kubeovnv1.Vpc))
 	if vpc.Name != kubeovnv1.DefaultVpc {
 		return k8s.Requests(vpc.Spec.Namespaces...)
 	}

@@ -47,7 +47,7 @@ func ready(eip *kubeovnv1.OvnEip, s state) metav1.Condition {
 	case eip.DeletionTimestamp != nil:
 		return reservation.Used(s.users)
 	case s.problem != nil:
-		return k8s.NotValid()
+		return k8s.NotValid(s.problem)
 	}
 	return k8s.Ready(s.err, reservation.ErrWaiting)
 }

@@ -71,7 +71,7 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 func suppressEvent(err error, connected bool) error {
 	var p *problem
 	if errors.As(err, &p) {
-		p.quiet = connected
+		p.quiet = p.quiet || connected
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		return ipam.Lease{}, err
 	}
 	var obstacles, names []string
-	full := true
+	full, early := true, false
 	for _, want := range wants {
 		names = append(names, want.Subnet)
 		lease, err := r.allocate(ctx, pod, port, want)
@@ -168,8 +168,10 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		}
 		obstacles = append(obstacles, obstacle)
 		full = full && errors.Is(err, ipam.ErrExhausted)
+		p := (*problem)(nil)
+		early = early || errors.As(err, &p) && p.quiet
 	}
-	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names, full: full}
+	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names, full: full, quiet: early}
 }
 
 // allocationRequests returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
@@ -269,25 +271,43 @@ func allocationRequest(subnet string, request kubeovnv1.PodRequest) ipam.Request
 	return want
 }
 
-// subnet returns a subnet that pods may use and whose current spec is validated. Otherwise the error is a *problem.
+// subnet returns a subnet that pods may use, with its last valid spec. Otherwise the error is a *problem, which is quiet while the first spec of
+// the subnet is not validated yet: the pod may have been created together with it.
 func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet, error) {
 	p := &problem{subnets: []string{name}}
-	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	s, err := r.findSubnet(ctx, name)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("get subnet %s: %w", name, err)
+		return nil, err
 	case name == kubeovnv1.JoinSubnet:
 		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)
 	case s == nil:
 		p.message = fmt.Sprintf("subnet %s does not exist", name)
 	case !lookup.OnFirstNetwork(s):
 		p.message = fmt.Sprintf("subnet %s is of provider %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
-	case !k8s.ViewSubnet(s).Validated:
-		p.message = fmt.Sprintf("subnet %s is not valid: its condition %s says why", name, kubeovnv1.ConditionValidated)
+	case k8s.ValidSpec(s) == nil:
+		p.message = k8s.WhyNotValid("subnet "+name, s.Status.Conditions, s.Generation)
+		p.quiet = !k8s.ViewSubnet(s).Checked
 	default:
 		return s, nil
 	}
 	return nil, p
+}
+
+// findSubnet returns a subnet with its applied spec, nil if it does not exist. The caller must not change it.
+func (r *Reconciler) findSubnet(ctx context.Context, name string) (*kubeovnv1.Subnet, error) {
+	return appliedSubnet(ctx, r.Client, name)
+}
+
+func appliedSubnet(ctx context.Context, reader client.Reader, name string) (*kubeovnv1.Subnet, error) {
+	s, err := k8s.Find[kubeovnv1.Subnet](ctx, reader, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("get subnet %s: %w", name, err)
+	case s == nil:
+		return nil, nil //nolint:nilnil // as k8s.Find
+	}
+	return k8s.Applied(s), nil
 }
 
 // explain returns a message for the pod's user that says why a subnet cannot serve the pod; false for an error that the user did not

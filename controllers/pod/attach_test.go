@@ -304,3 +304,69 @@ func TestRequestsThatAreNotValidAreReported(t *testing.T) {
 	w.Change(p, func() { p.Annotations[kubeovnv1.AnnotationNorthGateway.Key()] = "nowhere" })
 	w.warnedOf(p, "AnnotationInvalid", `north_gateway="nowhere"`)
 }
+
+// TestAPodThatIsCreatedWithItsSubnetIsNotWarned: charts create both at once. A subnet with a real problem is explained by its own message,
+// because tenants cannot read Subnets.
+func TestAPodThatIsCreatedWithItsSubnetIsNotWarned(t *testing.T) {
+	w := newWorld(t)
+	logged := w.Logged()
+	w.namespace("shop", nil)
+	process := w.start()
+	create := func(name, cidr, gateway string) *kubeovnv1.Subnet {
+		t.Helper()
+		s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidr, Gateway: gateway}}
+		w.Create(s)
+		return s
+	}
+	s := create("shop", "10.20.0.0/24", "10.20.0.1")
+	p := newPod("shop", "web", "logical_switch", "shop")
+	w.Create(p)
+	logged(`"a pod waits"`, "subnet shop is not validated yet")
+	w.Must(process.Allocator.SetSubnet("shop", ipam.Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.20.0.0/24")}}))
+	w.Must(process.Engine.Apply(t.Context(), translate.SubnetOwner("shop"), translate.Subnet(translate.SubnetInputs{
+		Name: "shop", Vpc: kubeovnv1.DefaultVpc, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.20.0.0/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.20.0.1")},
+	})))
+	w.InForce(s)
+	w.allocated(p)
+	if n := w.events(p, "AcquireAddressFailed"); n > 0 {
+		t.Errorf("%d events about a pod that was created with its subnet", n)
+	}
+
+	wrong := create("wrong", "10.16.0.0/24", "10.16.0.1")
+	q := newPod("shop", "other", "logical_switch", "wrong")
+	w.Create(q)
+	logged(`"a pod waits"`, "subnet wrong is not validated yet")
+	w.Refuse(wrong, "cidrBlock 10.16.0.0/24 overlaps with another subnet")
+	w.warned(q, "subnet wrong is not valid: cidrBlock 10.16.0.0/24 overlaps with another subnet")
+}
+
+// TestPodsUseTheLastValidSpec: an invalid change affects neither running nor new pods, and a valid one reaches the running ones.
+func TestPodsUseTheLastValidSpec(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	running := w.pod("default", "running")
+	w.Change(s, func() { s.Spec.MTU, s.Spec.CIDRBlock, s.Spec.Gateway = 1300, "10.99.0.0/24", "10.99.0.1" })
+	w.Refuse(s, "mtu: too small")
+	fresh := w.pod("default", "fresh")
+	for _, p := range []*corev1.Pod{running, fresh} {
+		w.Get(p)
+		if got := p.Annotations[kubeovnv1.AnnotationCIDR.Key()]; got != "10.16.0.0/24" || p.Annotations[kubeovnv1.AnnotationMTU.Key()] == "1300" {
+			t.Errorf("pod %s has %v", p.Name, p.Annotations)
+		}
+	}
+	process.Stop()
+	w.Get(s)
+	s.Spec.CIDRBlock, s.Spec.Gateway = "10.16.0.0/24", "10.16.0.1"
+	w.Must(w.Client.Update(w.Context(), s))
+	w.start()
+	w.InForce(s)
+	for _, p := range []*corev1.Pod{running, fresh} {
+		w.Eventually(func() string {
+			if w.Get(p); p.Annotations[kubeovnv1.AnnotationMTU.Key()] != "1300" {
+				return fmt.Sprintf("pod %s has %v", p.Name, p.Annotations)
+			}
+			return ""
+		})
+	}
+}

@@ -44,12 +44,9 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 	if c == nil {
 		return "", nil
 	}
-	s, err := k8s.Find[kubeovnv1.Subnet](ctx, c.reader, client.ObjectKey{Name: lease.Subnet}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return "", fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
-	}
-	if s == nil {
-		return "", nil // the allocator has no such subnet either
+	s, err := appliedSubnet(ctx, c.reader, lease.Subnet)
+	if s == nil || err != nil {
+		return "", err // the allocator has no such subnet either
 	}
 	denied, err := c.grants.Subnet(ctx, namespace, s)
 	if err != nil {
@@ -60,8 +57,7 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 			return "", err
 		}
 	}
-	spec := cmp.Or(k8s.ValidSpec(s), &s.Spec)
-	if vip, shared := lookup.SharedAmong(spec, lease.Addresses); denied == "" && shared {
+	if vip, shared := lookup.SharedAmong(&s.Spec, lease.Addresses); denied == "" && shared {
 		denied = fmt.Sprintf("%s is one of the vips of subnet %s", vip, s.Name)
 	}
 	if denied == "" && c.secures(s) && foreignMAC(s, lease.MAC, lease.Addresses) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -29,9 +28,9 @@ func (r *Reconciler) mayUsePools(ctx context.Context, pod *corev1.Pod, pools []*
 
 // mayUseSubnet returns a *problem when the pod's namespace may not use a subnet. If the subnet does not exist, the allocation reports it.
 func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name string) error {
-	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	s, err := r.findSubnet(ctx, name)
 	if err != nil {
-		return fmt.Errorf("get subnet %s: %w", name, err)
+		return err
 	}
 	if s == nil {
 		return nil
@@ -62,8 +61,7 @@ func forwards(pod *corev1.Pod) bool {
 // warnOfForwarding warns the pod's user if port security is on: the port drops packets from other addresses, and gets no packets to them
 // either (ovn-nb(5), port_security).
 func (r *Reconciler) warnOfForwarding(ctx context.Context, pod *corev1.Pod, subnet string) {
-	s := &kubeovnv1.Subnet{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy); err == nil && r.securesPort(pod, s) {
+	if s, err := r.findSubnet(ctx, subnet); err == nil && s != nil && r.securesPort(pod, s) {
 		k8s.Warn(r.Recorder, pod, reasonNotSupported, fmt.Sprintf("annotation %s has no effect, because the port accepts the pod's own addresses only: "+
 			"set portSecurity of subnet %s to Requested, and remove annotation %s", kubeovnv1.AnnotationLayer2Forward.Key(), subnet, keyPortSecurity))
 	}

@@ -275,9 +275,9 @@ func (r *Reconciler) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached
 // staysUnambiguous reports whether a pod may get a lease that is held under its name. It may not if a pod of a custom VPC would get an address that
 // every node reaches elsewhere: while no pod had the lease, a pod of the default VPC can have got its address.
 func (r *Reconciler) staysUnambiguous(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
-	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: lease.Subnet}, client.UnsafeDisableDeepCopy)
+	s, err := r.findSubnet(ctx, lease.Subnet)
 	if err != nil {
-		return false, fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
+		return false, err
 	}
 	if s == nil {
 		return true, nil // attach reports that the subnet does not exist
@@ -303,8 +303,8 @@ func (r *Reconciler) staysUnambiguous(ctx context.Context, pod *corev1.Pod, leas
 // retain records addresses that are reserved in a custom VPC while no pod has them, so that pods of the default VPC do not get them unasked: the
 // pod for which they are reserved would be refused.
 func (r *Reconciler) retain(ctx context.Context, port string, lease ipam.Lease) {
-	s := &kubeovnv1.Subnet{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
+	s, err := r.findSubnet(ctx, lease.Subnet)
+	if s == nil || err != nil {
 		return // the lease ends with its subnet
 	}
 	if vpc := lookup.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
@@ -314,8 +314,8 @@ func (r *Reconciler) retain(ctx context.Context, port string, lease ipam.Lease) 
 
 // settle records a pod's addresses, and warns its user of ambiguous ones. They were requested, or the subnet had no others.
 func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
-	s := &kubeovnv1.Subnet{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
+	s, err := r.findSubnet(ctx, lease.Subnet)
+	if s == nil || err != nil {
 		return // attach finds the subnet missing as well
 	}
 	vpc := lookup.VpcOf(s)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -36,11 +37,11 @@ type entry struct {
 
 // specOf identifies one generation of an object's spec.
 type specOf struct {
-	uid        types.UID
-	generation int64
+	uid  types.UID
+	view k8s.SubnetView
 }
 
-func specIn(o client.Object) specOf { return specOf{o.GetUID(), o.GetGeneration()} }
+func specIn(s *kubeovnv1.Subnet) specOf { return specOf{s.UID, k8s.ViewSubnet(s)} }
 
 // hold records that the lease under the pod's name belongs to this pod.
 func (l *podWrites) hold(pod *corev1.Pod) {

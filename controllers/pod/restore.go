@@ -4,7 +4,6 @@
 package pod
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -190,7 +189,7 @@ func (s *restoration) setSubnets() {
 
 // layoutOf returns the layout of a subnet's last valid spec, or of the current one if no spec was found valid yet.
 func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
-	spec := cmp.Or(k8s.ValidSpec(subnet), &subnet.Spec)
+	spec := k8s.Applied(subnet).Spec
 	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
 	if err != nil {
 		return ipam.Subnet{}, err

@@ -156,7 +156,7 @@ func changesPort(before, after *corev1.Pod, own bool) bool {
 		(runs(before) != runs(after) || own && runs(after)) && after.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()] != ""
 }
 
-// onSubnet enqueues a subnet's pods if settings that their ports use change, and wakes all waiting pods if any subnet changes.
+// onSubnet enqueues a subnet's pods if applied settings that their ports use change, and wakes all waiting pods if any subnet changes.
 func (r *Reconciler) onSubnet() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
@@ -167,7 +167,7 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 				return
 			}
 			r.pending.wakeAll()
-			if podView(before) != podView(after) {
+			if podView(k8s.Applied(before)) != podView(k8s.Applied(after)) {
 				r.enqueuePodsOf(ctx, after.Name, q)
 			}
 		},
@@ -184,7 +184,7 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 	return subnetView{k8s.ViewSubnet(s), s.DeletionTimestamp != nil}
 }
 
-// podView is the part of a subnet that the ports and annotations of its pods depend on.
+// podView is the part of a subnet's applied spec that the ports and annotations of its pods depend on.
 func podView(s *kubeovnv1.Subnet) [11]string {
 	return [11]string{
 		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU),
@@ -206,14 +206,15 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q k8s.Que
 	}
 }
 
-// onSpec wakes the waiting pods if the spec of a VPC or of an IPPool changes, which may change the subnets of namespaces or the use of
-// pools.
+// onSpec wakes the waiting pods if the applied spec of a VPC or the spec of an IPPool changes, which may change the subnets of namespaces or the
+// use of pools.
 func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
 		DeleteFunc: func(context.Context, event.DeleteEvent, k8s.Queue) { r.pending.wakeAll() },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ k8s.Queue) {
-			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
+			before, isVpc := e.ObjectOld.(*kubeovnv1.Vpc)
+			if isVpc && k8s.ViewVpc(before) != k8s.ViewVpc(e.ObjectNew.(*kubeovnv1.Vpc)) || e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
 				r.pending.wakeAll()
 			}
 		},

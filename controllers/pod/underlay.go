@@ -10,8 +10,10 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -41,15 +43,23 @@ func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.
 	}
 	tag, valid := k8s.ValidTag(vlan)
 	if !valid {
-		return nil, &problem{message: fmt.Sprintf("Vlan %s of subnet %s is not valid", s.Spec.Vlan, s.Name), subnets: []string{s.Name}}
+		what := fmt.Sprintf("Vlan %s of subnet %s", s.Spec.Vlan, s.Name)
+		checked := apimeta.FindStatusCondition(vlan.Status.Conditions, kubeovnv1.ConditionValidated) != nil
+		return nil, &problem{message: k8s.WhyNotValid(what, vlan.Status.Conditions, vlan.Generation), subnets: []string{s.Name}, quiet: !checked}
 	}
 	applied := *vlan
 	applied.Spec.ID, applied.Spec.VlanID = tag, 0
 	return &applied, nil
 }
 
-// tagOf returns the tag that subnets of a Vlan have as text.
-func tagOf(vlan *kubeovnv1.Vlan) string { return fmt.Sprint(k8s.ValidTag(vlan)) }
+// tagOf returns as text the tag that subnets of a Vlan have, or the cause why they have none.
+func tagOf(vlan *kubeovnv1.Vlan) string {
+	tag, valid := k8s.ValidTag(vlan)
+	if !valid {
+		return k8s.WhyNotValid("", vlan.Status.Conditions, vlan.Generation)
+	}
+	return strconv.Itoa(tag)
+}
 
 // allocateInUnderlay allocates an address of a physical network for a pod of the default VPC. It leaves out the addresses of nodes and of the API server, which are
 // hosts of the same network.
@@ -77,9 +87,9 @@ func (r *Reconciler) withoutForeignMACs(ctx context.Context, wants []ipam.Reques
 		if len(want.MAC) == 0 {
 			return wants, nil // all of them have the MAC address of the annotation, or none
 		}
-		s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: want.Subnet}, client.UnsafeDisableDeepCopy)
+		s, err := r.findSubnet(ctx, want.Subnet)
 		if err != nil {
-			return nil, fmt.Errorf("get subnet %s: %w", want.Subnet, err)
+			return nil, err
 		}
 		if s != nil && r.securesSubnet(s) && foreignMAC(s, want.MAC, want.Addresses) {
 			denied = append(denied, s.Name)
@@ -123,9 +133,9 @@ func (r *Reconciler) yieldToLocalnet(ctx context.Context, key types.NamespacedNa
 	if key.Name != name || northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(namespace, name)) != nil {
 		return nil
 	}
-	s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: namespace}, client.UnsafeDisableDeepCopy)
+	s, err := r.findSubnet(ctx, namespace)
 	if err != nil {
-		return fmt.Errorf("get subnet %s: %w", namespace, err)
+		return err
 	}
 	if s == nil || s.Spec.Vlan == "" {
 		return nil

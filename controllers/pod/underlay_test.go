@@ -16,6 +16,8 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // workingVlan creates the Vlan v, which works.
@@ -116,6 +118,9 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	works := func(id *int) {
 		t.Helper()
 		vlan.Status.ValidatedID = id
+		if id == nil {
+			k8s.SetConditions(&vlan.Status.Conditions, vlan.Generation, k8s.Validated(validation.Invalid("its id is taken")))
+		}
 		w.Must(w.Client.Status().Update(w.Context(), vlan))
 	}
 	w.subnet("ovn-default", "10.16.0.0/24")
@@ -181,7 +186,7 @@ func TestPodsOfAnUnderlaySubnet(t *testing.T) {
 	works(nil)
 	early := newPod("office", "early")
 	w.Create(early)
-	w.warned(early, "Vlan v of subnet office is not valid")
+	w.warned(early, "Vlan v of subnet office is not valid: its id is taken")
 	works(&vlan.Spec.ID)
 	eventually.Wait{For: "the pod must get its VLAN"}.Holds(t, func() bool {
 		w.Get(early)

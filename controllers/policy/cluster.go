@@ -28,8 +28,8 @@ type clusterPolicy struct {
 	subject clusterPeer
 	ingress []clusterRule
 	egress  []clusterRule
-	// problem is the reason why the whole policy is not applied; "" if there is none.
-	problem string
+	// problem is the reason why the whole policy is not applied; "" if there is none. restricted is a problem with which it applies otherwise.
+	problem, restricted string
 }
 
 type clusterRule struct {
@@ -64,6 +64,9 @@ func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compi
 	if p.problem != "" {
 		c.problem("%s", p.problem)
 		return c.compiled
+	}
+	if p.restricted != "" {
+		c.problem("%s", p.restricted)
 	}
 	subjects, err := p.subject.selector(podset.Subjects)
 	if err != nil {

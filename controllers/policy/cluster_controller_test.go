@@ -163,8 +163,8 @@ egress:
 	w.expectOf("AdminNetworkPolicy//admin", want)
 	_ = second
 	w.Change(anp, func() { anp.Spec.Priority = 100 })
-	w.condition(anp, &anp.Status.Conditions, "Validated", "False", "priority 100 is out of range: write one from 0 to 99")
-	w.expectOf("AdminNetworkPolicy//admin", map[string]string{})
+	w.condition(anp, &anp.Status.Conditions, "Validated", "False", "priority 100 is out of range: write one from 0 to 99; until then 99 applies")
+	w.expectOf("AdminNetworkPolicy//admin", want) // at the lowest priority: nothing opens
 	w.Change(cnp, func() {
 		cnp.Spec.Egress[0].Action, cnp.Spec.Egress[0].Protocols = "Accept", nil
 		cnp.Spec.Egress[0].To = []v1alpha2.ClusterNetworkPolicyEgressPeer{{DomainNames: []v1alpha2.DomainName{"example.com"}}}

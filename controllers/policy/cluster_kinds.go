@@ -73,13 +73,14 @@ var actions = map[string]nb.ACLAction{
 }
 
 func readAdmin(in *v1alpha1.AdminNetworkPolicy) clusterPolicy {
+	priority := min(in.Spec.Priority, maxAdminPolicyPriority) // a mistake must not open what the policy closes
 	p := clusterPolicy{
 		owner: translate.ClusterPolicyOwner(translate.KindAdminNetworkPolicy, in.Name), title: "anp/" + in.Name, tier: translate.TierAdmin,
-		first: translate.PriorityCluster - int(in.Spec.Priority)*rulesOfAdminPolicy, subject: subjectOf(in.Spec.Subject),
+		first: translate.PriorityCluster - int(priority)*rulesOfAdminPolicy, subject: subjectOf(in.Spec.Subject),
 	}
 	switch {
 	case in.Spec.Priority > maxAdminPolicyPriority:
-		p.problem = fmt.Sprintf("priority %d is out of range: write one from 0 to %d", in.Spec.Priority, maxAdminPolicyPriority)
+		p.restricted = fmt.Sprintf("priority %d is out of range: write one from 0 to %d; until then %d applies", in.Spec.Priority, maxAdminPolicyPriority, priority)
 	case max(len(in.Spec.Ingress), len(in.Spec.Egress)) > rulesOfAdminPolicy:
 		p.problem = fmt.Sprintf("there are more than %d rules in one direction", rulesOfAdminPolicy)
 	}

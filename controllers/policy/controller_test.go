@@ -197,6 +197,9 @@ func TestInexpressibleRulesDenyAndAreReported(t *testing.T) {
 	other := w.policyOf("default", "other", "podSelector: {matchLabels: {app: web}}", "network_policy_for", "default/net1")
 	w.Event(other, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "names default/net1"})
 	w.expect(other, map[string]string{})
+	w.Change(wrong, func() { wrong.Annotations["ovn.kubernetes.io/network_policy_for"] = "default/net1,onv" })
+	w.Event(wrong, eventsv1.Event{Type: corev1.EventTypeWarning, Note: `names "onv", which is no network`})
+	w.expect(wrong, map[string]string{"ingress/default": "drop outport == [web.default] && ip"}) // a mistake opens nothing
 	for _, row := range w.Database.Rows("Meter_Band") {
 		if row["rate"] != float64(100) {
 			t.Errorf("meter band %v", row)

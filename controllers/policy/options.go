@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -78,17 +80,25 @@ func readOptions(annotations map[string]string) (options, []string) {
 }
 
 // networks reports whether a list of networks contains the first network. Other networks are reported as problems, because policies of
-// attachments are not supported.
+// attachments are not supported. A list with an entry that is no network applies to the first one: a mistake must not open what a policy closes.
 func networks(list string, problems []string) (primary bool, _ []string) {
 	if list == "" {
 		return true, problems
 	}
 	for network := range strings.SplitSeq(list, ",") {
-		if network = strings.TrimSpace(network); network == networkPrimary {
+		network = strings.TrimSpace(network)
+		namespace, name, attachment := strings.Cut(network, "/")
+		switch {
+		case network == networkPrimary:
 			primary = true
-		} else if network != "" {
+		case network == "":
+		case attachment && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0:
 			problems = append(problems, fmt.Sprintf("annotation %s names %s: this version has policies of pods' first network, ovn, only",
 				kubeovnv1.AnnotationPolicyFor.Key(), network))
+		default:
+			primary = true
+			problems = append(problems, fmt.Sprintf("annotation %s names %q, which is no network: write ovn, or the namespace and the name of an attachment as in "+
+				"default/net1; until then the policy applies to ovn", kubeovnv1.AnnotationPolicyFor.Key(), network))
 		}
 	}
 	return primary, problems

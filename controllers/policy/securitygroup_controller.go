@@ -113,7 +113,7 @@ func conditionsOf(c compiled, err error, waits bool) []metav1.Condition {
 	ready := k8s.Ready(err, northbound.ErrWaiting)
 	switch {
 	case problem != nil && c.Subjects == "" && c.group == nil:
-		ready = k8s.NotValid()
+		ready = k8s.NotValid(problem)
 	case waits && err == nil:
 		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, "pods enter their sets")
 	}

@@ -4,6 +4,7 @@
 package subnet
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -80,14 +81,11 @@ func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validatio
 // from the default VPC only, so that subnets of other VPCs may contain their addresses. Pods there do not get addresses of nodes or the API
 // server (controllers/pod, hosts).
 func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
-	network, problem := validation.Subnet(in.subnet.Name, &in.subnet.Spec)
+	found, problem := parse(in.subnet)
 	if problem != nil || len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
 		return checked{}, problem
 	}
-	features, problem := validation.SubnetFeatures(&in.subnet.Spec, network)
-	if problem != nil {
-		return checked{}, problem
-	}
+	network, features := found.network, found.features
 	if in.namesake != nil && lookup.Precedes(in.namesake, in.subnet) {
 		return checked{}, validation.SameName("Vpc", in.subnet.Name)
 	}
@@ -95,10 +93,6 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = in.services, in.newHosts()
 	}
-	for _, vip := range features.Vips { // not allocated to ports automatically
-		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
-	}
-	network.OwnPorts = translate.OwnPorts(in.subnet.Spec.Vlan != "", len(features.Vips))
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
 		return checked{}, problem
 	}
@@ -108,29 +102,46 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem := r.interconnectionInUse(in, features.Interconnection); problem != nil {
 		return checked{}, problem
 	}
-	return checked{network: network, features: features}, r.checkUse(in, network)
+	return found, r.checkUse(in, network)
 }
 
-// olderPeers returns the overlapping subnets that take precedence over this one.
+// parse validates the spec of a subnet by itself.
+func parse(s *kubeovnv1.Subnet) (checked, *validation.Problem) {
+	network, problem := validation.Subnet(s.Name, &s.Spec)
+	if problem != nil || len(validation.UnbuiltSubnetFields(&s.Spec)) > 0 {
+		return checked{}, problem
+	}
+	features, problem := validation.SubnetFeatures(&s.Spec, network)
+	for _, vip := range features.Vips { // not allocated to ports automatically
+		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
+	}
+	network.OwnPorts = translate.OwnPorts(s.Spec.Vlan != "", len(features.Vips))
+	return checked{network: network, features: features}, problem
+}
+
+// olderPeers returns the overlapping subnets that take precedence over this one, with the CIDRs of their current and their applied specs.
 func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
+	s := in.subnet
 	var peers []validation.Peer
-	for _, peer := range in.peers {
-		onVlan := peer.Spec.Vlan == in.subnet.Spec.Vlan || slices.Contains(lookup.VlansOf(peer), in.subnet.Spec.Vlan)
-		routed := peer.Spec.OnRouter() && in.subnet.Spec.OnRouter()
-		if (onVlan || routed) && r.yields(in.subnet, peer, !onVlan) {
-			theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
-			found := validation.Peer{Name: peer.Name, CIDRs: theirs}
-			if onVlan {
-				found.Vlan = in.subnet.Spec.Vlan
+	for _, object := range in.peers {
+		for _, peer := range lookup.Specs(object) {
+			onVlan := peer.Spec.Vlan == s.Spec.Vlan && (s.Spec.Vlan != "" || lookup.VpcOf(peer) == lookup.VpcOf(s))
+			routed := peer.Spec.OnRouter() && s.Spec.OnRouter() && lookup.VpcOf(peer) == lookup.VpcOf(s)
+			if (onVlan || routed) && r.yields(s, peer, !onVlan) {
+				theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
+				found := validation.Peer{Name: peer.Name, CIDRs: theirs}
+				if onVlan {
+					found.Vlan = s.Spec.Vlan
+				}
+				peers = append(peers, found)
 			}
-			peers = append(peers, found)
 		}
 	}
 	return peers
 }
 
 // linkConflict returns a problem if a link between the subnet's VPC and another VPC contains addresses of the subnet. The subnet takes
-// precedence over a link that is not applied yet.
+// precedence over a link that is not applied yet. A link in the VPC's status counts as applied without a port: the database was lost.
 func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.Problem {
 	if in.vpc == nil || len(in.vpc.Spec.VpcPeerings) == 0 || r.hasItsCIDRs(in.subnet, in.subnet.Spec.OnRouter()) {
 		return nil
@@ -138,7 +149,8 @@ func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.P
 	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
 	for _, peering := range router.Peerings {
 		port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.PeerPortRef(in.vpc.Name, peering.Remote))
-		if p := validation.LinkConflict(cidrs, peering); p != nil && port != nil && hasNetworks(port, peering.Networks()) {
+		stands := port == nil && slices.Contains(in.vpc.Status.VpcPeerings, peering.Remote) || port != nil && hasNetworks(port, peering.Networks())
+		if p := validation.LinkConflict(cidrs, peering); p != nil && stands {
 			return p
 		}
 	}
@@ -158,14 +170,16 @@ func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet, routed bool) bool {
 	return s.Name > peer.Name
 }
 
-// hasItsCIDRs reports whether the router port or, unless routed, the localnet port of an underlay subnet has the CIDRs of its spec, or is about to
-// get them.
+// hasItsCIDRs reports whether the CIDRs of a subnet's spec are in its last valid spec, or its router port or, unless routed, the localnet port of
+// an underlay subnet has them or is about to get them.
 func (r *Reconciler) hasItsCIDRs(s *kubeovnv1.Subnet, routed bool) bool {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
 	switch {
 	case err != nil || len(cidrs) == 0:
 		return false
+	case wasValidWith(s, cidrs, routed):
+		return true
 	case s.Spec.Vlan != "" && !routed:
 		if localnet := r.localnetPort(s.Name); localnet != nil && translate.LocalnetHas(localnet, cidrs) {
 			return true
@@ -174,6 +188,17 @@ func (r *Reconciler) hasItsCIDRs(s *kubeovnv1.Subnet, routed bool) bool {
 		return true
 	}
 	return r.admissions.has(s.Name, cidrs, routed)
+}
+
+// wasValidWith reports whether the last valid spec of a subnet has these CIDRs on the VPC and the Vlan of its spec. Unlike the rows, it survives
+// the loss of the northbound database.
+func wasValidWith(s *kubeovnv1.Subnet, cidrs []netip.Prefix, routed bool) bool {
+	last := s.Status.ValidatedSpec
+	if last == nil || last.Vlan != s.Spec.Vlan || cmp.Or(last.Vpc, kubeovnv1.DefaultVpc) != lookup.VpcOf(s) || routed && !last.OnRouter() {
+		return false
+	}
+	had, err := ipfamily.ParseCIDRs(last.CIDRBlock)
+	return err == nil && slices.Equal(had, cidrs)
 }
 
 // hasNetworks reports whether a router port has exactly these networks.

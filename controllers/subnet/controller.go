@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,7 +62,7 @@ type Reconciler struct {
 	silent     reconciler.Paced
 }
 
-// Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied.
+// Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied, even if its rows were lost.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.Name)
 	if err != nil {
@@ -103,7 +105,7 @@ type result struct {
 	unchecked bool
 	// unbuilt: the spec requests a kind of network that this version does not support.
 	unbuilt bool
-	// err is the error because of which a valid spec is not applied.
+	// err is the error because of which the spec, or the last valid one, is not applied.
 	err error
 	// querier sends the multicast group membership queries; nil if there is none.
 	querier *translate.Querier
@@ -116,14 +118,46 @@ type result struct {
 // specApplied reports whether the current spec is applied.
 func (r result) specApplied() bool { return r.problem == nil && !r.unbuilt && r.err == nil }
 
-// apply validates the subnet, passes it to the allocator and commits its rows. The allocator is updated before the switch exists: rows of
-// an early port wait for the switch.
+// apply validates the subnet, and applies its spec or, if that has a problem, its last valid spec.
 func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	checked, problem, err := r.admit(ctx, &in)
-	if problem != nil || err != nil {
-		return result{problem: problem, unchecked: err != nil, err: err}
+	switch {
+	case err != nil:
+		return result{unchecked: true, err: err}
+	case problem != nil:
+		return r.retain(ctx, in.subnet, problem)
 	}
 	defer r.admissions.end(in.subnet.Name)
+	return r.commit(ctx, in, checked)
+}
+
+// retain applies the last valid spec of a subnet whose current spec has a problem. Existing rows stay as they are if a stricter version refuses
+// that spec, or a port has an address outside of it.
+func (r *Reconciler) retain(ctx context.Context, subnet *kubeovnv1.Subnet, problem *validation.Problem) result {
+	if subnet.Status.ValidatedSpec == nil {
+		return result{problem: problem}
+	}
+	last := *subnet
+	last.Spec = *subnet.Status.ValidatedSpec
+	in, err := r.gatherFor(ctx, &last)
+	if err == nil {
+		err = r.gatherAround(ctx, &in)
+	}
+	if err != nil {
+		return result{problem: problem, err: err}
+	}
+	checked, refused := parse(&last)
+	if refused != nil {
+		return result{problem: problem}
+	}
+	applied := r.commit(ctx, in, checked)
+	applied.problem = problem
+	return applied
+}
+
+// commit passes a valid spec to the allocator and commits its rows. The allocator is updated before the switch exists: rows of an early port
+// wait for the switch.
+func (r *Reconciler) commit(ctx context.Context, in inputs, checked checked) result {
 	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
 		return result{unbuilt: true}
 	}
@@ -154,9 +188,30 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	case errors.Is(err, northbound.ErrDatapaths):
 		err = fmt.Errorf("%w: delete Subnets or Vpcs", err)
 	case errors.Is(err, northbound.ErrWaiting):
-		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, lookup.VpcOf(in.subnet))
+		err = fmt.Errorf("%w: %s", northbound.ErrWaiting, noRouterOf(lookup.VpcOf(in.subnet), in.vpc))
 	}
 	return result{err: errors.Join(err, noRouter, noQuerier), querier: checked.querier, connected: err == nil, router: router}
+}
+
+// noRouterOf returns the cause for the users of a subnet whose VPC has no router; vpc is nil if the cache does not have it.
+func noRouterOf(name string, vpc *kubeovnv1.Vpc) string {
+	message := fmt.Sprintf("VPC %s has no router yet", name)
+	if why := withoutRouter(vpc); why != "" {
+		message += ": " + why
+	}
+	return message
+}
+
+// withoutRouter returns the message of the condition Validated of a VPC that has no router, "" for another VPC.
+func withoutRouter(vpc *kubeovnv1.Vpc) string {
+	if vpc == nil || vpc.Status.Standby {
+		return ""
+	}
+	c := apimeta.FindStatusCondition(vpc.Status.Conditions, kubeovnv1.ConditionValidated)
+	if c == nil || c.Status != metav1.ConditionFalse {
+		return ""
+	}
+	return c.Message
 }
 
 // tell updates the addresses of a subnet in the allocator. It returns a problem if, since the check, a port got an address that the change

@@ -231,14 +231,14 @@ func (r *Reconciler) releaseInterconnection(ctx context.Context, s *kubeovnv1.Su
 	return nil
 }
 
-// setInterconnection writes the router's addresses in an interconnected subnet into its status.
+// setInterconnection writes the router's addresses in an interconnected subnet into its status. Call it after validatedSpec is set.
 func setInterconnection(s *kubeovnv1.Subnet, port *translate.GatewayPort) {
 	status := &s.Status
 	status.U2OInterconnectionIP, status.U2OInterconnectionMAC, status.U2OInterconnectionVPC = "", "", ""
 	if port != nil && port.Interconnects {
 		status.U2OInterconnectionIP = ipfamily.Join(port.Addresses)
 		status.U2OInterconnectionMAC = translate.GatewayPortMAC(port.Addresses).String()
-		status.U2OInterconnectionVPC = lookup.VpcOf(s)
+		status.U2OInterconnectionVPC = cmp.Or(cmp.Or(status.ValidatedSpec, &s.Spec).Vpc, kubeovnv1.DefaultVpc)
 	}
 }
 

@@ -21,13 +21,13 @@ import (
 // inputs is the state from which a subnet's rows and status are computed.
 type inputs struct {
 	subnet *kubeovnv1.Subnet
-	// vpc is the VPC of the subnet, nil if it does not exist.
+	// vpc is the VPC of the subnet with its applied spec, nil if it does not exist.
 	vpc *kubeovnv1.Vpc
 	// named are the namespaces that the subnet of a custom VPC names or selects.
 	named []string
 	// peers are the other subnets of its VPC that overlap with it.
 	peers []*kubeovnv1.Subnet
-	// join is the subnet of the nodes, nil unless it is another subnet of the same VPC.
+	// join is the subnet of the nodes with its applied spec, nil unless it is another subnet of the same VPC.
 	join *kubeovnv1.Subnet
 	// namesake is the VPC with the same name as the subnet, nil if there is none.
 	namesake client.Object
@@ -41,8 +41,8 @@ type inputs struct {
 	sharing map[netip.Addr][]string
 	// balanced are the addresses of the subnet that load balancers serve.
 	balanced []netip.Addr
-	// vlan is the Vlan of an underlay subnet, nil if it does not exist.
-	vlan *kubeovnv1.Vlan
+	// vlan is the Vlan of an underlay subnet, nil if it does not exist. lastVlan is the one of its last valid spec.
+	vlan, lastVlan *kubeovnv1.Vlan
 }
 
 // gather reads the inputs from the cache. subnet is nil if the object does not exist.
@@ -53,13 +53,26 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	} else if err != nil {
 		return inputs{}, fmt.Errorf("get it: %w", err)
 	}
+	return r.gatherFor(ctx, subnet)
+}
+
+// gatherFor reads the inputs of a subnet with a given spec.
+func (r *Reconciler) gatherFor(ctx context.Context, subnet *kubeovnv1.Subnet) (inputs, error) {
+	in := inputs{subnet: subnet}
 	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: lookup.VpcOf(subnet)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return inputs{}, fmt.Errorf("get its VPC: %w", err)
 	}
-	in := inputs{subnet: subnet, vpc: vpc}
-	if in.vlan, err = r.vlan(ctx, subnet); err != nil {
+	if vpc != nil {
+		in.vpc = k8s.AppliedVpc(vpc)
+	}
+	if in.vlan, err = r.vlan(ctx, subnet.Spec.Vlan); err != nil {
 		return inputs{}, err
+	}
+	if last := subnet.Status.ValidatedSpec; last != nil {
+		if in.lastVlan, err = r.vlan(ctx, last.Vlan); err != nil {
+			return inputs{}, err
+		}
 	}
 	if lookup.VpcOf(subnet) != kubeovnv1.DefaultVpc {
 		if in.named, err = r.Namespaces.Selected(ctx, subnet); err != nil {
@@ -90,7 +103,10 @@ func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeo
 	if err != nil {
 		return nil, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
-	if join == nil || join.Name == subnet.Name || lookup.VpcOf(join) != lookup.VpcOf(subnet) {
+	if join == nil || join.Name == subnet.Name {
+		return nil, nil
+	}
+	if join = k8s.Applied(join); lookup.VpcOf(join) != lookup.VpcOf(subnet) {
 		return nil, nil
 	}
 	return join, nil

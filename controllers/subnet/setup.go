@@ -33,7 +33,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its Vlan and the nodes that are ready for its ProviderNetwork, with their states; the namespaces that it selects; other subnets, VPCs, nodes, CIDRs of Services
+// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its condition GatewayReady; its Vlan and the nodes that are ready for its ProviderNetwork, with their states; the namespaces that it selects; other subnets, VPCs, nodes, CIDRs of Services
 // and the API server, with which its addresses or names can conflict; pods that share its vips; Vips and OvnEips that load balancers serve;
 // the usage of its addresses; reports of nodes about its gateway; its own IP objects; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
@@ -55,10 +55,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	return b.
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.Or[client.Object](
-			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
+			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, k8s.Changed(withoutGateway)))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.affectedSubnets), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(k8s.ComesOrGoes)).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(k8s.Changed(withoutRouter))).
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.onVlan), builder.WithPredicates(k8s.Changed(viewVlan))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.onProvider), builder.WithPredicates(k8s.Changed(viewProvider))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.selectors), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -83,12 +83,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 // vpcView holds the fields of a VPC that the reconciler uses. It includes links in status, because a subnet may wait for the removal of a
 // link.
 type vpcView struct {
-	generation int64
-	links      string
+	k8s.VpcView
+
+	links string
 }
 
 func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
-	return vpcView{vpc.Generation, strings.Join(vpc.Status.VpcPeerings, ",")}
+	return vpcView{k8s.ViewVpc(vpc), strings.Join(vpc.Status.VpcPeerings, ",")}
 }
 
 func viewNode(ip *kubeovnv1.IP) string { return ipfamily.Join(k8s.AddressesOfNode(ip)) }
@@ -97,10 +98,13 @@ func viewNode(ip *kubeovnv1.IP) string { return ipfamily.Join(k8s.AddressesOfNod
 // subnets with a conflicting port name and, for the subnet `join`, private subnets, which allow nodes.
 func (r *Reconciler) affectedSubnets(ctx context.Context, o client.Object) []reconcile.Request {
 	changed := o.(*kubeovnv1.Subnet)
-	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
-	requests := append(r.overlapping(ctx, lookup.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
-	if onVlan, err := r.onSameVlan(ctx, changed, cidrs); err == nil { // else the cache is stopping
-		requests = append(requests, k8s.RequestsOf[*kubeovnv1.Subnet](onVlan)...)
+	requests := r.sameNames(ctx, changed)
+	for _, s := range lookup.Specs(changed) {
+		cidrs, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+		requests = append(requests, r.overlapping(ctx, lookup.VpcOf(s), cidrs)...)
+		if onVlan, err := r.onSameVlan(ctx, s, cidrs); err == nil { // else the cache is stopping
+			requests = append(requests, k8s.RequestsOf[*kubeovnv1.Subnet](onVlan)...)
+		}
 	}
 	if changed.Name == kubeovnv1.JoinSubnet {
 		requests = append(requests, r.subnetsOf(ctx, kubeovnv1.DefaultVpc, func(s *kubeovnv1.Subnet) bool { return s.Spec.Private })...)
@@ -135,6 +139,7 @@ func (r *Reconciler) aroundVpc(ctx context.Context, o client.Object) []reconcile
 	if namesake, err := r.Networks.SameName(ctx, vpc); err == nil && namesake != nil {
 		requests = append(requests, k8s.Request(namesake.GetName()))
 	}
+	vpc = k8s.AppliedVpc(vpc)
 	router, _ := validation.Vpc(vpc.Name, &vpc.Spec)
 	return slices.Concat(requests, r.overlapping(ctx, vpc.Name, router.Networks()), r.boundOtherwise(ctx, vpc))
 }

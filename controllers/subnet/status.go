@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -29,7 +30,6 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	r.setUsage(subnet)
 	if result.problem == nil { // in the same patch as the condition Validated
 		subnet.Status.ValidatedSpec = subnet.Spec.DeepCopy()
-		subnet.Status.ValidatedSpec.ACLs = nil
 	}
 	if result.specApplied() {
 		setOptionRows(subnet)
@@ -43,7 +43,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	if err := r.setGatewayAnswers(ctx, in); err != nil {
 		return err
 	}
-	ready := readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name))
+	ready := readyCondition(subnet, result)
 	if subnet.DeletionTimestamp != nil {
 		ready = r.blocked(subnet)
 	}
@@ -114,12 +114,15 @@ func addressesOf(subnet *kubeovnv1.Subnet) float64 {
 	return least
 }
 
-// readyCondition returns the Ready condition for the current spec. known is true if an earlier spec may still be applied.
-func readyCondition(subnet *kubeovnv1.Subnet, result result, known bool) metav1.Condition {
+// readyCondition returns the Ready condition for the current spec.
+func readyCondition(subnet *kubeovnv1.Subnet, result result) metav1.Condition {
 	switch {
 	case result.problem != nil:
-		ready := k8s.NotValid()
-		if known {
+		ready := k8s.NotValid(result.problem)
+		switch {
+		case result.err != nil:
+			ready.Message += "; the last valid spec is not applied: " + k8s.Ready(result.err, northbound.ErrWaiting).Message
+		case subnet.Status.ValidatedSpec != nil:
 			ready.Message += "; the last valid spec stays applied"
 		}
 		return ready
@@ -127,5 +130,27 @@ func readyCondition(subnet *kubeovnv1.Subnet, result result, known bool) metav1.
 		return k8s.NotReady(kubeovnv1.ReasonFieldsIgnored,
 			"this version builds no subnet with "+strings.Join(validation.UnbuiltSubnetFields(&subnet.Spec), ", "))
 	}
-	return k8s.Ready(result.err, northbound.ErrWaiting)
+	if result.err != nil {
+		return k8s.Ready(result.err, northbound.ErrWaiting)
+	}
+	if why := withoutGateway(subnet); why != (gatewayView{}) {
+		return k8s.NotReady(why.reason, why.message)
+	}
+	return k8s.Ready(nil, northbound.ErrWaiting)
+}
+
+// gatewayView is the cause why a subnet has no working gateway; empty if it has one, or needs none.
+type gatewayView struct{ reason, message string }
+
+// withoutGateway returns why the traffic of a subnet cannot leave it as its spec says, by the condition GatewayReady, which the controller of
+// gateways sets.
+func withoutGateway(s *kubeovnv1.Subnet) gatewayView {
+	c := apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionGatewayReady)
+	switch {
+	case c == nil && gateway.Centralized(k8s.Applied(s)):
+		return gatewayView{kubeovnv1.ReasonWaiting, "no gateway node is chosen yet"}
+	case c != nil && c.Status == metav1.ConditionFalse:
+		return gatewayView{c.Reason, c.Message}
+	}
+	return gatewayView{}
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// vlan returns the Vlan of an underlay subnet; nil if it does not exist, and for other subnets.
-func (r *Reconciler) vlan(ctx context.Context, s *kubeovnv1.Subnet) (*kubeovnv1.Vlan, error) {
-	if s.Spec.Vlan == "" {
+// vlan returns the Vlan that a subnet names; nil if it does not exist, and for the empty name of an overlay subnet.
+func (r *Reconciler) vlan(ctx context.Context, name string) (*kubeovnv1.Vlan, error) {
+	if name == "" {
 		return nil, nil //nolint:nilnil // no Vlan is a state, not a failure
 	}
-	vlan, err := k8s.Find[kubeovnv1.Vlan](ctx, r.Client, client.ObjectKey{Name: s.Spec.Vlan}, client.UnsafeDisableDeepCopy)
+	vlan, err := k8s.Find[kubeovnv1.Vlan](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, fmt.Errorf("get Vlan %s: %w", s.Spec.Vlan, err)
+		return nil, fmt.Errorf("get Vlan %s: %w", name, err)
 	}
 	return vlan, nil
 }
@@ -46,7 +46,7 @@ func (r *Reconciler) localnet(in inputs) (*translate.Localnet, error) {
 	}
 	tag, valid := k8s.ValidTag(in.vlan)
 	if !valid {
-		return nil, fmt.Errorf("%w: Vlan %s is not valid: its condition %s says why", northbound.ErrWaiting, in.vlan.Name, kubeovnv1.ConditionValidated)
+		return nil, fmt.Errorf("%w: %s", northbound.ErrWaiting, k8s.WhyNotValid("Vlan "+in.vlan.Name, in.vlan.Status.Conditions, in.vlan.Generation))
 	}
 	pod := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(translate.PodOfLocalnet(in.subnet.Name)))
 	return &translate.Localnet{Network: in.vlan.Spec.Provider, Tag: tag, NameTaken: pod != nil}, nil
@@ -66,14 +66,16 @@ func (r *Reconciler) localnetPort(subnet string) *nb.LogicalSwitchPort {
 // physical network to another: the ports would lose their gateway. The network of a Vlan that does not exist is not known.
 func (r *Reconciler) checkNetwork(in inputs) *validation.Problem {
 	s, was := in.subnet, "an overlay subnet"
-	localnet := r.localnetPort(s.Name)
+	network, known := r.appliedNetwork(in)
 	switch {
-	case s.Spec.Vlan == "" && localnet != nil:
+	case !known:
+		return nil
+	case s.Spec.Vlan == "" && network != "":
 		was = "an underlay subnet"
-	case s.Spec.Vlan != "" && in.vlan == nil && localnet != nil:
-	case in.vlan != nil && localnet != nil && translate.NetworkOf(localnet) != in.vlan.Spec.Provider:
-		was = "in ProviderNetwork " + translate.NetworkOf(localnet)
-	case s.Spec.Vlan != "" && localnet == nil && northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)) != nil:
+	case s.Spec.Vlan != "" && in.vlan == nil && network != "":
+	case in.vlan != nil && network != "" && network != in.vlan.Spec.Provider:
+		was = "in ProviderNetwork " + network
+	case s.Spec.Vlan != "" && network == "":
 	default:
 		return nil
 	}
@@ -81,11 +83,29 @@ func (r *Reconciler) checkNetwork(in inputs) *validation.Problem {
 	switch {
 	case len(held) == 0:
 		return nil
-	case s.Spec.Vlan != "" && in.vlan == nil && localnet != nil:
+	case s.Spec.Vlan != "" && in.vlan == nil && network != "":
 		return validation.InUse("vlan: there is no Vlan %s, and addresses of the subnet are in use in ProviderNetwork %s: %s: write the former Vlan, "+
-			"or create Vlan %s in this ProviderNetwork", s.Spec.Vlan, translate.NetworkOf(localnet), listed(held), s.Spec.Vlan)
+			"or create Vlan %s in this ProviderNetwork", s.Spec.Vlan, network, listed(held), s.Spec.Vlan)
 	}
 	return validation.InUse("vlan: the subnet is %s, and its addresses are in use: %s: delete their owners, or create another subnet", was, listed(held))
+}
+
+// appliedNetwork returns the ProviderNetwork of a subnet's ports, "" for an overlay subnet. known is false if it has no ports yet. Without rows,
+// because the northbound database was lost, it is the network of the last valid spec.
+func (r *Reconciler) appliedNetwork(in inputs) (network string, known bool) {
+	last := in.subnet.Status.ValidatedSpec
+	if localnet := r.localnetPort(in.subnet.Name); localnet != nil {
+		return translate.NetworkOf(localnet), true
+	}
+	switch {
+	case northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(in.subnet.Name)) != nil:
+		return "", true
+	case last != nil && last.Vlan == "":
+		return "", true
+	case in.lastVlan != nil:
+		return in.lastVlan.Spec.Provider, true
+	}
+	return "", false
 }
 
 // onSameVlan returns the underlay subnets of other VPCs that use the Vlan of a subnet that overlap with CIDRs: their pods are on one physical network.
@@ -99,7 +119,9 @@ func (r *Reconciler) onSameVlan(ctx context.Context, s *kubeovnv1.Subnet, cidrs 
 	}
 	var found []*kubeovnv1.Subnet
 	for i := range list {
-		if lookup.VpcOf(&list[i]) != lookup.VpcOf(s) && lookup.Overlaps(&list[i], cidrs) {
+		if slices.ContainsFunc(lookup.Specs(&list[i]), func(peer *kubeovnv1.Subnet) bool {
+			return lookup.VpcOf(peer) != lookup.VpcOf(s) && lookup.Overlaps(peer, cidrs)
+		}) {
 			found = append(found, &list[i])
 		}
 	}
@@ -111,11 +133,16 @@ type vlanView struct {
 	tag      int
 	provider string
 	valid    bool
+	// why is the cause of an invalid Vlan.
+	why string
 }
 
 func viewVlan(v *kubeovnv1.Vlan) vlanView {
-	tag, valid := k8s.ValidTag(v)
-	return vlanView{tag, v.Spec.Provider, valid}
+	view := vlanView{provider: v.Spec.Provider}
+	if view.tag, view.valid = k8s.ValidTag(v); !view.valid {
+		view.why = k8s.WhyNotValid("", v.Status.Conditions, v.Generation)
+	}
+	return view
 }
 
 // onVlan enqueues the subnets of a Vlan.

@@ -164,7 +164,7 @@ func TestASubnetOfAConflictingVlanWaits(t *testing.T) {
 	n.Create(v)
 	n.validate(v, validation.VlanConflict(30, "net1", "older"))
 	n.Create(underlay("lab", "10.30.0.0/24", "10.30.0.254", "v"))
-	if c := n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionFalse); !strings.Contains(c.Message, "Vlan v is not valid") {
+	if c := n.condition("lab", kubeovnv1.ConditionReady, metav1.ConditionFalse); !strings.Contains(c.Message, "Vlan v is not valid: Vlan older has id 30") {
 		t.Errorf("%s: %s", c.Reason, c.Message)
 	}
 	if n.process.Allocator.HasSubnet("lab") {

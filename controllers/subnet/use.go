@@ -4,6 +4,7 @@
 package subnet
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -27,13 +28,10 @@ func (r *Reconciler) checkUse(in inputs, network validation.Network) *validation
 	if s.Name == kubeovnv1.JoinSubnet {
 		return nil
 	}
-	if port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)); port != nil {
-		was, is := translate.VpcOfRouterPort(port, s.Name), lookup.VpcOf(s)
-		if was != is {
-			if held := r.holders(s.Name, func(netip.Addr) bool { return true }); len(held) > 0 {
-				return validation.InUse("vpc cannot change from %s to %s while addresses are in use: %s: delete their owners, or create another subnet",
-					was, is, listed(held))
-			}
+	if was, is := r.appliedVpc(s), lookup.VpcOf(s); was != is {
+		if held := r.holders(s.Name, func(netip.Addr) bool { return true }); len(held) > 0 {
+			return validation.InUse("vpc cannot change from %s to %s while addresses are in use: %s: delete their owners, or create another subnet",
+				was, is, listed(held))
 		}
 	}
 	if problem := r.checkNetwork(in); problem != nil {
@@ -43,6 +41,15 @@ func (r *Reconciler) checkUse(in inputs, network validation.Network) *validation
 		return nil
 	}
 	return cutOff(s, network, r.holders(s.Name, func(a netip.Addr) bool { return outside(a, network) || isGateway(a, network) }))
+}
+
+// appliedVpc returns the VPC whose router has the port of a subnet. Without rows, because the northbound database was lost or the subnet is
+// new, it is the VPC of the applied spec.
+func (r *Reconciler) appliedVpc(s *kubeovnv1.Subnet) string {
+	if port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)); port != nil {
+		return translate.VpcOfRouterPort(port, s.Name)
+	}
+	return cmp.Or(cmp.Or(s.Status.ValidatedSpec, &s.Spec).Vpc, kubeovnv1.DefaultVpc)
 }
 
 // cutOff returns the problem of a network that cuts off the holders of addresses in held, nil if there are none.

@@ -255,7 +255,7 @@ func (r *ProviderReconciler) setStatus(pn *kubeovnv1.ProviderNetwork, vlans []st
 	}
 	ready := networkReady(pn, vlans, &status, causes)
 	if problem != nil {
-		ready = k8s.NotValid()
+		ready = k8s.NotValid(problem)
 	}
 	status.Ready = ready.Status == metav1.ConditionTrue
 	own := pn.Status.OwnConditions()

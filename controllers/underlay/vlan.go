@@ -65,7 +65,7 @@ func (r *VlanReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager)
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vlan{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.sameTag), builder.WithPredicates(k8s.Changed(viewTags))).
-		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.ofProvider), builder.WithPredicates(k8s.Changed(isValid))).
+		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.ofProvider), builder.WithPredicates(k8s.Changed(problemOf))).
 		Watches(&kubeovnv1.Subnet{}, subnets, builder.WithPredicates(k8s.Changed(func(s *kubeovnv1.Subnet) string { return strings.Join(lookup.VlansOf(s), ",") }))).
 		WithOptions(r.Gate.Workers(vlanWorkers)).
 		Complete(r.Gate.Reconciler(r))
@@ -177,22 +177,24 @@ func (r *VlanReconciler) patchStatus(ctx context.Context, vlan *kubeovnv1.Vlan, 
 	case vlan.DeletionTimestamp != nil:
 		ready = k8s.NotReady(reasonInUse, "deleted when no subnet uses it: "+k8s.Some(subnets, maxListed))
 	case problem != nil:
-		ready = k8s.NotValid()
+		ready = k8s.NotValid(problem)
 		if id := vlan.Status.ValidatedID; id != nil {
 			ready.Message += fmt.Sprintf("; the last valid id, %d, stays applied", *id)
 		}
 	case provider == nil:
 		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf("ProviderNetwork %s does not exist: create it", vlan.Spec.Provider))
-	case !isValid(provider):
-		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf("ProviderNetwork %s is not valid: its condition %s says why",
-			provider.Name, kubeovnv1.ConditionValidated))
+	case problemOf(provider) != "":
+		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf("ProviderNetwork %s is not valid: %s", provider.Name, problemOf(provider)))
 	}
 	k8s.SetConditions(&vlan.Status.Conditions, vlan.Generation, k8s.Validated(problem), ready)
 	k8s.WarnAnew(r.Recorder, vlan, base.Status.Conditions, vlan.Status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionReady)
 	return k8s.PatchStatus(ctx, r.Client, base, vlan)
 }
 
-// isValid reports whether the spec of a ProviderNetwork is valid.
-func isValid(pn *kubeovnv1.ProviderNetwork) bool {
-	return validation.ProviderNetwork(pn.Name, &pn.Spec) == nil
+// problemOf returns the problem of the spec of a ProviderNetwork, "" if it is valid.
+func problemOf(pn *kubeovnv1.ProviderNetwork) string {
+	if problem := validation.ProviderNetwork(pn.Name, &pn.Spec); problem != nil {
+		return problem.Message
+	}
+	return ""
 }

@@ -28,7 +28,7 @@ func TestAVipIsWokenByItsSubnet(t *testing.T) {
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "soon"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.96.0.0/24", Gateway: "10.96.0.1"}}
 	w.Create(subnet)
 	w.Must(process.Allocator.SetSubnet("soon", ipam.Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}}))
-	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "subnet soon, whose condition")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "subnet soon is not validated yet")
 	w.InForce(subnet)
 	if got := w.ready(v); !strings.HasPrefix(got, "10.96.0.") {
 		t.Errorf("the Vip has %s", got)
@@ -244,8 +244,8 @@ func TestASelectorHasPodsShareAVip(t *testing.T) {
 	w.parents(v, "web.default")
 	w.passes(web, own+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.Change(v, func() { v.Spec.Selector = []string{"app:" + strings.Repeat("x", 64)} }) // too long for a label
-	w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
-	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "see condition Validated")
+	cause := w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, cause.Reason, cause.Message)
 	w.parents(v, "web.default")
 	w.Must(w.Client.Delete(w.Context(), v)) // pods that match the selector do not block the deletion
 	w.Gone(v)

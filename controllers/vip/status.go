@@ -58,7 +58,7 @@ func ready(vip *kubeovnv1.Vip, s state, problem *validation.Problem) metav1.Cond
 	case vip.DeletionTimestamp != nil:
 		return reservation.Used(s.keepers())
 	case problem != nil:
-		return k8s.NotValid()
+		return k8s.NotValid(problem)
 	case s.err == nil && s.usedBy != "" && shared:
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf(
 			"port %s has the addresses as its own: %s share them after it is deleted", s.usedBy, k8s.Some(s.parents(), reservation.MaxNamed)))

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// check parses the VPC's spec, and collects its problems: its own, and conflicts with other objects.
+// check parses the spec of in.vpc, and collects its problems: its own, and conflicts with other objects.
 func (r *Reconciler) check(ctx context.Context, in inputs) (translate.VpcInputs, result, error) {
 	router, problems := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
 	found := result{problems: problems}
@@ -66,7 +66,7 @@ func (r *Reconciler) checkNamespaces(ctx context.Context, in inputs, found *resu
 			return err
 		}
 		if len(listing) > 0 && listing[0].Name != in.vpc.Name {
-			found.problems = append(found.problems, validation.ConflictingNamespace(namespace, listing[0].Name))
+			found.conflicts = append(found.conflicts, validation.ConflictingNamespace(namespace, listing[0].Name))
 		}
 	}
 	return nil
@@ -84,8 +84,8 @@ func (r *Reconciler) checkDefaultSubnet(ctx context.Context, in inputs, found *r
 		return fmt.Errorf("get subnet %s: %w", name, err)
 	case subnet == nil:
 		found.missing = append(found.missing, validation.NoDefaultSubnet(name))
-	case lookup.VpcOf(subnet) != in.vpc.Name:
-		found.problems = append(found.problems, validation.ForeignDefaultSubnet(name, lookup.VpcOf(subnet)))
+	case lookup.VpcOf(k8s.Applied(subnet)) != in.vpc.Name:
+		found.conflicts = append(found.conflicts, validation.ForeignDefaultSubnet(name, lookup.VpcOf(k8s.Applied(subnet))))
 	}
 	return nil
 }

@@ -40,8 +40,9 @@ type Reconciler struct {
 // Detached requeues a deleted VPC after a subnet has left it. It never blocks.
 func (r *Reconciler) Detached(vpc string) { r.detached.Add(vpc) }
 
-// Reconcile brings the logical router of one Vpc in line with its spec. Invalid entries are skipped and reported in status; valid entries
-// still apply.
+// Reconcile brings the logical router of one Vpc in line with its spec. While the spec has problems of its own, the last spec without any
+// applies. Entries that conflict with other objects, and invalid entries of a Vpc that was never valid, are skipped and reported in status; the
+// others apply.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.Name)
 	if err != nil {
@@ -59,15 +60,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.finish(ctx, in.vpc)
 	}
 	if in.misnamed() {
-		return ctrl.Result{}, r.patchStatus(ctx, in, result{problems: []*validation.Problem{validation.SameName("Subnet", req.Name)}})
+		return ctrl.Result{}, r.patchStatus(ctx, in, result{conflicts: []*validation.Problem{validation.SameName("Subnet", req.Name)}})
 	}
 	router, found, err := r.check(ctx, in)
+	if last := in.vpc.Status.ValidatedSpec; err == nil && len(found.problems) > 0 && last != nil {
+		router, found, err = r.retain(ctx, in, found, last)
+	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("check VPC %s: %w", req.Name, err)
 	}
 	found.err = r.apply(ctx, in, router)
 	found.applied = found.err == nil
 	return ctrl.Result{}, errors.Join(k8s.Unless(found.err, northbound.ErrWaiting), r.patchStatus(ctx, in, found))
+}
+
+// retain returns the router of the last valid spec, and the outcome of the check of the current spec with the links of that router.
+func (r *Reconciler) retain(ctx context.Context, in inputs, found result, last *kubeovnv1.VpcSpec) (translate.VpcInputs, result, error) {
+	vpc := *in.vpc
+	vpc.Spec, in.vpc = *last, &vpc
+	router, applied, err := r.check(ctx, in)
+	found.linked, found.retained = applied.linked, true
+	return router, found, err
 }
 
 // remove deletes the rows of a deleted VPC, once no switch of a subnet refers to them. Until then it does nothing; the controller of
@@ -85,8 +98,11 @@ func (r *Reconciler) remove(ctx context.Context, name string, in inputs) error {
 
 // result is the outcome of applying a VPC.
 type result struct {
-	// problems are errors in the spec; missing are references to objects that do not exist yet.
-	problems, missing []*validation.Problem
+	// problems are errors in the spec, conflicts exclude entries because of other objects; missing are references to objects that do not exist
+	// yet.
+	problems, conflicts, missing []*validation.Problem
+	// retained: the spec has problems, and the last valid one is applied.
+	retained bool
 	// linked are the remote VPCs of the links that are set up.
 	linked []string
 	// applied is true if the router is up to date; err is the error otherwise.
@@ -98,7 +114,8 @@ type result struct {
 func (r *Reconciler) apply(ctx context.Context, in inputs, router translate.VpcInputs) error {
 	hops, known := nextHops(in.join)
 	if !known && in.vpc.Status.Standby {
-		return fmt.Errorf("%w: subnet %s is not valid yet, and default routes go to its gateway", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
+		why := k8s.WhyNotValid("subnet "+kubeovnv1.JoinSubnet+", to whose gateway default routes lead,", in.join.Status.Conditions, in.join.Generation)
+		return fmt.Errorf("%w: %s", northbound.ErrWaiting, why)
 	}
 	router.DefaultNextHops = hops
 	err := r.Northbound.Apply(ctx, translate.VpcOwner(in.vpc.Name), translate.Vpc(router))

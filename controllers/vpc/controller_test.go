@@ -80,9 +80,9 @@ func TestStaticRoutes(t *testing.T) {
 	})
 	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonRouteInvalid,
 		"staticRoutes[4]: the route to 10.9.0.0/16 by 10.0.0.5 is in staticRoutes[3] already", "staticRoutes[5]: cidr 10.8.0.0/16 and nextHopIP fd00:10::5")
-	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonInvalid, "the valid entries are applied")
+	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonRouteInvalid, "the last valid spec stays applied")
 	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "staticRoutes.bfdId")
-	n.Rows("Logical_Router_Static_Route", staticRoutes, slices.Insert(slices.Clone(want), 0, "dst-ip 10.7.0.0/16 by 10.0.0.7")...)
+	n.Rows("Logical_Router_Static_Route", staticRoutes, want...)
 
 	n.Change(vpc, func() { vpc.Spec.StaticRoutes = vpc.Spec.StaticRoutes[:1] })
 	n.Ready(vpc)
@@ -145,9 +145,10 @@ func TestPolicyRoutes(t *testing.T) {
 			&kubeovnv1.PolicyRoute{Priority: 7, Match: "ip4", Action: "reroute", NextHopIP: "10.1.0.1"})
 	})
 	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "policyRoutes[3]: priority 11 and match", "policyRoutes[4]: match: at character")
-	n.Rows("Logical_Router_Policy", policies, slices.Insert(slices.Clone(want), 3, "7 ip4: reroute [10.1.0.1]")...)
+	n.Rows("Logical_Router_Policy", policies, want...)
 	n.Change(vpc, func() { vpc.Spec.PolicyRoutes = append(vpc.Spec.PolicyRoutes[:3], vpc.Spec.PolicyRoutes[5]) })
 	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable, "policyRoutes[3]: next hop 10.1.0.1")
+	n.Rows("Logical_Router_Policy", policies, slices.Insert(slices.Clone(want), 3, "7 ip4: reroute [10.1.0.1]")...)
 	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
 }
 

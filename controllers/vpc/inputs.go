@@ -21,9 +21,11 @@ import (
 // inputs are the inputs of a VPC's router and status.
 type inputs struct {
 	vpc *kubeovnv1.Vpc
-	// subnets are the VPC's subnets, by name. Do not change them.
+	// subnets are the subnets whose current or applied spec names the VPC, by name. Do not change them.
 	subnets []kubeovnv1.Subnet
-	// join is the subnet that connects the nodes, if it belongs to the VPC.
+	// applied are the subnets whose applied spec names it, with that spec.
+	applied []*kubeovnv1.Subnet
+	// join is the one of them that connects the nodes, nil if it is of another VPC.
 	join *kubeovnv1.Subnet
 	// namesake is the subnet with the VPC's name, nil if there is none.
 	namesake client.Object
@@ -46,8 +48,12 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	}
 	slices.SortFunc(in.subnets, func(a, b kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range in.subnets {
-		if in.subnets[i].Name == kubeovnv1.JoinSubnet {
-			in.join = &in.subnets[i]
+		s := k8s.Applied(&in.subnets[i])
+		if lookup.VpcOf(s) != name {
+			continue
+		}
+		if in.applied = append(in.applied, s); s.Name == kubeovnv1.JoinSubnet {
+			in.join = s
 		}
 	}
 	return in, nil
@@ -70,8 +76,8 @@ func (in inputs) subnetNames() []string {
 // routeTables returns the sorted route tables, except the main one, that the router's ports to the VPC's subnets use.
 func (in inputs) routeTables() []string {
 	var tables []string
-	for i := range in.subnets {
-		if table := in.subnets[i].Spec.RouteTable; table != "" {
+	for _, s := range in.applied {
+		if table := s.Spec.RouteTable; table != "" {
 			tables = append(tables, table)
 		}
 	}
@@ -79,15 +85,16 @@ func (in inputs) routeTables() []string {
 	return slices.Compact(tables)
 }
 
-// nextHops returns the gateways of the join subnet; none if the VPC has no such subnet. known is false while the join subnet is not
-// valid.
+// nextHops returns the gateways in the last valid spec of the join subnet; none if the VPC has no such subnet. known is false while there is no
+// such spec.
 func nextHops(join *kubeovnv1.Subnet) (hops []netip.Addr, known bool) {
 	if join == nil {
 		return nil, true
 	}
-	if !k8s.IsTrue(join.Status.Conditions, kubeovnv1.ConditionValidated, join.Generation) {
+	spec := k8s.ValidSpec(join)
+	if spec == nil {
 		return nil, false
 	}
-	hops, err := ipfamily.ParseAddrs(join.Spec.Gateway)
+	hops, err := ipfamily.ParseAddrs(spec.Gateway)
 	return hops, err == nil
 }

@@ -34,7 +34,7 @@ const subnetsDelay = 200 * time.Millisecond
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.affectedVpcs), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.affectedVpcs), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(&r.detached).
@@ -58,10 +58,12 @@ var onSubnet = handler.Funcs{
 func enqueueVpcOf(q k8s.Queue, o client.Object) {
 	subnet := o.(*kubeovnv1.Subnet)
 	if subnet.Name == kubeovnv1.JoinSubnet {
-		q.Add(k8s.Request(lookup.VpcOf(subnet)))
+		q.Add(k8s.Request(lookup.VpcOf(k8s.Applied(subnet))))
 		return
 	}
-	q.AddAfter(k8s.Request(lookup.VpcOf(subnet)), subnetsDelay)
+	for _, s := range lookup.Specs(subnet) {
+		q.AddAfter(k8s.Request(lookup.VpcOf(s)), subnetsDelay)
+	}
 }
 
 // aroundSubnet returns the other VPCs that a subnet's creation, change or deletion may affect: the one with its name, VPCs with a
@@ -87,11 +89,14 @@ func (r *Reconciler) affectedVpcs(ctx context.Context, o client.Object) []reconc
 	if err != nil {
 		return requests // the cache is stopping
 	}
-	router, _ := validation.Vpc(vpc.Name, &vpc.Spec)
-	for _, peering := range router.Peerings {
-		peers = append(peers, peering.Remote)
+	applied := k8s.AppliedVpc(vpc)
+	for _, spec := range []*kubeovnv1.VpcSpec{&vpc.Spec, &applied.Spec} {
+		router, _ := validation.Vpc(vpc.Name, spec)
+		for _, peering := range router.Peerings {
+			peers = append(peers, peering.Remote)
+		}
 	}
-	for _, namespace := range vpc.Spec.Namespaces {
+	for _, namespace := range applied.Spec.Namespaces {
 		listing, err := r.Namespaces.Listing(ctx, namespace)
 		if err != nil {
 			return requests // the cache is stopping

@@ -5,6 +5,7 @@ package vpc
 
 import (
 	"context"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -36,7 +37,10 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 	if found.err == nil {
 		status.VpcPeerings = found.linked
 	}
-	problem := validation.Joined(found.problems)
+	if len(found.problems) == 0 && !in.misnamed() { // in the same patch as the condition Validated
+		status.ValidatedSpec = in.vpc.Spec.DeepCopy()
+	}
+	problem := validation.Joined(slices.Concat(found.problems, found.conflicts))
 	ready := readyCondition(found)
 	if in.vpc.DeletionTimestamp != nil {
 		ready = k8s.NotReady(ReasonSubnetsExist, "deleted once its subnets are: "+k8s.Some(blockers(in), maxNamed))
@@ -54,13 +58,16 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 
 // readyCondition reports whether the whole current spec is applied.
 func readyCondition(found result) metav1.Condition {
-	missing := validation.Joined(found.missing)
+	problem, missing := validation.Joined(slices.Concat(found.problems, found.conflicts)), validation.Joined(found.missing)
 	switch {
 	case found.err != nil:
 		return k8s.Ready(found.err, northbound.ErrWaiting)
-	case len(found.problems) > 0:
-		ready := k8s.NotValid()
-		if found.applied {
+	case problem != nil:
+		ready := k8s.NotValid(problem)
+		switch {
+		case found.retained:
+			ready.Message += "; the last valid spec stays applied"
+		case found.applied:
 			ready.Message += "; the valid entries are applied"
 		}
 		return ready

@@ -79,7 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // needsGateway reports whether a VPC needs a gateway router.
 func (r *Reconciler) needsGateway(vpc *kubeovnv1.Vpc) bool {
-	return vpc.Name != kubeovnv1.DefaultVpc && cmp.Or(vpc.Spec.ClusterAccess, r.ClusterAccess) == kubeovnv1.ClusterAccessServices
+	return vpc.Name != kubeovnv1.DefaultVpc && cmp.Or(k8s.AppliedVpc(vpc).Spec.ClusterAccess, r.ClusterAccess) == kubeovnv1.ClusterAccessServices
 }
 
 // apply commits the gateway router and records its address in an IP object. Without a usable node there are no rows, but the VPC keeps its

@@ -81,9 +81,9 @@ func (in *inputs) addSubnet(s *kubeovnv1.Subnet) {
 	in.checkLink(cidrs, "subnet "+s.Name)
 }
 
-// addRouter adds the routes and peerings of the VPC's spec.
+// addRouter adds the routes and peerings of the VPC's applied spec.
 func (in *inputs) addRouter() {
-	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
+	router, _ := validation.Vpc(in.vpc.Name, &k8s.AppliedVpc(in.vpc).Spec)
 	for _, route := range router.Routes {
 		in.routes = append(in.routes, translate.StaticRoute{Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table})
 	}

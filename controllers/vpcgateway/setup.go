@@ -80,14 +80,15 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 
 // vpcView holds the fields of a Vpc that the reconciler depends on: its spec, and the fields in status that it writes.
 type vpcView struct {
-	generation int64
-	pair       gateway.Pair
-	addresses  string
-	ready      string
+	k8s.VpcView
+
+	pair      gateway.Pair
+	addresses string
+	ready     string
 }
 
 func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
-	view := vpcView{generation: vpc.Generation, pair: pairOf(vpc)}
+	view := vpcView{VpcView: k8s.ViewVpc(vpc), pair: pairOf(vpc)}
 	if vpc.Status.Transit != nil {
 		view.addresses = strings.Join(vpc.Status.Transit.Addresses, ",")
 	}

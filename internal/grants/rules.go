@@ -42,17 +42,18 @@ func (r *Rules) Vpc(ctx context.Context, namespace, name string) (denied string,
 	if vpc == nil {
 		return fmt.Sprintf("VPC %s does not exist", name), nil
 	}
-	if slices.Contains(vpc.Spec.Namespaces, namespace) || allows(vpc.Spec.AllowedNamespaces, namespace) {
+	if spec := &k8s.AppliedVpc(vpc).Spec; slices.Contains(spec.Namespaces, namespace) || allows(spec.AllowedNamespaces, namespace) {
 		return "", nil
 	}
 	return fmt.Sprintf("VPC %s does not list namespace %s: add it to namespaces or allowedNamespaces of the VPC", name, namespace), nil
 }
 
-// Subnet decides for a subnet and its VPC. A namespace may use each subnet that serves it.
+// Subnet decides for a subnet and its VPC, by their applied specs. A namespace may use each subnet that serves it.
 func (r *Rules) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subnet) (denied string, err error) {
 	if r.open {
 		return "", nil
 	}
+	s = k8s.Applied(s)
 	if denied, err = r.Vpc(ctx, namespace, lookup.VpcOf(s)); denied != "" || err != nil || !s.Spec.Private || allows(s.Spec.AllowedNamespaces, namespace) {
 		return denied, err
 	}

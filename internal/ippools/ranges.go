@@ -4,8 +4,6 @@
 package ippools
 
 import (
-	"cmp"
-
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -40,8 +38,7 @@ func Divide(subnet *kubeovnv1.Subnet, pools []*kubeovnv1.IPPool) ([]Pool, map[st
 // RangesOf returns the addresses of a pool, or a problem if the subnet does not have them. It checks them with the last valid spec of the
 // subnet, whose addresses the allocator has; with the current one if no spec was found valid yet.
 func RangesOf(pool *kubeovnv1.IPPool, subnet *kubeovnv1.Subnet) ([]ipfamily.Range, *validation.Problem) {
-	spec := cmp.Or(k8s.ValidSpec(subnet), &subnet.Spec)
-	return validation.IPPool(pool, spec.CIDRBlock)
+	return validation.IPPool(pool, k8s.Applied(subnet).Spec.CIDRBlock)
 }
 
 // overlapWith returns a problem if one of the ranges overlaps with a range of an older pool.

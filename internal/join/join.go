@@ -33,17 +33,21 @@ type Subnet struct {
 	Gateways []netip.Addr
 }
 
-// Read reads the join subnet. It returns northbound.ErrWaiting if the subnet does not exist or is invalid.
+// Read reads the last valid spec of the join subnet. It returns northbound.ErrWaiting if there is none.
 func Read(ctx context.Context, reader client.Reader) (Subnet, error) {
 	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, reader, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return Subnet{}, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
-	if subnet == nil || !k8s.ViewSubnet(subnet).Validated {
-		return Subnet{}, fmt.Errorf("%w: subnet %s is not valid yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
+	if subnet == nil {
+		return Subnet{}, fmt.Errorf("%w: subnet %s does not exist yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
 	}
-	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
-	gateways, gatewayErr := ipfamily.ParseAddrs(subnet.Spec.Gateway)
+	spec := k8s.ValidSpec(subnet)
+	if spec == nil {
+		return Subnet{}, fmt.Errorf("%w: %s", northbound.ErrWaiting, k8s.WhyNotValid("subnet "+subnet.Name, subnet.Status.Conditions, subnet.Generation))
+	}
+	cidrs, cidrErr := ipfamily.ParseCIDRs(spec.CIDRBlock)
+	gateways, gatewayErr := ipfamily.ParseAddrs(spec.Gateway)
 	if err := errors.Join(cidrErr, gatewayErr); err != nil {
 		return Subnet{}, fmt.Errorf("read subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}

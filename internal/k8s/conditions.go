@@ -43,7 +43,7 @@ func Ready(err, waiting error) metav1.Condition {
 	case err == nil:
 		return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonApplied, Message: "in force"}
 	case errors.Is(err, waiting):
-		return NotReady(kubeovnv1.ReasonWaiting, err.Error())
+		return NotReady(kubeovnv1.ReasonWaiting, strings.ReplaceAll(err.Error(), waiting.Error()+": ", "")) // the reason says that it waits
 	}
 	return NotReady(kubeovnv1.ReasonFailed, err.Error())
 }
@@ -53,9 +53,19 @@ func NotReady(reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
-// NotValid returns the Ready condition of an object with an invalid spec.
-func NotValid() metav1.Condition {
-	return NotReady(kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated)
+// NotValid returns the Ready condition of an object with an invalid spec: it has the cause of the condition Validated.
+func NotValid(problem *validation.Problem) metav1.Condition {
+	return NotReady(problem.Reason, problem.Message)
+}
+
+// WhyNotValid returns the cause for users of an object that waits for another one, because its current spec is not valid, or not validated
+// yet. what names the other object.
+func WhyNotValid(what string, conditions []metav1.Condition, generation int64) string {
+	c := apimeta.FindStatusCondition(conditions, kubeovnv1.ConditionValidated)
+	if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != generation {
+		return what + " is not validated yet"
+	}
+	return what + " is not valid: " + c.Message
 }
 
 // Validated returns the condition of a checked spec; problem is nil if the spec is valid.

@@ -13,6 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 func TestReady(t *testing.T) {
@@ -32,6 +33,29 @@ func TestReady(t *testing.T) {
 				t.Errorf("condition %+v", c)
 			}
 		})
+	}
+}
+
+// TestReadyNamesTheCause: users read the condition Ready first, and tenants may not be able to read other objects.
+func TestReadyNamesTheCause(t *testing.T) {
+	waiting := errors.New("waiting for a row of another owner")
+	err := errors.Join(fmt.Errorf("apply: %w: VPC a does not exist", waiting), fmt.Errorf("%w: no address", waiting))
+	if c := k8s.Ready(err, waiting); c.Message != "apply: VPC a does not exist\nno address" {
+		t.Errorf("the message of an object that waits is %q", c.Message)
+	}
+	problem := validation.Problemf(validation.ReasonCIDRInvalid, "cidrBlock is wrong")
+	if c := k8s.NotValid(problem); c.Type != kubeovnv1.ConditionReady || c.Reason != validation.ReasonCIDRInvalid || c.Message != problem.Message {
+		t.Errorf("an invalid object is not ready because of %s: %s", c.Reason, c.Message)
+	}
+	var list []metav1.Condition
+	for _, tt := range []struct {
+		generation int64
+		want       string
+	}{{1, "subnet s is not validated yet"}, {2, "subnet s is not valid: cidrBlock is wrong"}, {3, "subnet s is not validated yet"}} {
+		if got := k8s.WhyNotValid("subnet s", list, tt.generation); got != tt.want {
+			t.Errorf("generation %d: %q, want %q", tt.generation, got, tt.want)
+		}
+		k8s.SetConditions(&list, 2, k8s.Validated(problem))
 	}
 }
 

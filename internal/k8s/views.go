@@ -4,11 +4,15 @@
 package k8s
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -17,20 +21,21 @@ import (
 // SubnetView is the part of a subnet that other objects depend on, without its address counts.
 type SubnetView struct {
 	Generation int64
-	// Validated is true if the current spec was found valid.
-	Validated bool
+	// Checked is true if the current spec was checked, Validated if it was found valid.
+	Checked, Validated bool
 }
 
 // ViewSubnet returns the view of a subnet.
 func ViewSubnet(s *kubeovnv1.Subnet) SubnetView {
-	return SubnetView{
-		Generation: s.Generation,
-		Validated:  IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation),
+	view := SubnetView{Generation: s.Generation}
+	if c := apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionValidated); c != nil && c.ObservedGeneration == s.Generation {
+		view.Checked, view.Validated = true, c.Status == metav1.ConditionTrue
 	}
+	return view
 }
 
 // ValidSpec returns the spec of a subnet that OVN, the allocator and nodes apply: the current one if it was found valid, otherwise the last
-// valid one, without its ACLs. It returns nil if no spec was found valid yet.
+// valid one. It returns nil if no spec was found valid yet.
 func ValidSpec(s *kubeovnv1.Subnet) *kubeovnv1.SubnetSpec {
 	if ViewSubnet(s).Validated {
 		return &s.Spec
@@ -50,6 +55,32 @@ func WithValidSpec(s *kubeovnv1.Subnet) *kubeovnv1.Subnet {
 	valid := *s
 	valid.Spec = *spec
 	return &valid
+}
+
+// Applied returns a subnet with the spec of ValidSpec, and with its current spec if there is none. It shares memory with s.
+func Applied(s *kubeovnv1.Subnet) *kubeovnv1.Subnet { return cmp.Or(WithValidSpec(s), s) }
+
+// VpcView is the part of a VPC that other objects depend on.
+type VpcView struct {
+	Generation int64
+	// Applied is true if the current spec is the last valid one.
+	Applied bool
+}
+
+// ViewVpc returns the view of a VPC.
+func ViewVpc(v *kubeovnv1.Vpc) VpcView {
+	return VpcView{v.Generation, equality.Semantic.DeepEqual(v.Status.ValidatedSpec, &v.Spec)}
+}
+
+// AppliedVpc returns a VPC with its last valid spec, which is applied while the current one is invalid or not validated yet. If no spec was
+// found valid yet, it is the VPC itself: the valid entries of its spec are applied. The result shares memory with v.
+func AppliedVpc(v *kubeovnv1.Vpc) *kubeovnv1.Vpc {
+	if v.Status.ValidatedSpec == nil || IsTrue(v.Status.Conditions, kubeovnv1.ConditionValidated, v.Generation) { // usually: without a copy
+		return v
+	}
+	applied := *v
+	applied.Spec = *v.Status.ValidatedSpec
+	return &applied
 }
 
 // ValidTag returns the tag that the subnets of a Vlan have; false if they have to wait.

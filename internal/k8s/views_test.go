@@ -12,6 +12,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 func TestAddressesOfNodes(t *testing.T) {
@@ -63,5 +64,40 @@ func TestAddressesOfNodesAreInTheirIPObjects(t *testing.T) {
 		if node, used, claimed := k8s.NodeOf(ip), ipfamily.Join(k8s.AddressesOfNode(ip)), ipfamily.Join(k8s.ClaimOfNode(ip)); node != tt.node || used != tt.used || claimed != tt.claimed {
 			t.Errorf("%s: node %q, addresses %q, claimed %q", name, node, used, claimed)
 		}
+	}
+}
+
+func TestTheLastValidSpecOfASubnetApplies(t *testing.T) {
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "new"}}
+	if k8s.ValidSpec(s) != nil || k8s.Applied(s) != s {
+		t.Error("a spec that was never validated counts as valid, or is not the applied one")
+	}
+	unchecked := k8s.ViewSubnet(s)
+	problem := validation.Invalid("wrong")
+	k8s.SetConditions(&s.Status.Conditions, 1, k8s.Validated(problem))
+	if k8s.ViewSubnet(s) == unchecked {
+		t.Error("objects that wait are not woken when the spec is found invalid")
+	}
+	s.Status.ValidatedSpec = &kubeovnv1.SubnetSpec{CIDRBlock: "last"}
+	if got := k8s.Applied(s); got.Spec.CIDRBlock != "last" || s.Spec.CIDRBlock != "new" || k8s.Applied(got).Spec.CIDRBlock != "last" {
+		t.Errorf("the applied spec of an invalid subnet is %+v", got.Spec)
+	}
+	k8s.SetConditions(&s.Status.Conditions, 1, k8s.Validated(nil))
+	if k8s.Applied(s) != s {
+		t.Error("a valid spec is not applied")
+	}
+}
+
+func TestTheLastValidSpecOfAVpcApplies(t *testing.T) {
+	v := &kubeovnv1.Vpc{Spec: kubeovnv1.VpcSpec{DefaultSubnet: "new", Namespaces: []string{}}}
+	if k8s.AppliedVpc(v) != v || k8s.ViewVpc(v).Applied {
+		t.Error("a VPC that was never valid has another spec")
+	}
+	v.Status.ValidatedSpec = &kubeovnv1.VpcSpec{DefaultSubnet: "last"}
+	if got := k8s.AppliedVpc(v); got.Spec.DefaultSubnet != "last" || k8s.ViewVpc(v).Applied {
+		t.Errorf("the applied spec is %+v", got.Spec)
+	}
+	if v.Status.ValidatedSpec.DefaultSubnet = "new"; !k8s.ViewVpc(v).Applied {
+		t.Error("an empty list is another spec than none")
 	}
 }

@@ -22,9 +22,9 @@ import (
 
 // Indexes of the cache that Namespaces looks up.
 const (
-	// indexBoundNamespaces finds subnets by the namespaces in their spec; subnets with selectors are under anySelector.
+	// indexBoundNamespaces finds subnets by the namespaces in their applied spec; subnets with selectors are under anySelector.
 	indexBoundNamespaces = "lookup.boundNamespaces"
-	// indexVpcNamespaces finds VPCs by the namespaces they list.
+	// indexVpcNamespaces finds VPCs by the namespaces in their applied spec.
 	indexVpcNamespaces = "lookup.vpcNamespaces"
 	// anySelector is not a valid name of a namespace.
 	anySelector = "*"
@@ -47,14 +47,16 @@ func NewNamespaces(ctx context.Context, indexer client.FieldIndexer, reader clie
 }
 
 func boundNamespaces(o client.Object) []string {
-	s := o.(*kubeovnv1.Subnet)
+	s := k8s.Applied(o.(*kubeovnv1.Subnet))
 	if len(s.Spec.NamespaceSelectors) == 0 {
 		return s.Spec.Namespaces
 	}
 	return append(slices.Clone(s.Spec.Namespaces), anySelector)
 }
 
-func vpcNamespaces(o client.Object) []string { return o.(*kubeovnv1.Vpc).Spec.Namespaces }
+func vpcNamespaces(o client.Object) []string {
+	return k8s.AppliedVpc(o.(*kubeovnv1.Vpc)).Spec.Namespaces
+}
 
 // Subnets returns the names of the subnets that serve a namespace, in the order in which they are tried. A Subnet of that name
 // may not exist yet.
@@ -67,7 +69,7 @@ func (n *Namespaces) Subnets(ctx context.Context, ns *corev1.Namespace) ([]strin
 			return nil, fmt.Errorf("list subnets of namespace %s: %w", ns.Name, err)
 		}
 		for i := range list.Items {
-			bound = append(bound, &list.Items[i])
+			bound = append(bound, k8s.Applied(&list.Items[i]))
 		}
 	}
 	vpc, listed, err := n.vpc(ctx, ns.Name)
@@ -85,7 +87,7 @@ func (n *Namespaces) Selecting(ctx context.Context, keep func(vpc string) bool) 
 	}
 	var names []string
 	for i := range list.Items {
-		if keep(VpcOf(&list.Items[i])) {
+		if keep(VpcOf(k8s.Applied(&list.Items[i]))) {
 			names = append(names, list.Items[i].Name)
 		}
 	}
@@ -124,10 +126,13 @@ func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.
 	if vpc, err = k8s.Find[kubeovnv1.Vpc](ctx, n.reader, client.ObjectKey{Name: kubeovnv1.DefaultVpc}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, fmt.Errorf("get the default VPC: %w", err)
 	}
+	if vpc != nil {
+		vpc = k8s.AppliedVpc(vpc)
+	}
 	return vpc, false, nil
 }
 
-// Listing returns the VPCs that list a namespace; the first one has it. They belong to the cache and must not be changed.
+// Listing returns the VPCs that list a namespace in their applied spec, with that spec; the first one has it. They must not be changed.
 func (n *Namespaces) Listing(ctx context.Context, namespace string) ([]*kubeovnv1.Vpc, error) {
 	var list kubeovnv1.VpcList
 	err := n.reader.List(ctx, &list, client.MatchingFields{indexVpcNamespaces: namespace}, client.UnsafeDisableDeepCopy)
@@ -136,7 +141,7 @@ func (n *Namespaces) Listing(ctx context.Context, namespace string) ([]*kubeovnv
 	}
 	vpcs := make([]*kubeovnv1.Vpc, 0, len(list.Items))
 	for i := range list.Items {
-		vpcs = append(vpcs, &list.Items[i])
+		vpcs = append(vpcs, k8s.AppliedVpc(&list.Items[i]))
 	}
 	slices.SortFunc(vpcs, func(a, b *kubeovnv1.Vpc) int {
 		if Precedes(a, b) {

@@ -21,9 +21,7 @@ import (
 const (
 	// indexAddresses finds subnets and IP objects of nodes by the keys of keysOf for their addresses.
 	indexAddresses = "lookup.addresses"
-	// indexApplied finds subnets by the keys of keysOf for the addresses in their last valid specs.
-	indexApplied = "lookup.applied"
-	// indexVpc finds subnets by their VPC.
+	// indexVpc finds subnets by their VPC, in their current and in their applied spec.
 	indexVpc = "lookup.vpc"
 	// indexVlan finds subnets by VlansOf.
 	indexVlan = "lookup.vlan"
@@ -31,7 +29,7 @@ const (
 	indexValidVpc = "lookup.validVpc"
 	// indexPortNames finds subnets and VPCs by the port names that they need.
 	indexPortNames = "lookup.portNames"
-	// indexPeers finds VPCs by their peers in vpcPeerings.
+	// indexPeers finds VPCs by their peers in the vpcPeerings of their current and their applied spec.
 	indexPeers = "lookup.peers"
 	// indexDefaultSubnet finds VPCs by their defaultSubnet.
 	indexDefaultSubnet = "lookup.defaultSubnet"
@@ -51,8 +49,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		keys   client.IndexerFunc
 	}{
 		{&kubeovnv1.Subnet{}, indexAddresses, subnetAddresses},
-		{&kubeovnv1.Subnet{}, indexApplied, appliedAddresses},
-		{&kubeovnv1.Subnet{}, indexVpc, func(o client.Object) []string { return []string{VpcOf(o.(*kubeovnv1.Subnet))} }},
+		{&kubeovnv1.Subnet{}, indexVpc, vpcsOf},
 		{&kubeovnv1.Subnet{}, indexVlan, func(o client.Object) []string { return VlansOf(o.(*kubeovnv1.Subnet)) }},
 		{&kubeovnv1.Subnet{}, indexValidVpc, validVpc},
 		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
@@ -71,7 +68,13 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 // VpcOf returns the name of the VPC that a subnet belongs to.
 func VpcOf(s *kubeovnv1.Subnet) string { return cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc) }
 
-// SubnetsOf returns the subnets of a VPC, unsorted. They belong to the cache and must not be changed.
+func vpcsOf(o client.Object) []string {
+	s := o.(*kubeovnv1.Subnet)
+	vpcs := []string{VpcOf(s), VpcOf(k8s.Applied(s))}
+	return slices.Compact(vpcs)
+}
+
+// SubnetsOf returns the subnets whose current or applied spec names a VPC, unsorted. They belong to the cache and must not be changed.
 func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subnet, error) {
 	var list kubeovnv1.SubnetList
 	if err := n.reader.List(ctx, &list, client.MatchingFields{indexVpc: vpc}, client.UnsafeDisableDeepCopy); err != nil {
@@ -159,14 +162,17 @@ func (n *Networks) vpcs(ctx context.Context, which client.MatchingFields) ([]str
 }
 
 func peersOf(o client.Object) []string {
+	vpc := o.(*kubeovnv1.Vpc)
 	var names []string
-	for _, p := range o.(*kubeovnv1.Vpc).Spec.VpcPeerings {
+	for _, p := range slices.Concat(vpc.Spec.VpcPeerings, k8s.AppliedVpc(vpc).Spec.VpcPeerings) {
 		names = append(names, p.RemoteVpc)
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
-// Overlapping returns the subnets of a VPC that share addresses with any of the prefixes, sorted by name.
+// Overlapping returns the subnets of a VPC that share addresses with any of the prefixes in their current or in their applied spec, sorted by
+// name.
 func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip.Prefix) ([]*kubeovnv1.Subnet, error) {
 	found := map[string]*kubeovnv1.Subnet{}
 	for _, key := range keysAround(vpc, prefixes) {
@@ -175,7 +181,8 @@ func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip
 			return nil, fmt.Errorf("list subnets by address: %w", err)
 		}
 		for i := range list.Items {
-			if s := &list.Items[i]; Overlaps(s, prefixes) {
+			s := &list.Items[i]
+			if slices.ContainsFunc(Specs(s), func(s *kubeovnv1.Subnet) bool { return VpcOf(s) == vpc && Overlaps(s, prefixes) }) {
 				found[s.Name] = s
 			}
 		}
@@ -188,22 +195,28 @@ func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip
 	return subnets, nil
 }
 
-// AppliedAt returns the subnets of a VPC whose last valid specs contain an address, with these specs, unsorted. They must not be changed.
+// AppliedAt returns the subnets whose last valid specs are of a VPC and contain an address, with these specs, sorted by name. They must not be changed.
 func (n *Networks) AppliedAt(ctx context.Context, vpc string, addr netip.Addr) ([]*kubeovnv1.Subnet, error) {
 	host := hostPrefixes([]netip.Addr{addr})
+	subnets, err := n.Overlapping(ctx, vpc, host)
+	if err != nil {
+		return nil, err
+	}
 	var found []*kubeovnv1.Subnet
-	for _, key := range keysAround(vpc, host) {
-		var list kubeovnv1.SubnetList
-		if err := n.reader.List(ctx, &list, client.MatchingFields{indexApplied: key}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list subnets by address: %w", err)
-		}
-		for i := range list.Items {
-			if valid := k8s.WithValidSpec(&list.Items[i]); valid != nil && Overlaps(valid, host) {
-				found = append(found, valid)
-			}
+	for _, s := range subnets {
+		if valid := k8s.WithValidSpec(s); valid != nil && VpcOf(valid) == vpc && Overlaps(valid, host) {
+			found = append(found, valid)
 		}
 	}
 	return found, nil
+}
+
+// Specs returns a subnet with its applied spec, and with its current one if that is another one. They share memory with s.
+func Specs(s *kubeovnv1.Subnet) []*kubeovnv1.Subnet {
+	if applied := k8s.Applied(s); applied != s {
+		return []*kubeovnv1.Subnet{applied, s}
+	}
+	return []*kubeovnv1.Subnet{s}
 }
 
 // Overlaps reports whether a subnet shares addresses with any of the prefixes.
@@ -213,19 +226,14 @@ func Overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {
 }
 
 func subnetAddresses(o client.Object) []string {
-	s := o.(*kubeovnv1.Subnet)
-	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-	if err != nil {
-		return nil // the subnet's condition reports the error
+	var keys []string
+	for _, s := range Specs(o.(*kubeovnv1.Subnet)) {
+		if cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock); err == nil { // else the subnet's condition reports the error
+			keys = append(keys, keysOf(VpcOf(s), cidrs)...)
+		}
 	}
-	return keysOf(VpcOf(s), cidrs)
-}
-
-func appliedAddresses(o client.Object) []string {
-	if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
-		return subnetAddresses(valid)
-	}
-	return nil
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 func nodeAddresses(o client.Object) []string {

@@ -18,18 +18,26 @@ import (
 // may contain dashes. So subnet `c` of VPC `a-b` and subnet `b-c` of VPC `a` conflict: both need the same port name. The older
 // object gets the name. The ports of routers and of switches share one namespace, because ovn-northd puts both into one table.
 
-// subnetPortNames returns the port names that a subnet needs: the router's port to it, and its port to the router.
+// subnetPortNames returns the port names that a subnet needs, by its current and its applied spec.
 func subnetPortNames(o client.Object) []string {
-	s := o.(*kubeovnv1.Subnet)
+	var names []string
+	for _, s := range Specs(o.(*kubeovnv1.Subnet)) {
+		names = append(names, routerPortNames(s)...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// routerPortNames returns the names of the router's port to a subnet, and of the subnet's port to the router.
+func routerPortNames(s *kubeovnv1.Subnet) []string {
 	return []string{VpcOf(s) + "-" + s.Name, s.Name + "-" + VpcOf(s)}
 }
 
-// vpcPortNames returns the port names that a VPC needs for its peers.
+// vpcPortNames returns the port names that a VPC needs for its peers, by its current and its applied spec.
 func vpcPortNames(o client.Object) []string {
-	vpc := o.(*kubeovnv1.Vpc)
 	var names []string
-	for _, p := range vpc.Spec.VpcPeerings {
-		names = append(names, peerPortName(vpc.Name, p.RemoteVpc))
+	for _, remote := range peersOf(o) {
+		names = append(names, peerPortName(o.GetName(), remote))
 	}
 	return names
 }
@@ -47,7 +55,7 @@ func (n *Networks) PortNameTaken(ctx context.Context, o client.Object, names ...
 
 // SubnetNameTaken is PortNameTaken for the two ports between a subnet and its VPC's router.
 func (n *Networks) SubnetNameTaken(ctx context.Context, s *kubeovnv1.Subnet) (bool, error) {
-	return n.PortNameTaken(ctx, s, subnetPortNames(s)...)
+	return n.PortNameTaken(ctx, s, routerPortNames(s)...)
 }
 
 // PeerNameTaken is PortNameTaken for a VPC's port to a peer.

@@ -154,7 +154,7 @@ func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*pla
 		return nil, ErrDatapaths
 	}
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("%w: %s", ErrWaiting, missing[0].table)
+		return nil, fmt.Errorf("%w: a row of table %s, which another object writes, does not exist yet", ErrWaiting, missing[0].table)
 	}
 	return p, nil
 }

@@ -162,13 +162,14 @@ func (d Reserver) checkSubnet(
 		return validation.Invalid("subnet %s is for nodes: create %s of another one", w.Subnet, w.What), nil
 	case subnet == nil:
 		return validation.Problemf(validation.ReasonSubnetMissing, "subnet %s does not exist: create it, or %s of another one", w.Subnet, w.What), nil
-	case !lookup.OnFirstNetwork(subnet):
+	case !lookup.OnFirstNetwork(k8s.Applied(subnet)):
 		return validation.Invalid("subnet %s is of provider %s: create %s of one of provider %s", subnet.Name, subnet.Spec.Provider, w.What, kubeovnv1.ProviderOVN), nil
 	case subnet.DeletionTimestamp != nil:
 		return validation.Invalid("subnet %s is being deleted: create %s of another one", subnet.Name, w.What), nil
-	case !k8s.ViewSubnet(subnet).Validated:
-		return nil, fmt.Errorf("%w for subnet %s, whose condition %s gives the reason", ErrWaiting, subnet.Name, kubeovnv1.ConditionValidated)
+	case k8s.ValidSpec(subnet) == nil:
+		return nil, fmt.Errorf("%w: %s", ErrWaiting, k8s.WhyNotValid("subnet "+subnet.Name, subnet.Status.Conditions, subnet.Generation))
 	}
+	subnet = k8s.Applied(subnet)
 	if a, is := lookup.SharedAmong(&subnet.Spec, request.Addresses); is {
 		return validation.InUse("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -202,18 +201,19 @@ type subnet struct {
 
 // SetSubnet updates a Subnet.
 func (t *Table) SetSubnet(s *kubeovnv1.Subnet) {
-	next := &subnet{vpc: cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc), vlan: s.Spec.Vlan != ""}
+	spec := &k8s.Applied(s).Spec
+	next := &subnet{vpc: cmp.Or(spec.Vpc, kubeovnv1.DefaultVpc), vlan: spec.Vlan != ""}
 	next.value, _, next.err = announcement(s.Annotations)
-	// Validated, and not Ready, which is False while a database does not answer: the network of running pods works meanwhile.
-	next.valid = s.DeletionTimestamp.IsZero() && meta.IsStatusConditionTrue(s.Status.Conditions, kubeovnv1.ConditionValidated)
-	if cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock); err == nil {
+	// A valid spec, and not Ready, which is False while a database does not answer: the network of running pods works meanwhile.
+	next.valid = s.DeletionTimestamp.IsZero() && k8s.ValidSpec(s) != nil
+	if cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock); err == nil {
 		next.cidrs = cidrs
 	}
-	if gateways, err := ipfamily.ParseAddrs(s.Spec.Gateway); err == nil {
+	if gateways, err := ipfamily.ParseAddrs(spec.Gateway); err == nil {
 		next.gateways = gateways
 	}
-	if spec := k8s.ValidSpec(s); spec != nil && cmp.Or(spec.Vpc, kubeovnv1.DefaultVpc) == kubeovnv1.DefaultVpc {
-		next.claimed, _ = ipfamily.ParseCIDRs(spec.CIDRBlock) // it is valid
+	if k8s.ValidSpec(s) != nil && next.vpc == kubeovnv1.DefaultVpc {
+		next.claimed = next.cidrs
 	}
 	before := t.subnets[s.Name]
 	t.subnets[s.Name] = next
@@ -257,7 +257,7 @@ func (t *Table) offerSubnet(name string) {
 	case s.value == kubeovnv1.AnnounceLocal:
 		t.offer(owner, offer{})
 	case !s.valid:
-		t.offer(owner, refuse("the Subnet is deleted, or its condition Validated is not True"))
+		t.offer(owner, refuse("the Subnet is deleted, or no spec of it was valid yet"))
 	default:
 		t.offer(owner, offer{shared: s.cidrs})
 	}

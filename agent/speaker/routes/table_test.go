@@ -67,7 +67,7 @@ func TestWhatANodeAnnounces(t *testing.T) {
 		"no annotation":             {[]any{node(), webSubnet(""), newPod("1", here)}, "", ""},
 		"an invalid value":          {[]any{node(), webSubnet("yes")}, "", "Subnet web: annotation ovn.kubernetes.io/bgp must be true, cluster, local or false"},
 		"a Subnet that is deleted": {
-			[]any{node(), webSubnet("true", func(s *kubeovnv1.Subnet) { s.DeletionTimestamp = new(metav1.Now()) })}, "", "Subnet web: the Subnet is deleted, or its condition Validated is not True",
+			[]any{node(), webSubnet("true", func(s *kubeovnv1.Subnet) { s.DeletionTimestamp = new(metav1.Now()) })}, "", "Subnet web: the Subnet is deleted, or no spec of it was valid yet",
 		},
 		"a Subnet of a custom VPC": {
 			[]any{node(), webSubnet("true", func(s *kubeovnv1.Subnet) { s.Spec.Vpc = "red" })}, "",

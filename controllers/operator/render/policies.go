@@ -51,7 +51,7 @@ type policy struct {
 	when        string
 	variables   []admissionv1.Variable
 	validations []admissionv1.Validation
-	// informs is true if the policy protects nothing. Its failurePolicy is Ignore, so that an error in it affects no request.
+	// informs is true if the policy protects nothing, or only from mistakes. Its failurePolicy is Ignore, so that an error in it affects no request.
 	informs bool
 	// warns is true if violations are warnings.
 	warns bool
@@ -75,7 +75,7 @@ func Policies(c Config) []Object {
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
 		}, nil),
 		c.controllerMetadata(), c.controllerServices(), c.controllerSlices(), c.controllerLeases(), c.controllerFinalizers(),
-		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), podRequests(), c.advice(), c.adviceOnFields(),
+		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), podRequests(), policySubjects(), c.advice(), c.adviceOnFields(),
 	} {
 		objects = append(objects, p.objects(c)...)
 	}
