@@ -181,7 +181,7 @@ func TestWrongRules(t *testing.T) {
 	} {
 		w.Create(c.rule)
 		w.Says(c.rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
-		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
+		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, c.text)
 		w.serves(name, "")
 	}
 	for text, rule := range map[string]*kubeovnv1.SwitchLBRule{

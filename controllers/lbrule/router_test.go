@@ -293,7 +293,7 @@ func TestWrongRouterLBRules(t *testing.T) {
 	} {
 		w.Create(c.rule)
 		w.Says(c.rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
-		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
+		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, c.text)
 		w.servesRouter(name, "")
 	}
 	// Invalid rules hold no addresses, although most are older, at least by the order of names.

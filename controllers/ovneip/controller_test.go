@@ -202,7 +202,7 @@ func TestWhatIsInTheWay(t *testing.T) {
 	} {
 		w.Create(eip)
 		w.says(eip, kubeovnv1.ConditionValidated, metav1.ConditionFalse, text)
-		w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
+		w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, text)
 		w.Event(eip, eventsv1.Event{Type: corev1.EventTypeWarning, Note: text})
 	}
 	process.Allocator.Release("pod.default")
@@ -219,7 +219,7 @@ func TestWhatIsInTheWay(t *testing.T) {
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "soon"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.96.0.0/24", Gateway: "10.96.0.1"}}
 	w.Create(subnet)
 	w.Must(process.Allocator.SetSubnet("soon", ipam.Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}}))
-	w.says(soon, kubeovnv1.ConditionReady, metav1.ConditionFalse, "subnet soon, whose condition")
+	w.says(soon, kubeovnv1.ConditionReady, metav1.ConditionFalse, "subnet soon is not validated yet")
 	w.InForce(subnet) // from now on only the subnet's own event can wake the controller
 	w.ready(soon)
 
