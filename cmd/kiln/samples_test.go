@@ -33,7 +33,10 @@ func TestSamplesBecomeReady(t *testing.T) {
 	listen(t, certificates, 8, nbtest.Start(t))
 	newCluster(t, c, 8)
 	for _, name := range []string{"worker-1", "worker-2"} { // names in the samples
-		must.Succeed(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"network.example.com/gateway": "yes"}}}
+		must.Succeed(t, c.Create(t.Context(), node))
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}} // the gateway of a sample
+		must.Succeed(t, c.Status().Update(t.Context(), node))
 	}
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13),
 		append([]string{"--pod-cidrs=10.16.0.0/16,fd00:10:16::/112"}, long...)...)

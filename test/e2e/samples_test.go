@@ -58,6 +58,8 @@ func samplesWithoutOVNCluster() string {
 var _ = Describe("the samples", Ordered, func() {
 	It("become Ready, all at once", func(ctx SpecContext) {
 		withExternalNetwork(ctx, suite.Workers[0])
+		label(ctx, suite.Workers[0], "yes") // subnet_centralized.yaml needs a gateway node
+		DeferCleanup(func(ctx SpecContext) { label(ctx, suite.Workers[0], "") }, NodeTimeout(time.Minute))
 		dir := samplesWithoutOVNCluster()
 		DeferCleanup(func(ctx SpecContext) {
 			_, err := kubectl(ctx, "delete", "-k", dir, "--ignore-not-found", "--grace-period=1", "--timeout=2m")
