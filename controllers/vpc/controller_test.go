@@ -160,3 +160,17 @@ func TestFieldsOfTheUnderlayAreNamed(t *testing.T) {
 	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "enableExternal", "extraExternalSubnets", "enableBfd", "bfdPort")
 	n.Ready(vpc)
 }
+
+// TestASubnetHasTheCauseOfItsVpc: users of the subnet may not be able to read the Vpc.
+func TestASubnetHasTheCauseOfItsVpc(t *testing.T) {
+	n := start(t)
+	namesake := n.newSubnet("blue", "", "10.30.0.0/24")
+	n.Ready(namesake)
+	n.later(namesake)
+	s := n.newSubnet("net", "blue", "10.0.0.0/24")
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonWaiting, "Waiting: VPC blue does not exist: create it")
+	n.newVpc("blue", nil)
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Waiting: VPC blue has no router yet: there is a Subnet named blue")
+	n.Delete(namesake)
+	n.Ready(s)
+}
