@@ -92,7 +92,11 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 	case cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT) != kubeovnv1.OvnEipTypeNAT:
 		s.problem = validation.Invalid("ovnEip: OvnEip %s is of type %s: name one of type %s", eip.Name, eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)
 	case !held:
-		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s to have its addresses: its conditions give the reason", eip.Name))
+		waiting := fmt.Sprintf("OvnEip %s to have its addresses", eip.Name)
+		if why, _ := k8s.WhyNotReady(eip.Status.Conditions, eip.Generation); why != "" {
+			waiting += ": " + why
+		}
+		s.waiting = append(s.waiting, waiting)
 	}
 	s.in.VIPs = lease.Addresses
 	return r.shadowed(ctx, o.Spec.OvnEip, lease.Subnet, s)

@@ -159,6 +159,10 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		if !ok {
 			return ipam.Lease{}, err
 		}
+		if errors.Is(err, ipam.ErrNoPool) {
+			cause, checked := r.whyNoPool(ctx, want.Pools)
+			obstacle, early = obstacle+cause, early || !checked
+		}
 		if overlap := (*overlapError)(nil); errors.As(err, &overlap) {
 			names = append(names, overlap.subnets...)
 			if exhausted := (*ipam.ExhaustedError)(nil); len(overlap.subnets) > 0 && errors.As(err, &exhausted) {
@@ -330,7 +334,7 @@ func explain(subnet string, err error) (string, bool) {
 	case errors.Is(err, ipam.ErrNotHeld):
 		return "the Vip does not have its addresses: its conditions say why", true
 	case errors.Is(err, ipam.ErrNoPool):
-		return err.Error() + ": its condition Validated may say why", true
+		return err.Error(), true
 	case errors.As(err, &ports):
 		return fmt.Sprintf("subnet %s is full: %v: delete pods, or serve the namespace with another subnet", subnet, ports), true
 	case errors.As(err, &exhausted) && len(exhausted.Pools) > 0:

@@ -17,7 +17,9 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 func TestRequestsOfAPod(t *testing.T) {
@@ -338,6 +340,22 @@ func TestAPodThatIsCreatedWithItsSubnetIsNotWarned(t *testing.T) {
 	logged(`"a pod waits"`, "subnet wrong is not validated yet")
 	w.Refuse(wrong, "cidrBlock 10.16.0.0/24 overlaps with another subnet")
 	w.warned(q, "subnet wrong is not valid: cidrBlock 10.16.0.0/24 overlaps with another subnet")
+}
+
+// TestAPodHasTheCauseOfItsPool: a pod may be created together with its IPPool, and tenants cannot read IPPools.
+func TestAPodHasTheCauseOfItsPool(t *testing.T) {
+	w := newWorld(t)
+	logged := w.Logged()
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.start()
+	pool := &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "few"}, Spec: kubeovnv1.IPPoolSpec{Subnet: "ovn-default", IPs: []string{"10.99.0.1"}}}
+	w.Create(pool)
+	p := newPod("default", "web", "ip_pool", "few")
+	w.Create(p)
+	logged(`"a pod waits"`, "IPPool few is not validated yet")
+	k8s.SetConditions(&pool.Status.Conditions, pool.Generation, k8s.Validated(validation.Invalid("ips: 10.99.0.1 is outside of the subnet")))
+	w.Must(w.Client.Status().Update(w.Context(), pool))
+	w.warned(p, "IPPool few is not valid: ips: 10.99.0.1 is outside of the subnet")
 }
 
 // TestPodsUseTheLastValidSpec: an invalid change affects neither running nor new pods, and a valid one reaches the running ones.

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -111,6 +112,22 @@ func (r *Reconciler) namedPools(ctx context.Context, names []string) ([]*kubeovn
 		pools = append(pools, pool)
 	}
 	return pools, nil
+}
+
+// whyNoPool returns the causes of pools that the allocator does not have, as the end of a message. checked is false while one of them is not
+// validated yet: the pod may have been created together with it.
+func (r *Reconciler) whyNoPool(ctx context.Context, names []string) (causes string, checked bool) {
+	checked = true
+	for _, name := range names {
+		pool, err := k8s.Find[kubeovnv1.IPPool](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+		if err != nil || pool == nil || k8s.IsTrue(pool.Status.Conditions, kubeovnv1.ConditionValidated, pool.Generation) {
+			continue
+		}
+		causes += ": " + k8s.WhyNotValid("IPPool "+name, pool.Status.Conditions, pool.Generation)
+		c := apimeta.FindStatusCondition(pool.Status.Conditions, kubeovnv1.ConditionValidated)
+		checked = checked && c != nil && c.ObservedGeneration == pool.Generation
+	}
+	return causes, checked
 }
 
 // requestsOfPools returns allocation requests for addresses of pools, in order. Consecutive pools of one subnet share a request.

@@ -206,19 +206,36 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q k8s.Que
 	}
 }
 
-// onSpec wakes the waiting pods if the applied spec of a VPC or the spec of an IPPool changes, which may change the subnets of namespaces or the
-// use of pools.
+// onSpec wakes the waiting pods if the applied spec of a VPC, or the spec of an IPPool or its problem changes, which may change the subnets of
+// namespaces or the use of pools.
 func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
 		DeleteFunc: func(context.Context, event.DeleteEvent, k8s.Queue) { r.pending.wakeAll() },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ k8s.Queue) {
-			before, isVpc := e.ObjectOld.(*kubeovnv1.Vpc)
-			if isVpc && k8s.ViewVpc(before) != k8s.ViewVpc(e.ObjectNew.(*kubeovnv1.Vpc)) || e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
+			if viewSpec(e.ObjectOld) != viewSpec(e.ObjectNew) {
 				r.pending.wakeAll()
 			}
 		},
 	}
+}
+
+// specView is the part of a VPC or of an IPPool that waiting pods depend on.
+type specView struct {
+	generation int64
+	vpc        k8s.VpcView
+	pool       string // why an IPPool is not valid
+}
+
+func viewSpec(o client.Object) specView {
+	view := specView{generation: o.GetGeneration()}
+	switch o := o.(type) {
+	case *kubeovnv1.Vpc:
+		view.vpc = k8s.ViewVpc(o)
+	case *kubeovnv1.IPPool:
+		view.pool = k8s.WhyNotValid("", o.Status.Conditions, o.Generation)
+	}
+	return view
 }
 
 // onNamespace wakes the waiting pods of a namespace: subnets select namespaces by labels.

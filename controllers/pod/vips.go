@@ -70,12 +70,14 @@ func (r *Reconciler) requestsOfVip(ctx context.Context, pod *corev1.Pod, request
 	case reason == "" && request.Subnet != "" && request.Subnet != vipSubnet(vip):
 		reason = fmt.Sprintf("is of subnet %s, and annotation %s asks for another one", vipSubnet(vip), kubeovnv1.AnnotationLogicalSwitch.Key())
 	}
-	addresses := vipAddresses(vip)
+	addresses, known := vipAddresses(vip), true
 	if reason == "" && len(addresses) == 0 {
-		reason = "has no address yet: its conditions say why"
+		reason, known = withoutAddress(vip)
 	}
 	if reason != "" {
-		return nil, &problem{message: fmt.Sprintf("Vip %s, which annotation %s names, %s", name, keyVip, reason), subnets: subnetsOf(vip)}
+		return nil, &problem{
+			message: fmt.Sprintf("Vip %s, which annotation %s names, %s", name, keyVip, reason), subnets: subnetsOf(vip), quiet: !known,
+		}
 	}
 	if vip.Spec.Namespace != pod.Namespace { // the namespace of a Vip may use the Vip's subnet
 		if err := r.mayUseSubnet(ctx, pod, vipSubnet(vip)); err != nil {
@@ -88,6 +90,16 @@ func (r *Reconciler) requestsOfVip(ctx context.Context, pod *corev1.Pod, request
 		want.Families = append(want.Families, ipfamily.Of(a))
 	}
 	return []ipam.Request{want}, nil
+}
+
+// withoutAddress returns why a Vip has no address. known is false while its controller has not tried: the pod may have been created together
+// with it.
+func withoutAddress(vip *kubeovnv1.Vip) (reason string, known bool) {
+	why, known := k8s.WhyNotReady(vip.Status.Conditions, vip.Generation)
+	if why == "" {
+		return "has no address yet", known
+	}
+	return "has no address yet: " + why, known
 }
 
 // vip returns a Vip, and a reason if the pod may not use it.
@@ -196,6 +208,10 @@ func (r *Reconciler) onVip() handler.EventHandler {
 			before, after := e.ObjectOld.(*kubeovnv1.Vip), e.ObjectNew.(*kubeovnv1.Vip)
 			if before.Generation != after.Generation || !slices.Equal(vipAddresses(before), vipAddresses(after)) {
 				changed(after, q)
+			} else if was, _ := withoutAddress(before); len(vipAddresses(after)) == 0 {
+				if is, _ := withoutAddress(after); was != is {
+					r.pending.wakeAll()
+				}
 			}
 		},
 	}

@@ -68,6 +68,19 @@ func WhyNotValid(what string, conditions []metav1.Condition, generation int64) s
 	return what + " is not valid: " + c.Message
 }
 
+// WhyNotReady returns the message of the condition Ready if it is False for the current generation. known is false before an object has the
+// condition for this generation: it may have been created together with an object that waits for it.
+func WhyNotReady(conditions []metav1.Condition, generation int64) (why string, known bool) {
+	c := apimeta.FindStatusCondition(conditions, kubeovnv1.ConditionReady)
+	if c == nil || c.ObservedGeneration != generation {
+		return "", false
+	}
+	if c.Status != metav1.ConditionFalse {
+		return "", true
+	}
+	return c.Message, true
+}
+
 // Validated returns the condition of a checked spec; problem is nil if the spec is valid.
 func Validated(problem *validation.Problem) metav1.Condition {
 	if problem != nil {
