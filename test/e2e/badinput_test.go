@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/test/cluster"
@@ -92,6 +93,34 @@ var _ = Describe("bad input", Ordered, func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pods.Delete(ctx, "tiny-two", metav1.DeleteOptions{})).To(Succeed())
 	}, SpecTimeout(3*time.Minute))
+
+	It("starts and isolates pods while the spec of their subnet is invalid", Label(smoke), func(ctx SpecContext) {
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "mistyped"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.89.0.0/24"}}
+		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) {
+			removePods(ctx, badNamespace, "mistyped-web", "mistyped-client")
+			Expect(suite.Objects.Delete(ctx, subnet)).To(Succeed())
+		}, NodeTimeout(2*time.Minute))
+		run := func(name string) *corev1.Pod {
+			pod := cluster.Server(badNamespace, name, suite.Workers[0])
+			pod.Annotations = map[string]string{"ovn.kubernetes.io/logical_switch": "mistyped"}
+			started, err := suite.Cluster.Run(ctx, pod)
+			Expect(err).NotTo(HaveOccurred())
+			return started
+		}
+		web := run("mistyped-web")
+		base := subnet.DeepCopy()
+		subnet.Spec.ACLs = []kubeovnv1.ACL{{Direction: "to-lport", Priority: 1, Match: "ip4.src = 10.0.0.1", Action: "drop"}}
+		Expect(suite.Objects.Patch(ctx, subnet, client.MergeFrom(base))).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(subnet), subnet)).To(Succeed())
+			g.Expect(falseMessages(subnet)).To(ContainElement(ContainSubstring("write == to compare; the last valid spec stays applied")))
+		}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+		other := run("mistyped-client") // a new pod
+		connects(ctx, other, web, corev1.ProtocolTCP, cluster.HTTPPort, true)
+		applyPolicy(ctx, badNamespace, "mistyped", "{podSelector: {matchLabels: {app: mistyped-web}}}")
+		connects(ctx, other, web, corev1.ProtocolTCP, cluster.HTTPPort, false)
+	}, SpecTimeout(4*time.Minute))
 })
 
 // deniedAtApply reports whether the admission policy on requests of pods denied a write.
