@@ -145,3 +145,21 @@ func TestNamespacesAreToldTheirPools(t *testing.T) {
 	hasPools(shop, "")
 	hasPools(lab, "second")
 }
+
+// TestAnInvalidChangeMovesNoNamespace: pods of the namespace would otherwise start in another network.
+func TestAnInvalidChangeMovesNoNamespace(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	shop := newNamespace(w, "shop", nil)
+	newSubnet(w, "ovn-default", "10.16.0.0/16", nil)
+	s := newSubnet(w, "shop", "10.20.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Namespaces = []string{"shop"} })
+	w.InForce(s)
+	hasAnnotations(w, shop, "shop", "10.20.0.0/24", "")
+	w.Change(s, func() { s.Spec.Namespaces, s.Spec.CIDRBlock = nil, "10.16.0.0/24" })
+	w.Refuse(s, "it overlaps with ovn-default")
+	w.Rests("namespace")
+	hasAnnotations(w, shop, "shop", "10.20.0.0/24", "")
+	w.Change(s, func() { s.Spec.CIDRBlock = "10.21.0.0/24" })
+	w.InForce(s)
+	hasAnnotations(w, shop, "ovn-default", "10.16.0.0/16", "")
+}

@@ -112,8 +112,8 @@ func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeo
 	return join, nil
 }
 
-// gatherAround finds other users of addresses in the subnet. Only admit calls it: without its lock, another subnet may be admitted
-// meanwhile.
+// gatherAround finds other users of addresses in the subnet. Only admit may validate with them: without its lock, another subnet may be
+// admitted meanwhile.
 func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
 	cidrs, err := ipfamily.ParseCIDRs(in.subnet.Spec.CIDRBlock)
 	if err != nil {

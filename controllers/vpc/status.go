@@ -29,16 +29,16 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 	status.Standby = status.Standby || found.applied
 	status.Default = in.vpc.Name == kubeovnv1.DefaultVpc
 	status.Router = in.vpc.Name
-	status.DefaultLogicalSwitch = in.vpc.Spec.DefaultSubnet
+	if len(found.problems) == 0 && !in.misnamed() { // in the same patch as the condition Validated
+		status.ValidatedSpec = in.vpc.Spec.DeepCopy()
+	}
+	status.DefaultLogicalSwitch = k8s.AppliedVpc(in.vpc).Spec.DefaultSubnet
 	if status.Default && status.DefaultLogicalSwitch == "" {
 		status.DefaultLogicalSwitch = kubeovnv1.DefaultSubnet
 	}
 	status.Subnets = in.subnetNames()
 	if found.err == nil {
 		status.VpcPeerings = found.linked
-	}
-	if len(found.problems) == 0 && !in.misnamed() { // in the same patch as the condition Validated
-		status.ValidatedSpec = in.vpc.Spec.DeepCopy()
 	}
 	problem := validation.Joined(slices.Concat(found.problems, found.conflicts))
 	ready := readyCondition(found)
