@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/knftables"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
@@ -43,9 +42,9 @@ import (
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/agent/underlay"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/scrape"
 	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/uplink"
-	"github.com/kiln-net/kiln/internal/version"
 )
 
 // sweepInterval is the interval at which stale ports, for which no DEL will arrive, are removed. Nothing depends on a short interval.
@@ -74,9 +73,9 @@ type Options struct {
 	// CNISocket is the socket on which the agent listens, OVSSocket the socket of the Open vSwitch database.
 	CNISocket string
 	OVSSocket string
-	// Address is the listen address of metrics, /healthz and /readyz. MetricsFilter limits who may read metrics; nil for no limit.
-	Address       string
-	MetricsFilter func(*rest.Config, *http.Client) (metricsserver.Filter, error) `json:"-"` // tests pass options to another process
+	// Address is the listen address of metrics, /healthz and /readyz. Access limits who may read metrics; nil for no limit.
+	Address string
+	Access  func(metrics http.Handler) http.Handler `json:"-"` // tests pass options to another process
 	// Sysctls is the directory through which kernel parameters are written; /proc/sys when empty.
 	Sysctls string
 }
@@ -281,18 +280,13 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         watched(o),
 		},
-		Metrics: metricsserver.Options{
-			BindAddress:    o.Address,
-			FilterProvider: o.MetricsFilter,
-			ExtraHandlers: map[string]http.Handler{
-				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
-				"/readyz":    healthz.CheckHandler{Checker: ready},
-				version.Path: version.Handler(version.Own),
-			},
-		},
+		Metrics: scrape.NoServer(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	if err := scrape.Serve(mgr, scrape.Served{Address: o.Address, Probes: scrape.ProbesLocal, Ready: ready, Access: o.Access}); err != nil {
+		return nil, err
 	}
 	return mgr, nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/cni/wire"
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 const (
@@ -68,11 +69,9 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for the CNI plugin: %w", err)
 	}
-	server := &http.Server{
-		Handler:           s.Handler(),
-		ReadHeaderTimeout: 5 * time.Second,
-		BaseContext:       func(net.Listener) context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) },
-	}
+	server := httpserver.New(s.Handler())
+	server.BaseContext = func(net.Listener) context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) }
+	server.ReadTimeout, server.WriteTimeout = 0, 0 // the runtime limits its operations, and only root can connect
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {

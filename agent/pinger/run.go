@@ -22,11 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/nodehealth"
-	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/internal/scrape"
 )
 
 // Label and App select the pods of kube-ovn-pinger.
@@ -126,17 +125,14 @@ func NewManager(config *rest.Config, o Options) (manager.Manager, *Pinger, error
 				Label:      labels.SelectorFromSet(labels.Set{Label: App}),
 			}},
 		},
-		Metrics: metricsserver.Options{
-			BindAddress: o.Address,
-			ExtraHandlers: map[string]http.Handler{
-				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
-				"/readyz":    healthz.CheckHandler{Checker: healthz.Ping}, // a faulty network is no fault of this pod
-				version.Path: version.Handler(version.Own),
-			},
-		},
+		Metrics: scrape.NoServer(),
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the manager: %w", err)
+	}
+	// Ready does not check the network: a faulty network is no fault of this pod.
+	if err := scrape.Serve(mgr, scrape.Served{Address: o.Address, Probes: scrape.ProbesRemote, Ready: healthz.Ping}); err != nil {
+		return nil, nil, err
 	}
 	p, err := New(config, o, mgr.GetClient())
 	if err != nil {

@@ -6,7 +6,6 @@ package services
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -14,6 +13,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 // health serves the health checks of external load balancers: each Service with spec.healthCheckNodePort has a port that reports whether
@@ -57,11 +58,11 @@ func (h *health) set(ctx context.Context, service types.NamespacedName, port int
 // another Service. Since no event reports that a port is free, serve retries. It also listens again after the kernel refused to accept
 // connections, for example for lack of memory.
 func (c *check) serve(ctx context.Context, service types.NamespacedName) {
-	server := &http.Server{Handler: c.handler(service), ReadHeaderTimeout: 5 * time.Second}
+	server := httpserver.New(c.handler(service))
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	said := false
 	for ctx.Err() == nil {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(int(c.port)))
+		listener, err := httpserver.Listen(ctx, ":"+strconv.Itoa(int(c.port)))
 		if err == nil {
 			said = false
 			err = server.Serve(listener) // until Close

@@ -30,16 +30,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/agent/speaker/bgp"
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/internal/httpserver"
+	"github.com/kiln-net/kiln/internal/scrape"
 )
 
 // Options of a process.
@@ -50,8 +49,8 @@ type Options struct {
 	Passwords string
 	// Address is the listen address of metrics, /healthz, /readyz and /state.
 	Address string
-	// MetricsFilter limits who may read metrics; nil for no limit.
-	MetricsFilter func(*rest.Config, *http.Client) (metricsserver.Filter, error)
+	// Access limits who may read metrics; nil for no limit.
+	Access func(metrics http.Handler) http.Handler
 	// Port on which the process listens for passive peers; 0 if it may not listen.
 	Port int32
 }
@@ -86,18 +85,16 @@ func NewManager(config *rest.Config, o Options) (manager.Manager, *Reconciler, e
 		Scheme:         scheme,
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil },
 		Cache:          cache.Options{DefaultTransform: trim},
-		Metrics: metricsserver.Options{
-			BindAddress: o.Address, FilterProvider: o.MetricsFilter,
-			ExtraHandlers: map[string]http.Handler{
-				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
-				"/readyz":    healthz.CheckHandler{Checker: s.ready},
-				StatePath:    s,
-				version.Path: version.Handler(version.Own),
-			},
-		},
+		Metrics:        scrape.NoServer(),
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the manager: %w", err)
+	}
+	served := scrape.Served{
+		Address: o.Address, Probes: scrape.ProbesLocal, Ready: s.ready, Access: o.Access, More: map[string]http.Handler{StatePath: httpserver.Local(s)},
+	}
+	if err := scrape.Serve(mgr, served); err != nil {
+		return nil, nil, err
 	}
 	log := mgr.GetLogger().WithName("speaker")
 	r := NewReconciler(mgr.GetClient(), o, bgp.NewServer(slog.New(logr.ToSlogHandler(log.WithName("gobgp").V(1))), o.Port), log)

@@ -35,7 +35,7 @@ func newAgentCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			access := newAccess(agentHealthPort)
-			o.MetricsFilter = access.Filter
+			o.Access = access.Handler
 			apply, err := component{verbosity: agentVerbosity, profilingPort: agentHealthPort + profilingOffset, access: access}.observer(command.Context())
 			if err != nil {
 				return err

@@ -52,7 +52,7 @@ func newControllerCommand() *cobra.Command {
 			var err error
 			process := controllerComponent
 			process.access = newAccess(controllerHealthPort)
-			o.MetricsFilter = process.access.Filter
+			o.Access = process.access.Handler
 			if o.Observe, err = process.observer(cmd.Context()); err != nil {
 				return err
 			}

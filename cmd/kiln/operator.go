@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator"
@@ -107,17 +105,14 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,
 		RenewDeadline:                       new(operatorRenewDeadline),
-		Metrics: metricsserver.Options{
-			BindAddress:    fmt.Sprintf(":%d", operatorHealthPort),
-			FilterProvider: o.access.Filter,
-			ExtraHandlers: map[string]http.Handler{
-				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
-				"/readyz":  healthz.CheckHandler{Checker: healthz.Ping},
-			},
-		},
+		Metrics:                             scrape.NoServer(),
 	})
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
+	}
+	served := scrape.Served{Address: fmt.Sprintf(":%d", operatorHealthPort), Probes: scrape.ProbesLocal, Ready: healthz.Ping, Access: o.access.Handler}
+	if err := scrape.Serve(mgr, served); err != nil {
+		return err
 	}
 	if err := setupOperator(mgr, o); err != nil {
 		return err

@@ -10,11 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/httpserver"
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
@@ -61,7 +61,8 @@ func serveProfiles(ctx context.Context, address string) error {
 	}
 	ctrl.Log.Info("serving profiles", "address", address)
 	defer ctrl.Log.Info("profiles are no longer served", "address", address)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := httpserver.New(mux)
+	server.ReadTimeout, server.WriteTimeout = 0, 0 // the caller says for how long a profile is recorded
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

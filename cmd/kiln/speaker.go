@@ -43,7 +43,7 @@ func runSpeaker(ctx context.Context, passwords string, listen bool) error {
 	access := newAccess(speakerHealthPort)
 	o := speaker.Options{
 		Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME"), Namespace: os.Getenv("POD_NAMESPACE"),
-		Passwords: passwords, Address: fmt.Sprintf(":%d", speakerHealthPort), MetricsFilter: access.Filter,
+		Passwords: passwords, Address: fmt.Sprintf(":%d", speakerHealthPort), Access: access.Handler,
 	}
 	if listen {
 		o.Port = v1alpha1.DefaultBGPPort

@@ -27,10 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -46,8 +44,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/scrape"
 	"github.com/kiln-net/kiln/internal/trim"
-	"github.com/kiln-net/kiln/internal/version"
 )
 
 // Limits of requests to the API server, per second: a burst of pods is bound by the server, not by its client.
@@ -77,9 +75,9 @@ type Options struct {
 	ExcludeIPs  []string
 	// TLSDirectory contains the certificate for the northbound database.
 	TLSDirectory string
-	// Address is the listen address of metrics, /healthz and /readyz. MetricsFilter limits who may read metrics; nil for no limit.
-	Address       string
-	MetricsFilter func(*rest.Config, *http.Client) (metricsserver.Filter, error)
+	// Address is the listen address of metrics, /healthz and /readyz. Access limits who may read metrics; nil for no limit.
+	Address string
+	Access  func(metrics http.Handler) http.Handler
 	// PprofAddress is the listen address of profiles; empty to serve none.
 	PprofAddress string
 	// Own identifies the process's pod, which holds the leader's Lease.
@@ -177,18 +175,14 @@ func (p *process) newManager() (ctrl.Manager, error) {
 		RetryPeriod:                         &election.RetryPeriod,
 		PprofBindAddress:                    p.options.PprofAddress,
 		Controller:                          controllerconfig.Controller{EnableWarmup: new(true)},
-		Metrics: metricsserver.Options{
-			BindAddress:    p.options.Address,
-			FilterProvider: p.options.MetricsFilter,
-			ExtraHandlers: map[string]http.Handler{
-				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
-				"/readyz":    healthz.CheckHandler{Checker: p.ready},
-				version.Path: version.Handler(version.Own),
-			},
-		},
+		Metrics:                             scrape.NoServer(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	served := scrape.Served{Address: p.options.Address, Probes: scrape.ProbesLocal, Ready: p.ready, Access: p.options.Access}
+	if err := scrape.Serve(mgr, served); err != nil {
+		return nil, err
 	}
 	return mgr, nil
 }

@@ -10,6 +10,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"time"
+
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 // Path is the HTTP path of the report, on the address of the probes of `kiln ovs`.
@@ -35,11 +38,15 @@ type Report struct {
 // maxReport bounds a report, in bytes.
 const maxReport = 1 << 20
 
-// Handler serves the result of report as JSON.
+// reportTimeout bounds a report. Each daemon has its own, shorter limit.
+const reportTimeout = 10 * time.Second
+
+// Handler serves the result of report as JSON. All callers share the result.
 func Handler(report func(context.Context) Report) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	shared := httpserver.Share(reportTimeout, report)
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(report(r.Context())) // fails only when the client has disconnected
+		_ = json.NewEncoder(w).Encode(shared()) // fails only when the client has disconnected
 	})
 }
 

@@ -10,7 +10,12 @@ import (
 	"net/netip"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 func TestGetReturnsTheServedReport(t *testing.T) {
@@ -25,6 +30,27 @@ func TestGetReturnsTheServedReport(t *testing.T) {
 	server.Close()
 	if got, err := Get(t.Context(), address); err == nil {
 		t.Errorf("report %+v of a closed port", got)
+	}
+}
+
+// TestManyRequestsMakeOneReport sends the requests that one pod can send at once. Each report opens control connections to the daemons.
+func TestManyRequestsMakeOneReport(t *testing.T) {
+	var reports, parallel, most atomic.Int32
+	began := time.Now()
+	handler := Handler(func(context.Context) Report {
+		most.Store(max(most.Load(), parallel.Add(1)))
+		defer parallel.Add(-1)
+		return Report{Ports: int(reports.Add(1))}
+	})
+	var all sync.WaitGroup
+	for range 500 {
+		all.Go(func() {
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, Path, http.NoBody))
+		})
+	}
+	all.Wait()
+	if permitted := 1 + int32(time.Since(began)/httpserver.Age); reports.Load() > permitted || most.Load() > 1 {
+		t.Errorf("500 requests made %d reports, %d at a time", reports.Load(), most.Load())
 	}
 }
 

@@ -10,20 +10,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 // Path is the HTTP path of metrics.
@@ -63,20 +60,6 @@ func (a *Access) Handler(metrics http.Handler) http.Handler {
 			metrics.ServeHTTP(w, r)
 		}
 	})
-}
-
-// Filter is for controller-runtime's server of metrics and health: it protects the metrics of the global registry, and no other path.
-func (a *Access) Filter(*rest.Config, *http.Client) (metricsserver.Filter, error) {
-	protected := a.Handler(promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}))
-	return func(_ logr.Logger, handler http.Handler) (http.Handler, error) {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == Path {
-				protected.ServeHTTP(w, r)
-				return
-			}
-			handler.ServeHTTP(w, r)
-		}), nil
-	}, nil
 }
 
 // Set starts or stops the TLS server. It must not be called concurrently. The server also ends with ctx.
@@ -119,7 +102,7 @@ func (a *Access) serve(ctx context.Context) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = reviewsPerSecond, reviewBurst // of its own: requests with invalid tokens must not delay those of the process
+	config.QPS, config.RateLimiter = -1, nil // the reviewer limits the rate, and tokens that are allowed are not counted
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client for reviews: %w", err)
@@ -128,20 +111,17 @@ func (a *Access) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reviews := &reviewer{tokens: client.AuthenticationV1().TokenReviews(), access: client.AuthorizationV1().SubjectAccessReviews(), now: time.Now}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", a.Port))
+	reviews := newReviewer(client.AuthenticationV1().TokenReviews(), client.AuthorizationV1().SubjectAccessReviews(), time.Now)
+	listener, err := httpserver.Listen(ctx, fmt.Sprintf(":%d", a.Port))
 	if err != nil {
-		return fmt.Errorf("listen for requests of metrics: %w", err)
+		return fmt.Errorf("serve metrics over TLS: %w", err)
 	}
-	server := &http.Server{
-		Handler: reviews.authorized(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if metrics := a.metrics.Load(); metrics != nil {
-				(*metrics).ServeHTTP(w, r)
-			}
-		})),
-		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}},
-		ReadHeaderTimeout: reviewTimeout,
-	}
+	server := httpserver.New(reviews.authorized(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if metrics := a.metrics.Load(); metrics != nil {
+			(*metrics).ServeHTTP(w, r)
+		}
+	})))
+	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics over TLS: %w", err)

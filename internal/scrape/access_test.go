@@ -4,14 +4,17 @@
 package scrape
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 var figures = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "figure 1") })
@@ -71,7 +75,7 @@ func reviews(t *testing.T, asked *int) *reviewer {
 		review.Status.Allowed = review.Spec.User == "prometheus" && to.Path == "/metrics" && to.Verb == "get"
 		return true, review, nil
 	})
-	return &reviewer{tokens: client.AuthenticationV1().TokenReviews(), access: client.AuthorizationV1().SubjectAccessReviews(), now: time.Now}
+	return newReviewer(client.AuthenticationV1().TokenReviews(), client.AuthorizationV1().SubjectAccessReviews(), time.Now)
 }
 
 func TestOnlyUsersWithTheRightGetMetrics(t *testing.T) {
@@ -96,16 +100,21 @@ func TestOnlyUsersWithTheRightGetMetrics(t *testing.T) {
 	}
 }
 
+var (
+	scraper  = netip.MustParseAddr("10.16.0.2")
+	stranger = netip.MustParseAddr("10.16.0.66")
+)
+
 func TestDecisionsAreUsedAgain(t *testing.T) {
 	asked := 0
 	r := reviews(t, &asked)
 	now := time.Now()
 	r.now = func() time.Time { return now }
 	for range 5 {
-		if err := r.decide(t.Context(), "prometheus"); err != nil {
+		if err := r.decide(t.Context(), scraper, "prometheus"); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.decide(t.Context(), "stolen"); !errors.Is(err, errUnauthenticated) {
+		if err := r.decide(t.Context(), scraper, "stolen"); !errors.Is(err, errUnauthenticated) {
 			t.Fatal(err)
 		}
 	}
@@ -113,13 +122,97 @@ func TestDecisionsAreUsedAgain(t *testing.T) {
 		t.Errorf("%d reviews of two tokens", asked)
 	}
 	now = now.Add(decisionAge)
-	if err := r.decide(t.Context(), "prometheus"); err != nil || asked != 3 {
+	if err := r.decide(t.Context(), scraper, "prometheus"); err != nil || asked != 3 {
 		t.Errorf("after decisionAge: %v, %d reviews", err, asked)
 	}
-	for i := range 3 * maxDecisions {
-		_ = r.decide(t.Context(), fmt.Sprint("guess ", i))
+}
+
+// TestRandomTokensDoNotStopAnAllowedToken sends many invalid tokens from one source and from many, as pods can.
+func TestRandomTokensDoNotStopAnAllowedToken(t *testing.T) {
+	for name, source := range map[string]func(int) netip.Addr{
+		"of one source":   func(int) netip.Addr { return stranger },
+		"of many sources": func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 17, byte(i >> 8), byte(i)}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			r := reviews(t, &asked)
+			now := time.Now()
+			r.now = func() time.Time { return now }
+			if err := r.decide(t.Context(), scraper, "prometheus"); err != nil {
+				t.Fatal(err)
+			}
+			r.all.SetLimit(0) // no wait in this test
+			asked = 0
+			for i := range 3 * maxDecisions {
+				_ = r.decide(t.Context(), source(i), fmt.Sprint("guess ", i))
+			}
+			if asked > allBurst {
+				t.Errorf("%d reviews of random tokens", asked)
+			}
+			if err := r.decide(t.Context(), scraper, "prometheus"); err != nil || asked > allBurst {
+				t.Errorf("the allowed token after the random ones: %v, %d reviews", err, asked)
+			}
+			now = now.Add(decisionAge)
+			if err := r.decide(t.Context(), scraper, "prometheus"); err != nil {
+				t.Errorf("the next review of the allowed token, without a review left for new tokens: %v", err)
+			}
+		})
 	}
-	if len(r.decisions) > maxDecisions {
-		t.Errorf("%d decisions are kept", len(r.decisions))
+}
+
+func TestASourceWithRandomTokensDoesNotDelayNewTokensOfOthers(t *testing.T) {
+	asked := 0
+	r := reviews(t, &asked)
+	for i := range 100 {
+		_ = r.decide(t.Context(), stranger, fmt.Sprint("guess ", i))
+	}
+	if err := r.decide(t.Context(), stranger, "guess"); !errors.Is(err, errTooMany) || asked > newBurst+1 {
+		t.Errorf("%v, after %d reviews", err, asked)
+	}
+	if err := r.decide(t.Context(), scraper, "prometheus"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestListsOfDecisionsAreBounded(t *testing.T) {
+	asked := 0
+	r := reviews(t, &asked)
+	r.all.SetLimit(rate.Inf)
+	r.sources = httpserver.Rates{PerSecond: rate.Inf}
+	for i := range 3 * maxDecisions {
+		_ = r.decide(t.Context(), stranger, fmt.Sprint("guess ", i))
+		r.record(tokenKey{1, byte(i), byte(i >> 8)}, decision{at: time.Now().Add(time.Duration(i)), until: time.Now()})
+	}
+	if len(r.refused) > maxDecisions || len(r.allowed) > maxDecisions {
+		t.Errorf("%d refused and %d allowed tokens are kept", len(r.refused), len(r.allowed))
+	}
+	if _, is := r.allowed[tokenKey{1, 0, 0}]; is {
+		t.Error("the oldest decision stays")
+	}
+}
+
+func TestAnAllowedTokenStaysAllowedForAWhileWithoutTheAPIServer(t *testing.T) {
+	asked := 0
+	r := reviews(t, &asked)
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	key := tokenKey(sha256.Sum256([]byte("unreachable")))
+	r.record(key, decision{at: now, until: now})
+	for _, step := range []struct {
+		after   time.Duration
+		allowed bool
+		reviews int
+	}{
+		{0, true, 1}, {time.Second, true, 0}, {retryAge, true, 1}, {staleAge, false, 1},
+	} {
+		asked = 0
+		now = now.Add(step.after)
+		if err := r.decide(t.Context(), scraper, "unreachable"); (err == nil) != step.allowed || asked != step.reviews {
+			t.Errorf("after another %s: %v, %d reviews; want allowed %t with %d", step.after, err, asked, step.allowed, step.reviews)
+		}
+	}
+	r.record(tokenKey(sha256.Sum256([]byte("stolen"))), decision{at: now, until: now})
+	if err := r.decide(t.Context(), scraper, "stolen"); !errors.Is(err, errUnauthenticated) || len(r.allowed) > 1 {
+		t.Errorf("a token that was revoked: %v", err)
 	}
 }

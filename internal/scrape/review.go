@@ -8,27 +8,39 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedauthenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 const (
 	// reviewTimeout bounds the reviews of one request.
 	reviewTimeout = 5 * time.Second
-	// reviewsPerSecond and reviewBurst bound what requests with unknown tokens cost the API server.
-	reviewsPerSecond = 5
-	reviewBurst      = 10
+	// newPerSecond and newBurst bound what requests with new tokens cost the API server: newPerSecond and newBurst for each source,
+	// allPerSecond and allBurst for all sources together. Tokens that were allowed before are not counted.
+	newPerSecond = 1
+	newBurst     = 5
+	allPerSecond = 5
+	allBurst     = 10
 	// decisionAge is how long a decision is used again.
 	decisionAge = time.Minute
-	// maxDecisions bounds the memory of decisions.
+	// staleAge is how long an allowed token stays allowed while the API server cannot review it again. It is asked every retryAge.
+	staleAge = 10 * time.Minute
+	retryAge = 10 * time.Second
+	// maxDecisions bounds each list of decisions.
 	maxDecisions = 128
 )
 
@@ -39,18 +51,35 @@ type reviewer struct {
 	access typedauthorizationv1.SubjectAccessReviewInterface
 	now    func() time.Time
 
-	mu        sync.Mutex
-	decisions map[[sha256.Size]byte]decision
+	sources httpserver.Rates
+	all     *rate.Limiter
+
+	mu sync.Mutex
+	// allowed and refused are separate, so that invalid tokens never displace valid ones.
+	allowed, refused map[tokenKey]decision
 }
 
+// tokenKey is the hash of a token.
+type tokenKey [sha256.Size]byte
+
 type decision struct {
-	err   error // nil if the request is allowed
-	until time.Time
+	err error // nil if the request is allowed
+	// until when the decision is used without another review. The API server made it at the time at.
+	until, at time.Time
+}
+
+func newReviewer(tokens typedauthenticationv1.TokenReviewInterface, access typedauthorizationv1.SubjectAccessReviewInterface, now func() time.Time) *reviewer {
+	return &reviewer{
+		tokens: tokens, access: access, now: now,
+		sources: httpserver.Rates{PerSecond: newPerSecond, Burst: newBurst}, all: rate.NewLimiter(allPerSecond, allBurst),
+		allowed: map[tokenKey]decision{}, refused: map[tokenKey]decision{},
+	}
 }
 
 var (
 	errUnauthenticated = errors.New("the token is invalid or absent: send the token of a ServiceAccount in the header Authorization")
 	errForbidden       = errors.New("the user may not `get` the URL /metrics: bind a ClusterRole with this nonResourceURL")
+	errTooMany         = errors.New("too many new tokens: try again in a few seconds")
 )
 
 // authorized serves GET of Path to users that may get it, and nothing else.
@@ -61,13 +90,15 @@ func (r *reviewer) authorized(metrics http.Handler) http.Handler {
 			return
 		}
 		token, _ := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
-		switch err := r.decide(req.Context(), strings.TrimSpace(token)); {
+		switch err := r.decide(req.Context(), httpserver.Source(req), strings.TrimSpace(token)); {
 		case err == nil:
 			metrics.ServeHTTP(w, req)
 		case errors.Is(err, errUnauthenticated):
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 		case errors.Is(err, errForbidden):
 			http.Error(w, err.Error(), http.StatusForbidden)
+		case errors.Is(err, errTooMany):
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
 		default:
 			http.Error(w, "the API server cannot review the token: "+err.Error(), http.StatusServiceUnavailable)
 		}
@@ -75,30 +106,67 @@ func (r *reviewer) authorized(metrics http.Handler) http.Handler {
 }
 
 // decide returns nil if the user of the token may get the metrics. It uses decisions again for decisionAge.
-func (r *reviewer) decide(ctx context.Context, token string) error {
+func (r *reviewer) decide(ctx context.Context, source netip.Addr, token string) error {
 	if token == "" {
 		return errUnauthenticated
 	}
-	key := sha256.Sum256([]byte(token))
-	r.mu.Lock()
-	known, is := r.decisions[key]
-	r.mu.Unlock()
-	if is && r.now().Before(known.until) {
+	key, now := tokenKey(sha256.Sum256([]byte(token))), r.now()
+	known, is := r.known(key, now)
+	if is && now.Before(known.until) {
 		return known.err
 	}
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	err := r.review(ctx, token)
-	if err != nil && !errors.Is(err, errUnauthenticated) && !errors.Is(err, errForbidden) {
-		return err
+	wasAllowed := is && known.err == nil
+	if !wasAllowed {
+		if !r.sources.Allow(source, now) {
+			return errTooMany
+		}
+		if err := r.all.Wait(ctx); err != nil {
+			return errTooMany
+		}
 	}
+	err := r.review(ctx, token)
+	made := decision{err: err, until: now.Add(decisionAge), at: now}
+	if err != nil && !errors.Is(err, errUnauthenticated) && !errors.Is(err, errForbidden) {
+		if !wasAllowed {
+			return err
+		}
+		made = decision{until: now.Add(retryAge), at: known.at}
+	}
+	r.record(key, made)
+	return made.err
+}
+
+// known returns the recorded decision about a token, unless it is too old to matter.
+func (r *reviewer) known(key tokenKey, now time.Time) (decision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.decisions == nil || len(r.decisions) >= maxDecisions {
-		r.decisions = map[[sha256.Size]byte]decision{}
+	if d, is := r.allowed[key]; is && now.Before(d.at.Add(staleAge)) {
+		return d, true
 	}
-	r.decisions[key] = decision{err: err, until: r.now().Add(decisionAge)}
-	return err
+	d, is := r.refused[key]
+	return d, is
+}
+
+// record records a decision. A full list of refused tokens is emptied; the list of allowed tokens loses the oldest decision.
+func (r *reviewer) record(key tokenKey, d decision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.allowed, key)
+	delete(r.refused, key)
+	if d.err != nil {
+		if len(r.refused) >= maxDecisions {
+			clear(r.refused)
+		}
+		r.refused[key] = d
+		return
+	}
+	if len(r.allowed) >= maxDecisions {
+		oldest := slices.MinFunc(slices.Collect(maps.Keys(r.allowed)), func(a, b tokenKey) int { return r.allowed[a].at.Compare(r.allowed[b].at) })
+		delete(r.allowed, oldest)
+	}
+	r.allowed[key] = d
 }
 
 func (r *reviewer) review(ctx context.Context, token string) error {

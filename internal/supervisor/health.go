@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/httpserver"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 )
@@ -28,7 +29,8 @@ type Endpoint struct {
 
 // ServeHealth serves paths on address until ctx ends: /healthz returns 200 while the supervisor runs; /readyz returns 200
 // while ready returns nil, otherwise 503 with the error; version.Path returns the versions of the running programs; adminapi.MetricsPath is served by
-// metrics unless it is nil. It also serves more.
+// metrics unless it is nil. It also serves more. /healthz and /readyz are for the node's own processes. All callers share the results of ready and
+// versions, so that the load on daemons does not depend on the number of requests.
 func ServeHealth(
 	ctx context.Context, address string, ready func(context.Context) error, versions func(context.Context) (version.Programs, error), metrics http.Handler,
 	more ...Endpoint,
@@ -41,20 +43,23 @@ func ServeHealth(
 		mux.Handle("GET "+adminapi.MetricsPath, metrics)
 	}
 	mux.Handle("GET "+version.Path, version.Handler(versions))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
-		defer cancel()
-		if err := ready(ctx); err != nil {
+	mux.Handle("GET /healthz", httpserver.Local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })))
+	shared := httpserver.Share(readyTimeout, ready)
+	mux.Handle("GET /readyz", httpserver.Local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := shared(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
-	})
-	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: readyTimeout}
+	})))
+	listener, err := httpserver.Listen(ctx, address)
+	if err != nil {
+		return fmt.Errorf("serve health: %w", err)
+	}
+	server := httpserver.New(mux)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve health on %s: %w", address, err)
 	}
 	return nil

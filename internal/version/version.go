@@ -11,6 +11,9 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
+
+	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
 // Kiln is this program's version: the tag of its image. The image build sets it.
@@ -40,10 +43,14 @@ func OfDaemon(answer string) string {
 	return words[len(words)-1]
 }
 
-// Handler serves the result of the given function as JSON, or its error with status 503.
+// reportTimeout bounds the answers of the daemons.
+const reportTimeout = 5 * time.Second
+
+// Handler serves the result of the given function as JSON, or its error with status 503. All callers share the result.
 func Handler(tell func(context.Context) (Programs, error)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		programs, err := tell(r.Context())
+	shared := httpserver.ShareResult(reportTimeout, tell)
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		programs, err := shared()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return

@@ -27,14 +27,16 @@ func TestVersionOfADaemon(t *testing.T) {
 }
 
 func TestGetReturnsServedVersions(t *testing.T) {
-	want, failure := Programs{Kiln: "v1", OVN: "25.03.0"}, error(nil)
-	server := httptest.NewServer(Handler(func(context.Context) (Programs, error) { return want, failure }))
+	want := Programs{Kiln: "v1", OVN: "25.03.0"}
+	server := httptest.NewServer(Handler(func(context.Context) (Programs, error) { return want, nil }))
 	defer server.Close()
 	address := netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://"))
 	if got, err := Get(t.Context(), address); err != nil || got != want {
 		t.Errorf("heard %+v, %v", got, err)
 	}
-	failure = errors.New("not running yet")
+	starting := httptest.NewServer(Handler(func(context.Context) (Programs, error) { return want, errors.New("not running yet") }))
+	defer starting.Close()
+	address = netip.MustParseAddrPort(strings.TrimPrefix(starting.URL, "http://"))
 	if got, err := Get(t.Context(), address); err == nil {
 		t.Errorf("heard %+v of a process that does not know yet", got)
 	}

@@ -21,6 +21,8 @@ const (
 	requestTimeout = 10 * time.Second
 	// backupTimeout bounds the download of a backup.
 	backupTimeout = 5 * time.Minute
+	// idleTimeout is how long a client keeps a connection.
+	idleTimeout = time.Minute
 )
 
 // ErrUnsupported is returned for a request that a member of an older image does not support.
@@ -40,7 +42,7 @@ func NewClient(address netip.AddrPort, config *tls.Config) *Client {
 	return &Client{
 		base: "https://" + address.String(),
 		http: &http.Client{
-			Transport: &http.Transport{TLSClientConfig: config.Clone(), MaxIdleConns: 1, IdleConnTimeout: time.Minute},
+			Transport: &http.Transport{TLSClientConfig: config.Clone(), MaxIdleConns: 1, IdleConnTimeout: idleTimeout},
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/kiln-net/kiln/internal/httpserver"
 	"github.com/kiln-net/kiln/internal/tlsdir"
 )
 
@@ -96,14 +97,15 @@ func limited(handler http.Handler) http.Handler {
 
 // Serve serves on address (`[::]:6651`) until ctx ends.
 func Serve(ctx context.Context, address, tlsDir string, handler http.Handler) error {
-	listener, err := tls.Listen("tcp", address, tlsdir.Server(tlsDir, callersFile))
+	plain, err := httpserver.Listen(ctx, address)
 	if err != nil {
-		return fmt.Errorf("listen for the operator on %s: %w", address, err)
+		return fmt.Errorf("serve the operator: %w", err)
 	}
-	server := &http.Server{
-		Handler:           limited(handler),
-		ReadHeaderTimeout: requestTimeout,
-	}
+	listener := tls.NewListener(plain, tlsdir.Server(tlsDir, callersFile))
+	server := httpserver.New(limited(handler))
+	// Only the operator, kube-ovn-monitor and members of the databases pass the handshake. They keep connections and download backups.
+	server.SetKeepAlivesEnabled(true)
+	server.ReadTimeout, server.WriteTimeout, server.IdleTimeout = backupTimeout, backupTimeout, 2*idleTimeout
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); ctx.Err() == nil {
