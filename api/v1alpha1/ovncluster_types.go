@@ -209,7 +209,8 @@ type Central struct {
 	Recovery *Recovery `json:"recovery,omitempty"`
 	// portAccess is Limited or Open. Limited installs nftables rules on the nodes of the databases: Raft ports accept connections only from
 	// members, the ports for northd and kube-ovn-controller only from nodes where these may run. Members must connect from the InternalIP
-	// of their node. Open installs no rules; use your own firewall.
+	// of their node. A source has at most 20 new connections per second. All nodes reject connections of pods to the databases. Open installs
+	// no rules; use your own firewall.
 	// +optional
 	// +kubebuilder:default=Limited
 	PortAccess PortAccess `json:"portAccess,omitempty"`

@@ -14,7 +14,7 @@ import (
 )
 
 var _ = Describe("the databases' ports", func() {
-	It("answer a worker where nodes have business, and nowhere else", Label(smoke), func(ctx SpecContext) {
+	It("answer nodes at port 6642, and pods nowhere", Label(smoke), func(ctx SpecContext) {
 		nb := databaseStatus(ctx, Default, trialDatabases[0]).Members[0]
 		sb := databaseStatus(ctx, Default, trialDatabases[1]).Members[0]
 		pod := serve(ctx, "e2e-ports", "asks", 0)
@@ -37,7 +37,7 @@ var _ = Describe("the databases' ports", func() {
 				"a pod": fromPod(pod), "outside": fromOutside,
 			} {
 				opens(ctx, fromNode(port.node), at)() // control: the port is open on its own node
-				if port.open {
+				if port.open && name != "a pod" {
 					Expect(knock(ctx, from, at)).To(HaveEach(oracle.Connected), "%s from %s", at, name)
 				} else {
 					Expect(knock(ctx, from, at)).NotTo(ContainElement(oracle.Connected), "%s from %s", at, name)

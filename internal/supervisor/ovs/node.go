@@ -43,7 +43,7 @@ type node struct {
 	tunnels string
 	// remotes are the newest connection methods of the southbound database.
 	remotes []string
-	guard   guard
+	guard   *guard
 	// clusterID is the newest cluster ID of the southbound database. The flag is set while ovn-controller still needs a reset for a
 	// replaced database.
 	clusterID string
@@ -65,6 +65,10 @@ type node struct {
 // Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
 // returns an error if a person has to change something, or if a daemon keeps failing.
 func Run(ctx context.Context, o Options) error {
+	guard := newGuard(o)
+	if err := guard.restore(ctx); err != nil { // before all steps that can fail: the databases of this node wait for it
+		o.Log.Error(err, "the access to the databases' ports is limited only after the OVNCluster was read")
+	}
 	if err := checkDatapath(o); err != nil {
 		return err
 	}
@@ -82,7 +86,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	connected, gate := make(chan struct{}), make(chan struct{})
-	n := &node{options: o, tunnelBridge: tunnelBridge{options: o, log: o.Log}, tunnels: link.Attrs().Name, providers: newProviders(o)}
+	n := &node{options: o, guard: guard, tunnelBridge: tunnelBridge{options: o, log: o.Log}, tunnels: link.Attrs().Name, providers: newProviders(o)}
 	n.configured, n.certified, n.switched = gates(gate)
 	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
 	changes := make(chan struct{}, 1)
@@ -105,6 +109,17 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error { n.providers.guard(ctx); return nil })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
 	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
+	group.Go(func() error {
+		deleted := func() {
+			guard.touched.Store(true)
+			select {
+			case changes <- struct{}{}:
+			default: // a change is pending already
+			}
+		}
+		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "subscribing again") }, func() error { return watchTable(ctx, deleted) })
+		return nil
+	})
 	group.Go(func() error {
 		changed := func() {
 			select {
@@ -225,10 +240,10 @@ func connect(ctx context.Context, o Options) *client.Client {
 }
 
 func (n *node) reconcile(ctx context.Context, db *client.Client) error {
-	if _, err := root(ctx, db); err != nil {
-		return err
-	}
 	guardErr := n.guard.apply(ctx)
+	if _, err := root(ctx, db); err != nil {
+		return errors.Join(err, guardErr)
+	}
 	address, err := n.tunnelAddress(ctx, db)
 	if err != nil && !address.IsValid() {
 		return errors.Join(err, guardErr)

@@ -33,6 +33,8 @@ type member struct {
 	began atomic.Pointer[time.Time]
 	// refused is ovsdb-server's error when it cannot read the file; nil after begin has replaced the file.
 	refused atomic.Pointer[string]
+	// guarded receives a value when the access to the member's ports is limited.
+	guarded chan struct{}
 	// backups are reported by the administrative endpoint.
 	backups backups
 }
@@ -48,6 +50,8 @@ func Run(ctx context.Context, o Options) error {
 	m := &member{options: o}
 	m.wait("starting")
 	group, ctx := errgroup.WithContext(ctx)
+	m.guarded = make(chan struct{}, 1)
+	group.Go(func() error { m.watchGuard(ctx, m.guarded); return nil })
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, m.ready, m.versions, nil) })
 	group.Go(func() error {
 		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(o.Database.AdminPort))
@@ -183,7 +187,10 @@ func (m *member) prepare(ctx context.Context, f files) error {
 		m.wait("no OVNCluster `default` was seen yet")
 	}
 	for {
-		if m.cluster != nil {
+		if m.cluster != nil && m.mustWait(f) {
+			m.wait(waitingForGuard)
+			m.options.Log.Info("waiting", "reason", waitingForGuard)
+		} else if m.cluster != nil {
 			if begun, err := m.tryToBegin(ctx, f); begun || err != nil {
 				return err
 			}
@@ -192,6 +199,7 @@ func (m *member) prepare(ctx context.Context, f files) error {
 		case <-ctx.Done():
 			return nil
 		case m.cluster = <-m.options.Clusters:
+		case <-m.guarded:
 		}
 	}
 }

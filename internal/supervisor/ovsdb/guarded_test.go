@@ -1,0 +1,70 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/portguard"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// TestAMemberListensAfterARebootOnlyBehindTheGuard starts a member on a node whose ports were limited before a reboot.
+func TestAMemberListensAfterARebootOnlyBehindTheGuard(t *testing.T) {
+	tr := newTrial(t)
+	m, status := tr.bootstrap("cp-1", "127.0.0.41")
+	tr.must(portguard.Report(m.options.RunDir))
+	supervisortest.Eventually(t, "the member records that its ports are limited", func() error {
+		_, err := os.Stat(newFiles(m.options).guardedFile())
+		return err
+	})
+	record := v1alpha1.OVNClusterStatus{Southbound: v1alpha1.DatabaseStatus{
+		BootstrapNode: "cp-1", ClusterID: status.ClusterID,
+		Members: []v1alpha1.DatabaseMember{{Node: "cp-1", Address: "127.0.0.41", ServerID: status.ServerID}},
+	}}
+	reboot := func() {
+		t.Helper()
+		tr.must(m.halt())
+		tr.must(portguard.Withdraw(m.options.RunDir))
+	}
+	reboot()
+	tr.startWith(m, record)
+	supervisortest.Eventually(t, "the member waits for the guard", func() error {
+		if body := probe(t, m, http.StatusServiceUnavailable); !strings.Contains(body, "nftables") {
+			return errors.New(body)
+		}
+		return nil
+	})
+	for _, port := range []string{"6642", "6644", "6649"} {
+		if conn, err := net.Dial("tcp", net.JoinHostPort(m.options.Address.String(), port)); err == nil {
+			_ = conn.Close()
+			t.Errorf("port %s is open without a guard", port)
+		}
+	}
+	tr.must(portguard.Report(m.options.RunDir))
+	tr.untilConnected(m, 1)
+
+	for name, set := range map[string]func(*v1alpha1.OVNCluster){
+		"with open access": func(c *v1alpha1.OVNCluster) { c.Spec.Central.PortAccess = v1alpha1.PortAccessOpen },
+		"while an upgrade replaces the pods of nodes, whose version may not report": func(c *v1alpha1.OVNCluster) {
+			c.Status.Upgrade.Stage = v1alpha1.StageNodes
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reboot()
+			tr.startWith(m, record)
+			cluster := &v1alpha1.OVNCluster{Status: *record.DeepCopy()}
+			set(cluster)
+			supervisortest.Eventually(t, "it has read its record", m.heard)
+			m.clusters <- cluster
+			tr.untilConnected(m, 1)
+		})
+	}
+}
