@@ -177,6 +177,7 @@ func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 	return r.checkNodes(ctx, p, lists)
 }
 
+	p.adviseOnSelectors()
 // networkKinds are the resources without which the controller cannot start.
 var networkKinds = []string{"Vpc", "Subnet", "IP", "IPPool", "Vip", "SecurityGroup", "SwitchLBRule", "RouterLBRule", "OvnEip", "ProviderNetwork", "Vlan"}
 

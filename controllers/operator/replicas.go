@@ -33,8 +33,8 @@ func (r *Reconciler) deriveReplicas(_ context.Context, p *pass) error {
 	case spec.Central.Replicas == 0:
 		spec.Central.Replicas = members.members(max(len(status.Northbound.Members), len(status.Southbound.Members)))
 	case spec.Central.Replicas == 1 && members.usable >= redundantMembers:
-		p.advice = fmt.Sprintf("each database has one member, and %d nodes can run members: set spec.central.replicas to %d to survive the loss of a node",
-			members.usable, redundantMembers)
+		p.advise(fmt.Sprintf("each database has one member, and %d nodes can run members: set spec.central.replicas to %d to survive the loss of a node",
+			members.usable, redundantMembers))
 	}
 	if spec.Central.NorthdReplicas == 0 {
 		spec.Central.NorthdReplicas = p.places(spec.Central.Placement, render.Tolerations).pods(before.Northd)

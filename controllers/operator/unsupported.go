@@ -34,8 +34,7 @@ func (r *Reconciler) stopUnsupported(ctx context.Context, p *pass) error {
 		}
 	}
 	if len(p.stopped) > 0 {
-		advice := fmt.Sprintf("%s: stopped, because database members run a version without them", strings.Join(p.stopped, ", "))
-		p.advice = strings.TrimPrefix(p.advice+"; "+advice, "; ")
+		p.advise(fmt.Sprintf("%s: stopped, because database members run a version without them", strings.Join(p.stopped, ", ")))
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ const oldestKubernetes = "1.31"
 func Environment(c *Cluster, spec *v1alpha1.OVNClusterSpec) *Report {
 	var all []Finding
 	for _, check := range []func(*Cluster, *v1alpha1.OVNClusterSpec) []Finding{
-		kubernetesVersion, nodeAddresses, networks, centralNodes, kubeProxy, otherPlugins, definitions, ports, kernel,
+		kubernetesVersion, nodeAddresses, networks, operatorNodes, centralNodes, restrictedSelectors, kubeProxy, otherPlugins, definitions, ports, kernel,
 	} {
 		all = append(all, check(c, spec)...)
 	}
@@ -112,6 +112,50 @@ func centralNodes(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 				len(names), selector, needed, of.field)
 		}
 		found = append(found, f)
+	}
+	return found
+}
+
+// managedLabel selects, in config/components/managed, the nodes of the operator.
+const managedLabel = "node-restriction.kubernetes.io/kiln"
+
+// operatorNodes checks that the operator has a node. Its token is equivalent to root on every node, so that it runs only on nodes with labels that
+// kubelets cannot write.
+func operatorNodes(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
+	const subject = "Nodes of the operator"
+	for _, of := range []struct{ label, by string }{{render.ControlPlaneLabel, "config/default"}, {managedLabel, "config/components/managed"}} {
+		var names []string
+		for i := range c.Nodes {
+			if _, is := c.Nodes[i].Labels[of.label]; is {
+				names = append(names, c.Nodes[i].Name)
+			}
+		}
+		if len(names) > 0 {
+			return []Finding{{OK, subject, fmt.Sprintf("%d nodes have the label %s, which %s selects: %s", len(names), of.label, of.by, k8s.Some(names, someNames))}}
+		}
+	}
+	return []Finding{{Warning, subject, fmt.Sprintf("no node has the label %s: label nodes with %s=true, and use config/overlays/managed or its component",
+		render.ControlPlaneLabel, managedLabel)}}
+}
+
+// restrictedSelectors checks that a stolen node cannot select itself for the keys of the databases and of their clients, or for the passwords of the
+// speaker.
+func restrictedSelectors(_ *Cluster, spec *v1alpha1.OVNClusterSpec) (found []Finding) {
+	selectors := []struct {
+		field    string
+		selector map[string]string
+	}{{"central", spec.Central.NodeSelector}, {"controller", spec.Controller.NodeSelector}}
+	if spec.Speaker != nil {
+		selectors = append(selectors, struct {
+			field    string
+			selector map[string]string
+		}{"speaker", spec.Speaker.NodeSelector})
+	}
+	for _, s := range selectors {
+		if k8s.KubeletsMaySatisfy(s.selector) {
+			found = append(found, Finding{Warning, "Labels of spec." + s.field, fmt.Sprintf("kubelets may write all labels of spec.%s.nodeSelector (%s), so that a stolen node can "+
+				"select itself: use %s, or a label with the prefix node-restriction.kubernetes.io/", s.field, labels.FormatLabels(s.selector), render.ControlPlaneLabel)})
+		}
 	}
 	return found
 }

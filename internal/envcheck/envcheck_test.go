@@ -195,6 +195,44 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
+// TestLabelsThatKubeletsMayWriteAreReported checks selectors by which a stolen node gets the keys of the databases, of their clients, or of the operator.
+func TestLabelsThatKubeletsMayWriteAreReported(t *testing.T) {
+	kubeOVN, restricted := map[string]string{"kube-ovn/role": "master"}, map[string]string{managedLabel: "true"}
+	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{corev1.LabelOSStable: "linux", "kube-ovn/role": "master"}}}
+	managed := *node.DeepCopy()
+	managed.Labels[managedLabel] = "true"
+	for _, tt := range []struct {
+		name string
+		node corev1.Node
+		spec v1alpha1.OVNClusterSpec
+		want []string // subjects of warnings
+	}{
+		{"restricted labels", managed, v1alpha1.OVNClusterSpec{
+			Central:    v1alpha1.Central{Placement: v1alpha1.Placement{NodeSelector: restricted}},
+			Controller: v1alpha1.Controller{Placement: v1alpha1.Placement{NodeSelector: restricted}},
+			Speaker:    &v1alpha1.Speaker{NodeSelector: map[string]string{"ovn.kubernetes.io/bgp": "true"}},
+		}, nil},
+		{"labels of Kube-OVN", node, v1alpha1.OVNClusterSpec{
+			Central:    v1alpha1.Central{Placement: v1alpha1.Placement{NodeSelector: kubeOVN}},
+			Controller: v1alpha1.Controller{Placement: v1alpha1.Placement{NodeSelector: kubeOVN}},
+			Speaker:    &v1alpha1.Speaker{NodeSelector: kubeOVN},
+		}, []string{"Nodes of the operator", "Labels of spec.central", "Labels of spec.controller", "Labels of spec.speaker"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			c := &Cluster{Nodes: []corev1.Node{tt.node}}
+			for _, f := range append(operatorNodes(c, &tt.spec), restrictedSelectors(c, &tt.spec)...) {
+				if f.Level != OK {
+					got = append(got, f.Subject)
+				}
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("warnings %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestChecks judges clusters with one fault each.
 func TestChecks(t *testing.T) {
 	node := func(name, address string, labels map[string]string) corev1.Node {

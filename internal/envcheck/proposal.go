@@ -13,11 +13,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // DataDirectory of the proposed OVNCluster. It is not Kube-OVN's directory: Kiln would start with Kube-OVN's database if it found one, and the way
@@ -90,6 +93,10 @@ func (p *proposal) placement(w *Workload) (found []Finding) {
 		if len(selector) > 0 {
 			of.NodeSelector = selector
 			found = append(found, Finding{Carried, w.subject("nodeSelector"), field + ".nodeSelector"})
+		}
+		if k8s.KubeletsMaySatisfy(selector) {
+			found = append(found, Finding{Warning, w.subject("nodeSelector"), fmt.Sprintf("%s: kubelets may write these labels, so that a stolen node can select itself: "+
+				"use %s in %s.nodeSelector, or a label with the prefix node-restriction.kubernetes.io/", labels.FormatLabels(selector), render.ControlPlaneLabel, field)})
 		}
 	}
 	switch w.Name {

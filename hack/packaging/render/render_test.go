@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/test/applied"
 )
@@ -44,6 +46,9 @@ var overlays = map[string]func(v1alpha1.OVNClusterSpec) bool{
 	},
 	"ipv6": func(s v1alpha1.OVNClusterSpec) bool {
 		return slices.Equal(s.Network.PodCIDRs, []string{"fd00:10:16::/112"})
+	},
+	"managed": func(s v1alpha1.OVNClusterSpec) bool {
+		return len(s.Central.NodeSelector) == 1 && maps.Equal(s.Central.NodeSelector, s.Controller.NodeSelector) && !k8s.KubeletsMaySatisfy(s.Central.NodeSelector)
 	},
 	"rke2": func(s v1alpha1.OVNClusterSpec) bool { return len(s.Central.Tolerations) == 1 },
 	"k3s": func(s v1alpha1.OVNClusterSpec) bool {
@@ -91,10 +96,11 @@ func TestOverlaysApply(t *testing.T) {
 			if !known {
 				t.Fatal("the test has no row for this overlay")
 			}
-			spec, _ := apply(t, c, filepath.Join(config, "overlays", entry.Name()), "kube-system")
+			spec, operator := apply(t, c, filepath.Join(config, "overlays", entry.Name()), "kube-system")
 			if !distinct(spec) {
 				t.Errorf("the OVNCluster is not what the overlay is for: %+v", spec)
 			}
+			checkOperatorNodes(t, operator)
 		})
 	}
 	if len(entries) != len(overlays) {
@@ -131,6 +137,53 @@ func TestOverlaysApply(t *testing.T) {
 			t.Errorf("the operator has the environment %v", container.Env)
 		}
 	})
+}
+
+// checkOperatorNodes checks that a kubelet cannot make its node one of the operator, whose token is equivalent to root on every node.
+func checkOperatorNodes(t *testing.T, operator *appsv1.Deployment) {
+	t.Helper()
+	affinity := operator.Spec.Template.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		t.Fatal("the operator may run on any node")
+	}
+	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		labels := map[string]string{}
+		for _, e := range term.MatchExpressions {
+			if e.Operator == corev1.NodeSelectorOpIn || e.Operator == corev1.NodeSelectorOpExists {
+				labels[e.Key] = ""
+			}
+		}
+		if len(labels) == 0 || k8s.KubeletsMaySatisfy(labels) {
+			t.Errorf("a kubelet can write the labels of the operator's nodes: %v", term)
+		}
+	}
+}
+
+// TestTheOperatorRunsOnRestrictedNodesOnly checks the manifests without an API server. TestOverlaysApply checks what an API server stores.
+func TestTheOperatorRunsOnRestrictedNodesOnly(t *testing.T) {
+	for _, path := range []string{"default", "overlays/managed", "overlays/ha"} {
+		t.Run(path, func(t *testing.T) {
+			objects, err := Objects(filepath.Join(config, path), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			for _, o := range objects {
+				if o.GetKind() != "Deployment" {
+					continue
+				}
+				found = true
+				operator := &appsv1.Deployment{}
+				if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, operator); err != nil {
+					t.Fatal(err)
+				}
+				checkOperatorNodes(t, operator)
+			}
+			if !found {
+				t.Error("there is no Deployment")
+			}
+		})
+	}
 }
 
 // start starts an API server without our definitions.
