@@ -20,35 +20,46 @@ import (
 	"github.com/kiln-net/kiln/internal/must"
 )
 
-func TestParallelCallersShareOneResult(t *testing.T) {
+func TestAResultIsSharedUntilItIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var calls, parallel, most atomic.Int32
-		shared := ShareResult(time.Minute, func(context.Context) (int32, error) {
-			most.Store(max(most.Load(), parallel.Add(1)))
-			defer parallel.Add(-1)
-			time.Sleep(10 * time.Millisecond)
-			return calls.Add(1), errors.New("also shared")
+		calls := 0
+		shared := ShareResult(time.Minute, func(context.Context) (int, error) {
+			calls++
+			return calls, errors.New("also shared")
 		})
-		ask := func(callers int, want int32) {
-			var all sync.WaitGroup
-			for range callers {
-				all.Go(func() {
-					if got, err := shared(); got != want || err == nil {
-						t.Errorf("result %d, %v; want %d", got, err, want)
-					}
-				})
+		for _, step := range []struct {
+			after time.Duration
+			want  int
+		}{{0, 1}, {0, 1}, {Age / 2, 1}, {Age / 2, 2}, {Age - 1, 2}, {1, 3}} {
+			time.Sleep(step.after)
+			if got, err := shared(); got != step.want || err == nil {
+				t.Errorf("after %s: result %d, %v; want %d", step.after, got, err, step.want)
 			}
-			all.Wait()
-		}
-		ask(500, 1)
-		time.Sleep(Age / 2)
-		ask(500, 1)
-		time.Sleep(Age / 2)
-		ask(500, 2)
-		if most.Load() != 1 {
-			t.Errorf("%d calls at a time", most.Load())
 		}
 	})
+}
+
+func TestParallelCallersShareOneCall(t *testing.T) {
+	var calls, parallel, most atomic.Int32
+	began := time.Now()
+	shared := Share(time.Minute, func(context.Context) int {
+		most.Store(max(most.Load(), parallel.Add(1)))
+		defer parallel.Add(-1)
+		calls.Add(1)
+		return 7
+	})
+	var all sync.WaitGroup
+	for range 500 {
+		all.Go(func() {
+			if got := shared(); got != 7 {
+				t.Errorf("result %d", got)
+			}
+		})
+	}
+	all.Wait()
+	if permitted := 1 + int32(time.Since(began)/Age); calls.Load() > permitted || most.Load() != 1 {
+		t.Errorf("%d calls, %d at a time", calls.Load(), most.Load())
+	}
 }
 
 func TestAHangingCallEndsForAllCallers(t *testing.T) {
