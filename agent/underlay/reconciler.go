@@ -282,7 +282,7 @@ func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[s
 		default:
 			cause = reasonMoving + ": kiln ovs moves interface " + result.Interface
 		}
-		set(annotations, v1.ProviderError, cause[:min(len(cause), maxMessage)])
+		set(annotations, v1.ProviderError, shortened(cause))
 	}
 	changes := map[string]map[string]any{
 		"labels":      differences(node.Labels, labels, managedLabels...),
@@ -299,6 +299,12 @@ func (r *Reconciler) report(ctx context.Context, node *corev1.Node, wanted map[s
 		return 0, fmt.Errorf("report provider networks on node %s: %w", node.Name, err)
 	}
 	return again, nil
+}
+
+// shortened returns the first bytes of a message that fit into an annotation, without a part of a character: the API server would store another text, and
+// each pass would write the annotation again.
+func shortened(message string) string {
+	return strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
 }
 
 // differences returns the changes, for a merge patch, after which the keys of provider networks with these names have the values in want.

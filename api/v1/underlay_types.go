@@ -123,7 +123,7 @@ type ProviderNetworkStatus struct {
 type ProviderNetworkTurn struct {
 	// node is the name of the node.
 	Node string `json:"node"`
-	// generation of the specification for which the node has its turn.
+	// generation of the specification for which the node has its turn. It is an earlier one while the node may still be ending a move after a change.
 	Generation int64 `json:"generation"`
 	// failed is true if the node's move was undone. Other nodes wait until a later one succeeds.
 	// +optional

@@ -182,7 +182,7 @@ func (r *ProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	r.setStatus(pn, vlans, nodes.Items, free)
 	r.hold(pn.Name, pn.Status.Turn)
-	if turn := pn.Status.Turn; turn != nil && turn.Withdrawn && base.Status.Turn != nil && !base.Status.Turn.Withdrawn {
+	if turn := pn.Status.Turn; turn != nil && turn.Withdrawn && turn.Generation == pn.Generation && base.Status.Turn != nil && !base.Status.Turn.Withdrawn {
 		k8s.Warn(r.Recorder, pn, reasonTurnUnused, fmt.Sprintf("node %s has its turn and does not begin: the next node that waits gets it. See the pods "+
 			"kube-ovn-cni and ovs-ovn of node %s", turn.Node, turn.Node))
 	}

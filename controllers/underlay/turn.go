@@ -41,13 +41,22 @@ var refusals = []string{
 
 // nextTurn returns which node may move an interface with addresses. The turn stays at a node until its move has succeeded, so that a configuration that
 // cuts nodes off reaches one node only. A node that does not begin loses the turn, and after a pause the next one has it. lost are nodes whose kubelet reports
-// nothing: they cannot begin.
+// nothing: they cannot begin. A new specification ends the turn, and the next node has its turn when the former one cannot be moving any longer.
 func (r *ProviderReconciler) nextTurn(pn *kubeovnv1.ProviderNetwork, causes []kubeovnv1.ProviderNetworkCondition, lost map[string]bool, free bool) *kubeovnv1.ProviderNetworkTurn {
 	now, last := metav1.Now(), ""
-	if before := pn.Status.Turn; before != nil && before.Generation == pn.Generation {
-		last = before.Node
+	if before := pn.Status.Turn; before != nil {
 		of := func(c kubeovnv1.ProviderNetworkCondition) bool { return c.Node == before.Node }
-		if i := slices.IndexFunc(causes, of); i >= 0 { // it is selected, and not ready
+		i := slices.IndexFunc(causes, of)
+		switch {
+		case before.Generation != pn.Generation && i >= 0:
+			if turn := r.ending(*before, causes[i].Reason); turn != nil {
+				return turn
+			}
+		case before.Generation != pn.Generation:
+		case i < 0: // it is not selected, or ready
+			last = before.Node
+		default:
+			last = before.Node
 			turn, reason := *before, causes[i].Reason
 			turn.Failed = turn.Failed || reason == reasonRolledBack
 			switch {
@@ -77,6 +86,21 @@ func (r *ProviderReconciler) nextTurn(pn *kubeovnv1.ProviderNetwork, causes []ku
 	}
 	next := max(0, slices.IndexFunc(waiting, func(node string) bool { return node > last })) // after the last one, so that each gets a turn
 	return &kubeovnv1.ProviderNetworkTurn{Node: waiting[next], Generation: pn.Generation, Since: &now}
+}
+
+// ending returns the turn of an earlier specification for as long as its node may still be moving: its agent reports late that it began, and an interface
+// whose network does not answer has its addresses back before the pause ends. The turn keeps its generation, so that the node may not begin.
+func (r *ProviderReconciler) ending(turn kubeovnv1.ProviderNetworkTurn, reason string) *kubeovnv1.ProviderNetworkTurn {
+	switch {
+	case turn.Failed || reason == reasonRolledBack || slices.Contains(refusals, reason):
+		return nil // it has its addresses
+	case !turn.Withdrawn:
+		turn.Withdrawn, turn.Since = true, new(metav1.Now())
+		return &turn
+	case r.turnLeft(&turn) > 0:
+		return &turn
+	}
+	return nil
 }
 
 // turnLeft returns the time until a node that has not begun loses its turn, or until the pause ends.

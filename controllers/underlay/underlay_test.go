@@ -480,3 +480,40 @@ func TestATurnPassesFromANodeThatDoesNotBegin(t *testing.T) {
 	w.says(nodes["b"], "net1", "AwaitingTurn: it waits")
 	w.turn(pn, "b", false)
 }
+
+// TestANewSpecificationWaitsForTheMoveOfTheFormerOne changes a ProviderNetwork while a node moves its interface: no second node may move at that time.
+func TestANewSpecificationWaitsForTheMoveOfTheFormerOne(t *testing.T) {
+	const pause = 2 * time.Second
+	w := newWorld(t, time.Millisecond, func(r *underlay.ProviderReconciler) { r.TurnPause = pause })
+	nodes := map[string]*corev1.Node{}
+	for _, name := range []string{"a", "b"} {
+		nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.Create(nodes[name])
+		w.says(nodes[name], "net1", "AwaitingTurn: it waits")
+	}
+	pn := provider("net1")
+	w.Create(pn)
+	ends := func(node string) {
+		t.Helper()
+		w.status(pn, func(s kubeovnv1.ProviderNetworkStatus) string {
+			if s.Turn != nil && s.Turn.Node != node {
+				t.Fatalf("node %s has its turn while node %s moves", s.Turn.Node, node)
+			}
+			if s.Turn == nil || !s.Turn.Withdrawn || s.Turn.Generation == pn.Generation || pn.HasTurn(node) {
+				return fmt.Sprintf("the turn does not end: %+v", s.Turn)
+			}
+			return ""
+		})
+	}
+	w.turn(pn, "a", false)
+	w.says(nodes["a"], "net1", "Moving: it moves")
+	w.Change(pn, func() { pn.Spec.DefaultInterface = "eth2" })
+	ends("a")
+	w.says(nodes["a"], "net1", "RolledBack: it has its addresses back") // the next node does not wait for the pause
+	w.turn(pn, "b", false)
+	w.says(nodes["b"], "net1", "Moving: it moves")
+	w.says(nodes["a"], "net1", "AwaitingTurn: it waits")
+	w.Change(pn, func() { pn.Spec.DefaultInterface = "eth3" })
+	ends("b")
+	w.turn(pn, "a", false) // b is dead and reports nothing more
+}
