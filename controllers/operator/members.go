@@ -30,6 +30,26 @@ const membershipDelay = 2 * time.Second
 // askRetry is the delay before the operator retries a request to a ready member that did not answer.
 const askRetry = 10 * time.Second
 
+// addressGrace is the time in which a node without an InternalIP keeps its members. A kubelet with an external cloud provider registers a node without
+// one after a restart, until the provider has added it.
+const addressGrace = 5 * time.Minute
+
+// noteAddresses records since when nodes have no InternalIP.
+func (r *Reconciler) noteAddresses(p *pass) {
+	now := map[string]time.Time{}
+	for i := range p.nodes {
+		n := &p.nodes[i]
+		if len(k8s.InternalIPs(n)) > 0 {
+			continue
+		}
+		now[n.Name] = p.now
+		if since, is := r.addressless[n.Name]; is {
+			now[n.Name] = since
+		}
+	}
+	r.addressless, p.addressless = now, now
+}
+
 // membership returns the input of the next membership step.
 func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) raft.Membership {
 	status := *p.database(db)
@@ -61,6 +81,13 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 			}) {
 				m.Nodes[address] = n.Name
 			}
+		}
+	}
+	for _, member := range status.Members {
+		since, is := p.addressless[member.Node]
+		if end := since.Add(addressGrace); is && m.Nodes[raft.AddressOf(member)] == "" && p.now.Before(end) {
+			m.Nodes[raft.AddressOf(member)] = member.Node
+			p.wakeAt(end)
 		}
 	}
 	highest := -1

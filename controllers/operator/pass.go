@@ -52,6 +52,8 @@ type pass struct {
 	// unfit nodes get no database member. nodeTroubles need a person.
 	unfit        []string
 	nodeTroubles []nodeTrouble
+	// addressless are nodes that have no InternalIP, since this time.
+	addressless map[string]time.Time
 	// oldKubernetes is the problem with the version of the API server, if it is too old.
 	oldKubernetes string
 	// advice is a recommendation that the condition Available reports while the cluster has no problem.

@@ -53,6 +53,8 @@ type Reconciler struct {
 	versions *versions
 
 	applied map[objectKey]appliedState
+	// addressless are nodes without an InternalIP, with the time since when this process has seen that.
+	addressless map[string]time.Time
 	// reportedTroubles are the last events of nodes, by node and reason.
 	reportedTroubles map[[2]string]reportedTrouble
 	// converted records, by database flag, the state for which the schema was last verified: database, cluster ID and
@@ -130,6 +132,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	r.checkKubernetes(ctx, p)
+	r.noteAddresses(p)
 	err = r.run(ctx, p)
 	if err == nil && p.removing() {
 		return ctrl.Result{}, nil // the OVNCluster is deleted: no status to report
@@ -174,10 +177,10 @@ func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 	if p.config.Image == "" {
 		p.config.Image = r.Image
 	}
+	p.adviseOnSelectors()
 	return r.checkNodes(ctx, p, lists)
 }
 
-	p.adviseOnSelectors()
 // networkKinds are the resources without which the controller cannot start.
 var networkKinds = []string{"Vpc", "Subnet", "IP", "IPPool", "Vip", "SecurityGroup", "SwitchLBRule", "RouterLBRule", "OvnEip", "ProviderNetwork", "Vlan"}
 
