@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -267,6 +268,30 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		Expect(ebb.Wait()).To(Succeed())
 		unharmed(stop)
 	}, SpecTimeout(10*time.Minute))
+
+	It("floods the ports of a node, whose daemons answer its agent and others", Label(timed), func(ctx SpecContext) {
+		pod, err := suite.Cluster.Run(ctx, cluster.Server(attackerNamespace, "requests", suite.Workers[0]))
+		Expect(err).NotTo(HaveOccurred())
+		var node corev1.Node
+		Expect(suite.Objects.Get(ctx, types.NamespacedName{Name: suite.Workers[1]}, &node)).To(Succeed())
+		address := node.Status.Addresses[slices.IndexFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })].Address
+		url := "http://" + net.JoinHostPort(address, "10672") + "/node"
+		before := processes(ctx)
+		_, stop := startPods(ctx, victimNamespace)
+		_, err = suite.Cluster.Exec(ctx, pod, "bash", "-c", `for i in $(seq 128); do (for j in $(seq 40); do curl -s -o /dev/null --max-time 2 "$0"; done) & done; wait`, url)
+		Expect(err).NotTo(HaveOccurred())
+		report, err := suite.Node.Exec(ctx, suite.Workers[0], "curl", "-sf", "--max-time", "15", url) // another source
+		Expect(err).NotTo(HaveOccurred())
+		Expect(report).To(And(ContainSubstring(`"ports":`), Not(ContainSubstring("openVSwitch")), Not(ContainSubstring("ovnController"))))
+		unharmed(stop)
+		Expect(suite.Objects.Get(ctx, types.NamespacedName{Name: node.Name}, &node)).To(Succeed())
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeNetworkUnavailable {
+				Expect(c.Status).To(Equal(corev1.ConditionFalse), c.Message)
+			}
+		}
+		Expect(processes(ctx)).To(Equal(before), "containers that restarted")
+	}, SpecTimeout(4*time.Minute))
 
 	It("has cost running connections of others nothing", Label(timed), func(ctx SpecContext) {
 		whole := running.end(ctx)
