@@ -104,9 +104,17 @@ func TestTheServerClosesEachConnectionAfterItsResponse(t *testing.T) {
 // network is a listener that accepts connections of chosen sources.
 type network struct{ accepted chan net.Conn }
 
-func (n network) Accept() (net.Conn, error) { return <-n.accepted, nil }
-func (network) Close() error                { return nil }
-func (network) Addr() net.Addr              { return &net.TCPAddr{} }
+func (n network) Accept() (net.Conn, error) {
+	select {
+	case c := <-n.accepted:
+		return c, nil
+	default:
+		return nil, net.ErrClosed // the connection that a test waits for was refused
+	}
+}
+
+func (network) Close() error   { return nil }
+func (network) Addr() net.Addr { return &net.TCPAddr{} }
 
 type connection struct {
 	net.Conn

@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -214,6 +213,15 @@ func TestAFlushedTableIsWrittenAgainAtOnce(t *testing.T) {
 	g := newGuard(Options{ConfigDir: t.TempDir(), OVNRunDir: t.TempDir()})
 	g.follow(guarded(), "node-1")
 	must.Succeed(t, g.apply(t.Context()))
+	handle := func() string {
+		return string(must.Value(exec.CommandContext(t.Context(), "nft", "-a", "list", "table", "inet", guardTable).Output()))
+	}
+	before := handle()
+	g.touched.Store(true) // as after the guard's own transactions, which replace the table
+	must.Succeed(t, g.apply(t.Context()))
+	if after := handle(); after != before {
+		t.Errorf("a table that exists is written again, which causes the next notification: %s, before %s", after, before)
+	}
 	changes := make(chan struct{}, 1)
 	background(t, func(ctx context.Context) error {
 		return watchTable(ctx, func() {
@@ -224,12 +232,10 @@ func TestAFlushedTableIsWrittenAgainAtOnce(t *testing.T) {
 			}
 		})
 	})
-	var passes atomic.Int32
 	background(t, func(ctx context.Context) error {
 		for {
 			select {
 			case <-changes:
-				passes.Add(1)
 				if err := g.apply(ctx); err != nil && ctx.Err() == nil {
 					return err
 				}
@@ -246,10 +252,6 @@ func TestAFlushedTableIsWrittenAgainAtOnce(t *testing.T) {
 			}
 			return nil
 		})
-	}
-	nodetest.NFT(t, "add table inet other; delete table inet other")
-	if n := passes.Load(); n > 5 { // the start, two flushes, and the tables that these passes wrote
-		t.Errorf("%d passes for two flushes", n)
 	}
 }
 
@@ -343,9 +345,9 @@ func podNamespace(t *testing.T) netns.NsHandle {
 	pod := must.Value(netns.New())
 	must.Succeed(t, netns.Set(here))
 	t.Cleanup(func() { _ = errors.Join(here.Close(), pod.Close()) })
-	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: podsInterface}, PeerName: "eth0"}))
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ovn0"}, PeerName: "eth0"}))
 	must.Succeed(t, netlink.LinkSetNsFd(must.Value(netlink.LinkByName("eth0")), int(pod)))
-	node := must.Value(netlink.LinkByName(podsInterface))
+	node := must.Value(netlink.LinkByName("ovn0"))
 	must.Succeed(t, netlink.LinkSetUp(node))
 	must.Succeed(t, uplink.AddAddress(node, netip.MustParsePrefix("10.16.0.1/16")))
 	inside := must.Value(netlink.NewHandleAt(pod))
