@@ -152,8 +152,8 @@ type Nodes struct {
 	OpenVSwitchDirectory string `json:"openVSwitchDirectory,omitempty"`
 }
 
-// AnnotationAllowRemoval with the value "true" allows the deletion of the OVNCluster. A ValidatingAdmissionPolicy in config/rbac denies it
-// otherwise.
+// AnnotationAllowRemoval with the value "true" allows the deletion of the OVNCluster, of the default Vpc and Subnets, and of the resource definitions.
+// ValidatingAdmissionPolicies in config/admission and of the operator deny it otherwise.
 const AnnotationAllowRemoval = "kubeovn.io/allow-removal"
 
 // AnnotationAllowRollback permits a rollback to another image than the operator's own while interfaces with addresses are ports of bridges.

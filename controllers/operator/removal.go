@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -47,6 +49,7 @@ var removalPhases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
 }{
+	{"permit the deletion of networks", (*Reconciler).permitRemoval},
 	{"stop the pods on the pod network, and the speaker", stopping(render.StopPods)},
 	{"stop the controller and the agents", stopping(render.StopWriters)},
 	{"stop northd and Open vSwitch", stopping(render.StopDaemons)},
@@ -94,6 +97,22 @@ func (r *Reconciler) patchFinalizers(ctx context.Context, p *pass) error {
 	}
 	p.before.ResourceVersion, p.cluster.ResourceVersion = changed.ResourceVersion, changed.ResourceVersion
 	p.before.Finalizers = changed.Finalizers
+	return nil
+}
+
+// permitRemoval deletes the policy that guards the default networks and the resource definitions. It is the first phase, because an API server applies a
+// policy for up to a second after its deletion: the user deletes the definitions as soon as the OVNCluster is deleted.
+func (r *Reconciler) permitRemoval(ctx context.Context, _ *pass) error {
+	named := metav1.ObjectMeta{Name: render.RemovalPolicy}
+	for _, o := range []client.Object{&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named}, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}} {
+		err := r.Delete(ctx, o)
+		if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) { // not served, or a role of an earlier version: the policy does not exist
+			return nil
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete policy %s: %w", render.RemovalPolicy, err)
+		}
+	}
 	return nil
 }
 

@@ -42,7 +42,8 @@ func TestOutgrows(t *testing.T) {
 // addSubnet creates a subnet and deletes it at the end of the test.
 func (s *scenario) addSubnet(t *testing.T, name, cidrs string) *kubeovnv1.Subnet {
 	t.Helper()
-	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidrs}}
+	allowed := map[string]string{v1alpha1.AnnotationAllowRemoval: "true"} // by the policy kiln-network-removal
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: allowed}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidrs}}
 	if err := s.admin.Create(t.Context(), subnet); err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,8 @@ type Reconciler struct {
 
 	// allocatorNetworks has the last network that the allocator received for each subnet, as text.
 	allocatorNetworks sync.Map
+	// lastDefaults has, by name, the last spec of each default subnet, with which it is created again after a forced deletion.
+	lastDefaults sync.Map
 	// notGrown has the reason, by name, why a default subnet cannot grow.
 	notGrown   sync.Map
 	admissions admissions
@@ -69,7 +71,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("gather inputs of subnet %s: %w", req.Name, err)
 	}
 	if in.subnet == nil {
-		return ctrl.Result{}, r.remove(ctx, req.Name)
+		return ctrl.Result{}, r.missing(ctx, req.Name)
 	}
 	switch {
 	case in.subnet.DeletionTimestamp == nil:
@@ -83,6 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.finish(ctx, in.subnet)
 	}
 	result := r.apply(ctx, in)
+	r.rememberDefault(in.subnet, result)
 	if result.unchecked {
 		return ctrl.Result{}, result.err // do not update the status: agents use the validated spec in it
 	}
@@ -249,6 +252,7 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 	if err := r.remove(ctx, subnet.Name); err != nil {
 		return err
 	}
+	r.lastDefaults.Delete(subnet.Name)
 	return k8s.RemoveFinalizer(ctx, r.Client, subnet)
 }
 

@@ -87,26 +87,62 @@ func (d Defaults) of(subnet string) (cidrs []netip.Prefix, field string) {
 	return nil, ""
 }
 
-// CreateDefaults creates the subnets `ovn-default` and `join` if they do not exist. It does not change existing ones. It runs at the start,
-// so that a subnet that a user deletes is recreated at the next start.
+// subnet returns `ovn-default` or `join` as they are created in a new installation.
+func (d Defaults) subnet(name string) *kubeovnv1.Subnet {
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: ipfamily.Join(d.JoinCIDRs)}}
+	if name == kubeovnv1.DefaultSubnet {
+		subnet.Spec = kubeovnv1.SubnetSpec{
+			CIDRBlock: ipfamily.Join(d.PodCIDRs), Gateway: ipfamily.Join(d.PodGateways), ExcludeIPs: d.ExcludeIPs, Default: true,
+			Vlan: d.PodVlan, NATOutgoing: d.PodVlan == "",
+		}
+	}
+	setDefaults(name, &subnet.Spec)
+	return subnet
+}
+
+// CreateDefaults creates the subnets `ovn-default` and `join` if they do not exist. It does not change existing ones. It runs before a new leader
+// restores leases; later, Reconcile creates them again.
 func CreateDefaults(ctx context.Context, c client.Client, d Defaults) error {
-	for _, subnet := range []*kubeovnv1.Subnet{
-		{
-			ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.JoinSubnet},
-			Spec:       kubeovnv1.SubnetSpec{CIDRBlock: ipfamily.Join(d.JoinCIDRs)},
-		},
-		{
-			ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultSubnet},
-			Spec: kubeovnv1.SubnetSpec{
-				CIDRBlock: ipfamily.Join(d.PodCIDRs), Gateway: ipfamily.Join(d.PodGateways), ExcludeIPs: d.ExcludeIPs, Default: true,
-				Vlan: d.PodVlan, NATOutgoing: d.PodVlan == "",
-			},
-		},
-	} {
-		setDefaults(subnet.Name, &subnet.Spec)
-		if err := k8s.CreateMissing(ctx, c, subnet); err != nil {
+	for _, name := range []string{kubeovnv1.JoinSubnet, kubeovnv1.DefaultSubnet} {
+		if err := k8s.CreateMissing(ctx, c, d.subnet(name)); err != nil {
 			return fmt.Errorf("make the default subnets: %w", err)
 		}
+	}
+	return nil
+}
+
+// EventRecreated is the reason of the event on a default subnet or VPC that was deleted although it was in use.
+const EventRecreated = "CreatedAgain"
+
+// rememberDefault keeps the last valid spec of a default subnet.
+func (r *Reconciler) rememberDefault(subnet *kubeovnv1.Subnet, result result) {
+	cidrs, _ := r.Defaults.of(subnet.Name)
+	switch last := subnet.Status.ValidatedSpec; {
+	case len(cidrs) == 0:
+	case result.problem == nil && !result.unchecked:
+		r.lastDefaults.Store(subnet.Name, subnet.Spec.DeepCopy())
+	case last != nil: // has no ACLs
+		r.lastDefaults.LoadOrStore(subnet.Name, last.DeepCopy())
+	}
+}
+
+// missing removes a subnet whose object does not exist. A default subnet is created again instead. If its finalizer was removed by force, its switch, ports and leases
+// stay, and the new object gets the last valid spec, because pods use its addresses.
+func (r *Reconciler) missing(ctx context.Context, name string) error {
+	if cidrs, _ := r.Defaults.of(name); len(cidrs) == 0 {
+		return r.remove(ctx, name)
+	}
+	subnet := r.Defaults.subnet(name)
+	last, forced := r.lastDefaults.Load(name)
+	if forced {
+		subnet.Spec = *last.(*kubeovnv1.SubnetSpec).DeepCopy()
+	}
+	if err := k8s.CreateMissing(ctx, r.Client, subnet); err != nil {
+		return fmt.Errorf("create the subnet again: %w", err)
+	}
+	if forced {
+		k8s.Warn(r.Recorder, subnet, EventRecreated,
+			"this subnet was deleted by force: it exists again with its last valid spec, and its pods keep their network. Labels and annotations of the deleted object are lost")
 	}
 	return nil
 }

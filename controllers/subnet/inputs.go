@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -21,7 +22,7 @@ import (
 // inputs is the state from which a subnet's rows and status are computed.
 type inputs struct {
 	subnet *kubeovnv1.Subnet
-	// vpc is the VPC of the subnet with its applied spec, nil if it does not exist.
+	// vpc is the VPC of the subnet with its applied spec, nil if it does not exist. The default VPC always exists.
 	vpc *kubeovnv1.Vpc
 	// named are the namespaces that the subnet of a custom VPC names or selects.
 	named []string
@@ -62,6 +63,9 @@ func (r *Reconciler) gatherFor(ctx context.Context, subnet *kubeovnv1.Subnet) (i
 	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: lookup.VpcOf(subnet)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return inputs{}, fmt.Errorf("get its VPC: %w", err)
+	}
+	if vpc == nil && lookup.VpcOf(subnet) == kubeovnv1.DefaultVpc { // its controller creates it again: its subnets stay attached meanwhile
+		vpc = &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
 	}
 	if vpc != nil {
 		in.vpc = k8s.AppliedVpc(vpc)

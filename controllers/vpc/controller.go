@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -33,6 +34,8 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
 
+	// lastDefault is the last spec of the default VPC, with which it is created again.
+	lastDefault atomic.Pointer[kubeovnv1.VpcSpec]
 	// detached enqueues deleted VPCs after a subnet has left them.
 	detached k8s.RequestSource
 }
@@ -49,7 +52,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("gather inputs of VPC %s: %w", req.Name, err)
 	}
 	if in.vpc == nil {
-		return ctrl.Result{}, r.remove(ctx, req.Name, in)
+		return ctrl.Result{}, r.missing(ctx, req.Name, in)
+	}
+	if req.Name == kubeovnv1.DefaultVpc {
+		r.lastDefault.Store(in.vpc.Spec.DeepCopy())
 	}
 	switch {
 	case in.vpc.DeletionTimestamp == nil:

@@ -5,6 +5,7 @@ package vpc_test
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -15,6 +16,12 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// podCIDR and joinCIDR are the CIDRs of the OVNCluster.
+const (
+	podCIDR  = "10.16.0.0/16"
+	joinCIDR = "100.64.0.0/16"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -39,10 +46,12 @@ func (n *tenants) run() {
 	n.process = n.Restart(n.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
-			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.Pods(p))
+			subnets := networktest.Subnets(p, vpcs)
+			subnets.Defaults.PodCIDRs, subnets.Defaults.JoinCIDRs = []netip.Prefix{netip.MustParsePrefix(podCIDR)}, []netip.Prefix{netip.MustParsePrefix(joinCIDR)}
+			return p.Run(ctx, vpcs, subnets, networktest.Pods(p))
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
-			return networktest.Restore(ctx, p, "10.16.0.0/16", "100.64.0.0/16")
+			return networktest.Restore(ctx, p, podCIDR, joinCIDR)
 		},
 	})
 	n.Ready(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}})

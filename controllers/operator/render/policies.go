@@ -75,7 +75,7 @@ func Policies(c Config) []Object {
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
 		}, nil),
 		c.controllerMetadata(), c.controllerServices(), c.controllerSlices(), c.controllerLeases(), c.controllerFinalizers(),
-		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), podRequests(), policySubjects(), c.advice(), c.adviceOnFields(),
+		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(), networkRemoval(), podRequests(), policySubjects(), c.advice(), c.adviceOnFields(),
 	} {
 		objects = append(objects, p.objects(c)...)
 	}

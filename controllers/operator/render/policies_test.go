@@ -26,3 +26,16 @@ func TestAnExpressionHasOneLoopOverAnnotationsOfPods(t *testing.T) {
 		}
 	}
 }
+
+// OLM does not install config/admission/ovncluster_removal.yaml.
+func TestTheOperatorGuardsTheOVNClusterToo(t *testing.T) {
+	for _, o := range Policies(defaults()) {
+		if policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy); ok && policy.Name == RemovalPolicy {
+			if !slices.Contains(policy.Spec.MatchConstraints.ResourceRules[0].Resources, "ovnclusters") || !strings.HasPrefix(policy.Spec.MatchConditions[0].Expression, "request.resource.resource == 'ovnclusters' || ") {
+				t.Errorf("the policy guards %+v", policy.Spec)
+			}
+			return
+		}
+	}
+	t.Error("there is no policy " + RemovalPolicy)
+}
