@@ -50,7 +50,7 @@ const (
 	AnnotationIPPool           Annotation = "ip_pool"                    // IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices); on a namespace: its IPPools
 	AnnotationLayer2Forward    Annotation = "layer2_forward"             // "true" sends the pod the frames to unknown MAC addresses
 	AnnotationLogActions       Annotation = "log_acl_actions"            // allow, drop or both with a comma; absent: drop
-	AnnotationLogRate          Annotation = "acl_log_meter_rate"         // maximum of packets per second that a rule logs on a node
+	AnnotationLogRate          Annotation = "acl_log_meter_rate"         // packets per second that a policy adds to the logs of its namespace on a node
 	AnnotationLogicalRouter    Annotation = "logical_router"             // the VPC; on a Service it takes precedence over AnnotationVpc
 	AnnotationLogicalSwitch    Annotation = "logical_switch"             // the subnet; on a namespace: its subnets, separated by commas
 	AnnotationMACAddress       Annotation = "mac_address"                // the MAC address

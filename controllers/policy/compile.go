@@ -34,6 +34,8 @@ type compiled struct {
 	problems []string
 	// flows is the sum of translate.PolicyRule.Flows over the rules of a NetworkPolicy.
 	flows int
+	// logRate is the maximum of packets per second that a NetworkPolicy adds to the logs of its namespace on a node. limitLogs sets it to 0 if no rule logs.
+	logRate int
 }
 
 // rows returns the rows that belong to the policy's owner.
@@ -93,7 +95,7 @@ func networkPolicy(np *networkingv1.NetworkPolicy, numbers numbers) compiled {
 		return c.compiled
 	}
 	c.subjects = podset.Selector{Role: podset.Subjects, Namespace: np.Namespace, Pods: pods}
-	c.Subjects, c.LogRate = c.use(c.subjects), options.logRate
+	c.Subjects, c.logRate = c.use(c.subjects), options.logRate
 	if has(np, networkingv1.PolicyTypeIngress) {
 		for i := range np.Spec.Ingress {
 			c.rule(translate.Ingress, i, np.Spec.Ingress[i].From, np.Spec.Ingress[i].Ports)

@@ -125,11 +125,9 @@ func goldenOf(t *testing.T, c compiled) goldenPolicy {
 				Match: strings.NewReplacer(words...).Replace(m.Match),
 			}
 			if m.Log {
-				acl.Log = *m.Severity
+				acl.Log, out.LogRate = *m.Severity, c.logRate
 			}
 			out.ACLs = append(out.ACLs, acl)
-		case *nb.MeterBand:
-			out.LogRate = m.Rate
 		}
 	}
 	return out

@@ -63,6 +63,7 @@ type Reconciler struct {
 	patience patient
 	reported reconciler.Reports[desired.Owner, string]
 	optional map[string]*clusterReconciler // by kind
+	logs     logs
 }
 
 // SetupWithManager adds the controllers of NetworkPolicies, security groups, sets of pods, isolation (rules for all isolated pods) and
@@ -84,7 +85,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			reconciler.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
-	return errors.Join(err, r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupOptional(mgr))
+	return errors.Join(err, r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupOptional(mgr), r.setupLogs(mgr))
 }
 
 // changed enqueues the sets and policies that a change of the index affects. It never blocks.
@@ -115,15 +116,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if np == nil {
 		r.reported.Forget(owner)
-		r.spend(req.NamespacedName, time.Time{}, 0)
-		return r.apply(ctx, owner, func() compiled { return compiled{} })
+		return r.removePolicy(ctx, req.NamespacedName)
 	}
 	if r.Ignore {
-		r.spend(req.NamespacedName, time.Time{}, 0)
 		if r.reported.New(owner, ignored) {
 			k8s.Note(r.Recorder, np, ReasonIgnored, ignored)
 		}
-		return r.apply(ctx, owner, func() compiled { return compiled{} })
+		return r.removePolicy(ctx, req.NamespacedName)
 	}
 	var last compiled
 	result, err := r.apply(ctx, owner, func() compiled {
@@ -133,7 +132,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if problems := strings.Join(last.problems, "; "); r.reported.New(owner, problems) {
 		k8s.Warn(r.Recorder, np, ReasonNotExpressed, problems)
 	}
-	return result, k8s.Unless(err, northbound.ErrWaiting)
+	if err != nil || result.RequeueAfter > 0 { // the previous ACLs may still name the meter
+		return result, k8s.Unless(err, northbound.ErrWaiting)
+	}
+	return result, r.writeMeter(ctx, np.Namespace)
+}
+
+// removePolicy removes the rows of a NetworkPolicy.
+func (r *Reconciler) removePolicy(ctx context.Context, key client.ObjectKey) (ctrl.Result, error) {
+	r.spend(key, time.Time{}, 0)
+	r.forgetLogs(key)
+	result, err := r.apply(ctx, translate.NetworkPolicyOwner(key.Namespace, key.Name), func() compiled { return compiled{} })
+	if err != nil {
+		return result, err
+	}
+	return result, r.writeMeter(ctx, key.Namespace)
 }
 
 // compile compiles a NetworkPolicy and applies the bound of its namespace.
@@ -145,6 +158,7 @@ func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {
 	return c
 }
 
+	r.limitLogs(np, &c)
 // spend records the flows of a policy and reports whether it is within the bound of its namespace. It enqueues other policies whose verdict
 // has changed.
 func (r *Reconciler) spend(key client.ObjectKey, created time.Time, flows int) bool {
@@ -170,6 +184,11 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 	err := r.Northbound.Apply(ctx, owner, c.rows())
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("apply ACLs: %w", err)
+	if c.logRate > 0 {
+		if err := r.writeMeter(ctx, owner.Namespace); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	}
 	r.Sets.Settle(owner)
 	return ctrl.Result{}, nil

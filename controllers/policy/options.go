@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,7 +22,7 @@ const (
 	networkPrimary      = "ovn"
 )
 
-// defaultLogRate is the default maximum of packets per second that each rule of a policy logs on a node.
+// defaultLogRate is the default maximum of packets per second that a policy logs on a node.
 const defaultLogRate = 100
 
 // options are the settings in a NetworkPolicy's annotations.
@@ -69,9 +70,13 @@ func readOptions(annotations map[string]string) (options, []string) {
 	}
 	if rate := get(kubeovnv1.AnnotationLogRate); rate != "" {
 		n, err := strconv.ParseUint(rate, 10, 31)
-		if err != nil || n == 0 {
-			wrong(kubeovnv1.AnnotationLogRate, "packets per second, a positive number")
-		} else {
+		if err != nil || n == 0 || n > maxLogRate {
+			wrong(kubeovnv1.AnnotationLogRate, fmt.Sprintf("packets per second, from 1 to %d", maxLogRate))
+		}
+		switch {
+		case n > maxLogRate || errors.Is(err, strconv.ErrRange):
+			o.logRate = maxLogRate
+		case err == nil && n > 0:
 			o.logRate = int(n)
 		}
 	}

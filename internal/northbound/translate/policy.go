@@ -37,8 +37,6 @@ type PolicyInputs struct {
 	Subjects string
 	Tier     int
 	Rules    []PolicyRule
-	// LogRate limits the log entries per second, rule and node. It applies to rules with Log.
-	LogRate int
 }
 
 // PolicyRule is one rule for traffic between subjects and peers: the pods in Sets, the addresses in Networks, or any address if Any is set.
@@ -55,7 +53,8 @@ type PolicyRule struct {
 	To []PodSetPart
 	// Ports are destination ports; none means any.
 	Ports []PolicyPort
-	Log   bool
+	// Log: packets are logged, by the meter of PolicyLogs.
+	Log bool
 }
 
 // PodSetPart is a set of pods' addresses. If the set has a named port, Number selects the pods on which that port has this
@@ -78,14 +77,13 @@ func Policy(in PolicyInputs) []desired.Row {
 	for _, rule := range in.Rules {
 		p.rule(rule)
 	}
-	return append(p.rows, p.meter()...)
+	return p.rows
 }
 
 type policy struct {
 	in     PolicyInputs
 	parent desired.Set
 	rows   []desired.Row
-	logs   bool
 }
 
 // rule adds one ACL per family, or a single one if both would be the same. TestFlowsOfPolicyRules compares the flows of ACLs
@@ -127,34 +125,12 @@ func (p *policy) acl(r PolicyRule, key string, conditions ...string) {
 	acl := aclOn(groupName(p.in.Subjects), r.Direction, conditions...)
 	acl.Priority, acl.Tier, acl.Action, acl.Name = r.Priority, p.in.Tier, r.Action, new(cut(p.in.Title+"/"+r.Key+key, maxACLName))
 	if r.Log {
-		p.logs = true
-		acl.Log, acl.Meter, acl.Severity = true, new(meterName(p.in.Owner)), new(nb.ACLSeverityInfo)
+		acl.Log, acl.Meter, acl.Severity = true, new(meterName(p.in.Owner.Namespace)), new(nb.ACLSeverityInfo)
 		if r.Action == nb.ACLActionDrop {
 			acl.Severity = new(nb.ACLSeverityWarning)
 		}
 	}
 	p.rows = append(p.rows, desired.Row{Key: "acl/" + r.Key + key, Model: acl, Parent: &p.parent})
-}
-
-// meter limits the rate at which each rule logs on a node.
-func (p *policy) meter() []desired.Row {
-	if !p.logs {
-		return nil
-	}
-	band := desired.Ref{Owner: p.in.Owner, Key: "log-rate"}
-	return []desired.Row{
-		{Key: band.Key, Model: &nb.MeterBand{Action: nb.MeterBandActionDrop, Rate: p.in.LogRate}},
-		{
-			Key:        "log",
-			Model:      &nb.Meter{Name: meterName(p.in.Owner), Unit: nb.MeterUnitPktps, Fair: new(true)},
-			References: []desired.Reference{{Column: "bands", To: []desired.Ref{band}}},
-		},
-	}
-}
-
-// meterName is the name of the meter for the logs of an owner's ACLs.
-func meterName(owner desired.Owner) string {
-	return "log-" + desired.Ref{Owner: owner, Key: "log"}.UUID()
 }
 
 // portMatch returns a match on destination ports, "" for any. If a match has several protocols, each list of ports is preceded
