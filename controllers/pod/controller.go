@@ -54,6 +54,8 @@ type Reconciler struct {
 	Gate *reconciler.StartGate
 	// KeepMachines names the ports of KubeVirt virtual machines after the machine, and retains their addresses.
 	KeepMachines bool
+	// MaxRetained replaces maxRetained if it is not zero.
+	MaxRetained int
 	// Workers is the number of concurrent reconciles of pods.
 	Workers int
 	// IPWritePace is the pace at which IP objects are written; the zero value writes them at once.

@@ -4,11 +4,13 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -17,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -48,6 +51,10 @@ func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (w
 	if podType == "" || away && ip == nil && r.ipObjects.Complete() { // the user has deleted the IP object, which frees the address
 		return false, r.freeLease(ctx, key, notRetained)
 	}
+	if most := cmp.Or(r.MaxRetained, maxRetained); !away && r.retained.ForWorkloads(key.Namespace) >= most {
+		r.warnOfBudget(ctx, key, most)
+		return false, r.freeLease(ctx, key, "the namespace retains too many addresses of absent pods")
+	}
 	if err := r.ipObjects.Ensure(ctx, ipobject.Retained(ip, port, podType, lease)); err != nil {
 		return false, err // keep the port: without the IP object, a new leader could not restore the lease
 	}
@@ -65,6 +72,28 @@ func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (w
 	r.retain(ctx, port, lease)
 	leases.LogRetained(logr.FromContextOrDiscard(ctx), port, lease, "a "+podType+" may create the pod again")
 	return false, nil
+}
+
+// maxRetained is the number of addresses of absent pods up to which a namespace retains another one. No quota counts absent pods, so a tenant
+// could otherwise fill a subnet by deleting pods. Pods that are deleted at the same time may exceed it by the number of workers. A retained address is never freed because
+// of it.
+const maxRetained = 1000
+
+// reasonNotRetained is the reason of the event on the workload, or else the namespace, of a pod whose addresses are not retained.
+const reasonNotRetained = "AddressNotRetained"
+
+// warnOfBudget reports that the addresses of a deleted pod are freed. Its text is the same for all pods of a workload, so that they share one event.
+func (r *Reconciler) warnOfBudget(ctx context.Context, key types.NamespacedName, most int) {
+	var about client.Object = &corev1.Namespace{}
+	owner, ordinal := leases.StatefulSetOf(key)
+	set := &appsv1.StatefulSet{}
+	if ordinal >= 0 && r.Client.Get(ctx, owner, set, client.UnsafeDisableDeepCopy) == nil {
+		about = set
+	} else if err := r.Client.Get(ctx, client.ObjectKey{Name: key.Namespace}, about, client.UnsafeDisableDeepCopy); err != nil {
+		return // the namespace is deleted, too
+	}
+	k8s.Warn(r.Recorder, about, reasonNotRetained, fmt.Sprintf("namespace %s retains %d addresses of absent pods: further deleted pods get other addresses when they are created again. "+
+		"Scale down or delete workloads whose pods cannot start", key.Namespace, most))
 }
 
 // notRetained is why the addresses of a deleted or finished pod are freed.

@@ -15,6 +15,8 @@ type Retained struct {
 	mu      sync.Mutex
 	leases  map[types.NamespacedName]string // values of IPSpec.PodType, empty for a user's reservation
 	byOwner map[types.NamespacedName]map[types.NamespacedName]struct{}
+	// forWorkloads counts the leases of each namespace that are retained for workloads.
+	forWorkloads map[string]int
 }
 
 // Put adds a lease that is retained for a workload kind, a value of IPSpec.PodType; empty for a user's reservation.
@@ -23,9 +25,12 @@ func (k *Retained) Put(key types.NamespacedName, podType string) {
 	defer k.mu.Unlock()
 	k.drop(key)
 	if k.leases == nil {
-		k.leases, k.byOwner = map[types.NamespacedName]string{}, map[types.NamespacedName]map[types.NamespacedName]struct{}{}
+		k.leases, k.byOwner, k.forWorkloads = map[types.NamespacedName]string{}, map[types.NamespacedName]map[types.NamespacedName]struct{}{}, map[string]int{}
 	}
 	k.leases[key] = podType
+	if podType != "" {
+		k.forWorkloads[key.Namespace]++
+	}
 	owner, _ := StatefulSetOf(key)
 	if k.byOwner[owner] == nil {
 		k.byOwner[owner] = map[types.NamespacedName]struct{}{}
@@ -41,6 +46,13 @@ func (k *Retained) PodType(key types.NamespacedName) (string, bool) {
 	return podType, ok
 }
 
+// ForWorkloads returns the number of leases of a namespace that are retained for workloads. Tenants cause these; only administrators reserve others.
+func (k *Retained) ForWorkloads(namespace string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.forWorkloads[namespace]
+}
+
 // Forget removes a lease.
 func (k *Retained) Forget(key types.NamespacedName) {
 	k.mu.Lock()
@@ -50,6 +62,11 @@ func (k *Retained) Forget(key types.NamespacedName) {
 
 func (k *Retained) drop(key types.NamespacedName) {
 	owner, _ := StatefulSetOf(key)
+	if k.leases[key] != "" {
+		if k.forWorkloads[key.Namespace]--; k.forWorkloads[key.Namespace] == 0 {
+			delete(k.forWorkloads, key.Namespace)
+		}
+	}
 	delete(k.leases, key)
 	delete(k.byOwner[owner], key)
 	if len(k.byOwner[owner]) == 0 {

@@ -25,13 +25,16 @@ func TestRetained(t *testing.T) {
 	if got := r.OfType(kubeovnv1.PodTypeStatefulSet); !slices.Equal(got, []types.NamespacedName{first}) {
 		t.Errorf("of StatefulSets: %v", got)
 	}
+	if n := r.ForWorkloads("shop"); n != 1 {
+		t.Errorf("%d leases are retained for workloads, want the one of db-0", n)
+	}
 	if kind, ok := r.PodType(second); kind != "" || !ok {
 		t.Errorf("a reservation: %q %t", kind, ok)
 	}
 	for _, key := range []types.NamespacedName{first, second, alone} {
 		r.Forget(key)
 	}
-	if len(r.leases)+len(r.byOwner) != 0 {
+	if len(r.leases)+len(r.byOwner)+len(r.forWorkloads) != 0 {
 		t.Errorf("left behind: %v %v", r.leases, r.byOwner)
 	}
 }
