@@ -180,7 +180,7 @@ func trim(object any) (any, error) {
 
 // podKeys are the annotations of pods that the table reads.
 var podKeys = func() map[string]bool {
-	keys := map[string]bool{}
+	keys := map[string]bool{corev1.MirrorPodAnnotationKey: true}
 	for _, a := range []kubeovnv1.Annotation{
 		kubeovnv1.AnnotationBGP, kubeovnv1.AnnotationPodUID, kubeovnv1.AnnotationAllocated, kubeovnv1.AnnotationIPAddress,
 		kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationLogicalRouter,

@@ -228,9 +228,12 @@ func (e annotationEntry) read(annotations map[string]string, provider string, in
 // one object can cost.
 const maxRequest = 128 << 10
 
-// RequestText returns the text of a request without surrounding white space, or "" if there is none. The error is an AnnotationError.
+// RequestText returns the text of a request without surrounding white space, or "" if there is none, as for mirror pods. The error is an AnnotationError.
 func RequestText(annotations map[string]string, key string) (string, error) {
 	text := strings.TrimSpace(annotations[key])
+	if IsMirror(annotations) {
+		return "", nil
+	}
 	if len(text) > maxRequest {
 		return "", &AnnotationError{Key: key, Value: text, Err: fmt.Errorf("must have at most %d bytes, and has %d", maxRequest, len(text))}
 	}

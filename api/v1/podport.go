@@ -6,6 +6,7 @@ package v1
 import (
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -26,6 +27,13 @@ var (
 func IsPublished(pod metav1.Object) bool {
 	annotations := pod.GetAnnotations()
 	return PodNetwork{Allocated: annotations[keyAllocated] == "true", UID: types.UID(annotations[keyPodUID])}.IsFor(pod.GetUID())
+}
+
+// IsMirror reports whether annotations are those of a mirror pod: a kubelet created it for a static pod of its node. The API server lets each kubelet create mirror
+// pods in every namespace, with any labels and annotations, so nothing that a mirror pod requests is honoured.
+func IsMirror(annotations map[string]string) bool {
+	_, mirror := annotations[corev1.MirrorPodAnnotationKey]
+	return mirror
 }
 
 // MachineOf returns the name of the KubeVirt virtual machine that a pod runs, from its controller reference; empty for other pods. The API

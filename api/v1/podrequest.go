@@ -122,7 +122,7 @@ var keySecurityGroups = AnnotationGroups.Key()
 // names, because a group that does not exist allows nothing. For a list that CheckRequests calls too long it returns DenyAllGroup.
 func ParseSecurityGroups(annotations map[string]string) []string {
 	value := annotations[keySecurityGroups]
-	if value == "" {
+	if value == "" || IsMirror(annotations) {
 		return nil
 	}
 	if TooLong(value) || len(value) > maxRequest {

@@ -327,7 +327,7 @@ func (w *tenancy) bind(name, annotation string) write {
 func (w *tenancy) create(o client.Object) write {
 	return func(ctx context.Context, c client.Client) error {
 		o := o.DeepCopyObject().(client.Object)
-		if _, isPod := o.(*corev1.Pod); isPod {
+		if _, isPod := o.(*corev1.Pod); o.GetNamespace() == "" && isPod {
 			o.SetNamespace(w.namespace)
 		} else if o.GetNamespace() == "" {
 			o.SetNamespace(testNamespace)

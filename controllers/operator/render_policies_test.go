@@ -116,10 +116,27 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
-// TestTheSampleForNorthGateways tests the sample policy of docs/operations/security.md.
-func TestTheSampleForNorthGateways(t *testing.T) {
+// TestTheSampleForMirrorPods tests another sample policy of docs/operations/security.md.
+func TestTheSampleForMirrorPods(t *testing.T) {
 	w := newTenancy(t, render.Config{Namespace: testNamespace})
-	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", "policy_north_gateway.yaml"))
+	w.applySample(t, "policy_mirror_pods.yaml")
+	pod := func(namespace string, annotations map[string]string) write {
+		return w.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "static", Annotations: annotations}, Spec: containers()})
+	}
+	mirror := map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	w.denied(t, asKubelet, pod(w.namespace, mirror))
+	w.try(t, []trial{
+		{"a mirror pod of a tenant's namespace", asKubelet, pod(w.namespace, mirror), "for the namespace kube-system only"},
+		{"a mirror pod of kube-system", asKubelet, pod(metav1.NamespaceSystem, mirror), ""},
+		{"another pod", asTenant, pod(w.namespace, map[string]string{"a": "b"}), ""},
+		{"a pod without annotations", asTenant, pod(w.namespace, nil), ""},
+	})
+}
+
+// applySample creates the policy and binding of a file in config/samples.
+func (w *tenancy) applySample(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +147,12 @@ func TestTheSampleForNorthGateways(t *testing.T) {
 		}
 		w.make(t, object)
 	}
+}
+
+// TestTheSampleForNorthGateways tests the sample policy of docs/operations/security.md.
+func TestTheSampleForNorthGateways(t *testing.T) {
+	w := newTenancy(t, render.Config{Namespace: testNamespace})
+	w.applySample(t, "policy_north_gateway.yaml")
 	pod := func(annotations ...string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "north", Annotations: map[string]string{}}, Spec: containers()}
 		for _, a := range annotations {

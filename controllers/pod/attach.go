@@ -186,6 +186,9 @@ func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, po
 		return nil, err
 	}
 	if leases.IsReservation(ip) {
+		if kubeovnv1.IsMirror(pod.Annotations) {
+			return nil, mirrorName()
+		}
 		want, err := leases.RequestOf(ip)
 		if err != nil {
 			return nil, &problem{message: fmt.Sprintf("IP %s: %v", ip.Name, err)}
@@ -202,6 +205,7 @@ func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, port string, leas
 	r.podWrites.hold(pod)
 	r.latencies.reached(pod.UID, stageAddress)
 	r.warnOfIgnored(pod)
+	r.warnOfMirror(ctx, pod)
 	r.settle(ctx, pod, lease)
 	if forwards(pod) {
 		r.warnOfForwarding(ctx, pod, lease.Subnet)

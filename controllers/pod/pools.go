@@ -25,6 +25,9 @@ import (
 // requestsOf returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
 // that it names, of the pools of its namespace, or else of the part of its subnets that no pool reserves.
 func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+	if kubeovnv1.IsMirror(pod.Annotations) {
+		return []ipam.Request{{Subnet: kubeovnv1.DefaultSubnet}}, nil
+	}
 	if request.Vip != "" {
 		return r.requestsOfVip(ctx, pod, request)
 	}

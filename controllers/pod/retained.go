@@ -167,6 +167,9 @@ func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string,
 		}
 	}
 	ip, err := r.ipObjects.Find(ctx, port)
+	if _, away := r.retained.PodType(r.portKey(pod)); err == nil && kubeovnv1.IsMirror(pod.Annotations) && (away || leases.IsReservation(ip)) {
+		return false, mirrorName()
+	}
 	if err != nil || leases.IsReservation(ip) || r.podTypeOf(pod) == "" {
 		return leases.IsReservation(ip), err
 	}

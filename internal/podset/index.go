@@ -25,6 +25,8 @@ type Pod struct {
 	Node   string
 	// HostNetwork pods have the addresses of their node. They are only peers, never subjects.
 	HostNetwork bool
+	// Mirror pods on the pod network are subjects, never peers: each node can create them, with any labels.
+	Mirror bool
 	// Ports are the named ports.
 	Ports []Port
 	// Groups are the sorted names of the pod's security groups.

@@ -62,6 +62,9 @@ func (m *model) grouped() bool {
 }
 
 func (m *model) holds(s Selector, p Pod) (int32, bool) {
+	if p.Mirror && s.Role != Subjects {
+		return 0, false
+	}
 	if s.Group != "" {
 		return 0, slices.Contains(p.Groups, s.Group) && (s.Role == Peers || !p.HostNetwork)
 	}
@@ -223,6 +226,7 @@ func change(random *rand.Rand, x *Index, m *model) string {
 	switch what := random.IntN(10); {
 	case what < 4:
 		p := Pod{NamespacedName: key, UID: types.UID(pick("1", "2")), Labels: set(), Node: pick("x", "y"), HostNetwork: random.IntN(4) == 0}
+		p.Mirror = p.UID == "2" && !p.HostNetwork
 		if random.IntN(2) == 0 {
 			p.Ports = []Port{{Name: "http", Protocol: pick("TCP", "UDP"), Number: int32(8000 + random.IntN(2))}}
 		}

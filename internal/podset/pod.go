@@ -21,6 +21,7 @@ func Counts(p *corev1.Pod) bool {
 // Of returns the properties of a pod that decide which sets it is in.
 func Of(p *corev1.Pod) Pod {
 	out := Pod{
+		Mirror:         kubeovnv1.IsMirror(p.Annotations) && !p.Spec.HostNetwork,
 		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
 		UID:            p.UID, Labels: p.Labels, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
 		Groups: kubeovnv1.ParseSecurityGroups(p.Annotations),

@@ -172,7 +172,7 @@ func (x *Index) place(c *delta, s *set, p *pod, inScope bool) {
 
 // holds reports whether a pod in the scope of the set is a member, and with which port number.
 func (s *set) holds(p *pod) (number int32, ok bool) {
-	if p.HostNetwork && s.Role != Peers || s.Ungrouped && len(p.Groups) > 0 || !s.selector.Matches(labels.Set(p.Labels)) {
+	if p.HostNetwork && s.Role != Peers || p.Mirror && s.Role != Subjects || s.Ungrouped && len(p.Groups) > 0 || !s.selector.Matches(labels.Set(p.Labels)) {
 		return 0, false
 	}
 	if s.Port == "" {

@@ -157,6 +157,8 @@ func pack(meta *metav1.ObjectMeta, others ...*string) {
 func networkAnnotations(uid types.UID, annotations map[string]string) map[string]string {
 	for key, value := range annotations {
 		switch {
+		case key == corev1.MirrorPodAnnotationKey:
+			annotations[key] = "" // only its existence is of interest
 		case !ofNetwork(key):
 			delete(annotations, key)
 		case value == string(uid):

@@ -46,6 +46,11 @@ func TestTrimmedPodsKeepWhatTheNetworkIsAbout(t *testing.T) {
 	if !maps.Equal(got.Annotations, kept) {
 		t.Errorf("annotations %v, want %v", got.Annotations, slices.Sorted(maps.Keys(kept)))
 	}
+	static := pod()
+	static.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
+	if o, err := trimPod(static); err != nil || !kubeovnv1.IsMirror(o.(*corev1.Pod).Annotations) {
+		t.Errorf("a mirror pod cannot be recognized: %v %v", static.Annotations, err)
+	}
 	if got.Name != "p" || got.Namespace != "default" || got.UID != "u1" || got.ResourceVersion != "7" || got.Spec.NodeName != "n1" || got.Labels["app"] != "web" {
 		t.Errorf("the pod is %+v", got)
 	}

@@ -167,10 +167,10 @@ func notify(listeners []func(string, User), changes []change) {
 	}
 }
 
-// usesOf returns how a pod uses Vips; nil for nearly all pods. A pod that has ended uses none.
+// usesOf returns how a pod uses Vips; nil for nearly all pods. A mirror pod, or a pod that has ended, uses none.
 func (x *Index) usesOf(pod *corev1.Pod) map[string]User {
 	own, named, selectors := pod.Annotations[keyVip], pod.Annotations[keyAAPs], x.selectors[pod.Namespace]
-	if own == "" && named == "" && len(selectors) == 0 || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if own == "" && named == "" && len(selectors) == 0 || kubeovnv1.IsMirror(pod.Annotations) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
 	uses := map[string]User{}

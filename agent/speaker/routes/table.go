@@ -205,6 +205,9 @@ func refuse(reason string) offer { return offer{refused: reason} }
 // announcement returns the value of the annotation of an object, and whether the object has it.
 func announcement(annotations map[string]string) (value kubeovnv1.Announcement, set bool, err error) {
 	text, set := annotations[kubeovnv1.AnnotationBGP.Key()]
+	if kubeovnv1.IsMirror(annotations) {
+		return kubeovnv1.AnnounceNone, false, nil
+	}
 	value, err = kubeovnv1.ParseAnnouncement(text)
 	return value, set, err
 }

@@ -86,6 +86,8 @@ func TestWhatANodeAnnounces(t *testing.T) {
 		"a pod that opts out":          {[]any{node(), webSubnet("local"), newPod("1", here, annotated("false"))}, "", ""},
 		"a pod, from every node":       {[]any{node(), permitted, webSubnet(""), newPod("2", elsewhere, annotated("true"))}, second, ""},
 		"a pod, from every ready node": {[]any{node(cordoned), other(), permitted, webSubnet(""), newPod("2", elsewhere, annotated("true"))}, "", ""},
+		"a mirror pod":                 {[]any{node(), permitted, webSubnet(""), newPod("1", here, annotated("true"), mirror)}, "", ""},
+		"a mirror pod in its Subnet":   {[]any{node(), permitted, webSubnet("local"), newPod("1", here, annotated("false"), mirror)}, first, ""},
 		"a pod, from its node":         {[]any{node(), permitted, webSubnet(""), newPod("1", here, annotated("local")), newPod("2", elsewhere, annotated("local"))}, first, ""},
 		"a pod before its Subnet":      {[]any{node(), newPod("1", here), webSubnet("local")}, first, ""},
 		"its annotation comes first":   {[]any{node(), webSubnet("cluster"), newPod("1", here, annotated("local"))}, "10.1.0.0/24 10.1.0.1/32 fd00::/112 fd00::1/128", ""},
@@ -322,3 +324,6 @@ func BenchmarkAnEvent(b *testing.B) {
 		table.Changes()
 	}
 }
+
+// mirror makes a pod one that a kubelet created for a static pod.
+func mirror(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = "hash" }
