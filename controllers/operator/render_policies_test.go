@@ -121,7 +121,9 @@ func TestTheSampleForMirrorPods(t *testing.T) {
 	w := newTenancy(t, render.Config{Namespace: testNamespace})
 	w.applySample(t, "policy_mirror_pods.yaml")
 	pod := func(namespace string, annotations map[string]string) write {
-		return w.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "static", Annotations: annotations}, Spec: containers()})
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "static", Annotations: annotations}, Spec: containers()}
+		p.Spec.NodeName = "node-1"
+		return w.create(p)
 	}
 	mirror := map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
 	w.denied(t, asKubelet, pod(w.namespace, mirror))
