@@ -64,6 +64,7 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationPodNICType, on: OnPod, role: RoleResult},
 	{name: AnnotationVlanID, on: OnPod, role: RoleResult},
 	{name: AnnotationProviderNetwork, on: OnPod, role: RoleResult},
+	{name: AnnotationKeptGroups, on: OnPod, role: RoleResult},
 
 	{name: AnnotationIPAddress, on: OnPod, role: RoleClaim, parse: func(r *PodRequest, s string) (err error) { r.Addresses, err = parseOnePerFamily(s); return }},
 	{name: AnnotationMACAddress, on: OnPod, role: RoleClaim, parse: func(r *PodRequest, s string) (err error) { r.MAC, err = ParseMAC(s); return }},
@@ -230,10 +231,10 @@ const maxRequest = 128 << 10
 
 // RequestText returns the text of a request without surrounding white space, or "" if there is none, as for mirror pods. The error is an AnnotationError.
 func RequestText(annotations map[string]string, key string) (string, error) {
-	text := strings.TrimSpace(annotations[key])
 	if IsMirror(annotations) {
 		return "", nil
 	}
+	text := strings.TrimSpace(annotations[key])
 	if len(text) > maxRequest {
 		return "", &AnnotationError{Key: key, Value: text, Err: fmt.Errorf("must have at most %d bytes, and has %d", maxRequest, len(text))}
 	}

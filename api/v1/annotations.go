@@ -48,6 +48,7 @@ const (
 	AnnotationIPAddress        Annotation = "ip_address"                 // addresses, one per family, separated by a comma
 	AnnotationIPFamily         Annotation = "ip_family"                  // ipv4 or ipv6, one family of a dual-stack subnet
 	AnnotationIPPool           Annotation = "ip_pool"                    // IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices); on a namespace: its IPPools
+	AnnotationKeptGroups       Annotation = "kept_security_groups"       // SecurityGroups of the pod that listed its namespace when it joined them, separated by commas
 	AnnotationLayer2Forward    Annotation = "layer2_forward"             // "true" sends the pod the frames to unknown MAC addresses
 	AnnotationLogActions       Annotation = "log_acl_actions"            // allow, drop or both with a comma; absent: drop
 	AnnotationLogRate          Annotation = "acl_log_meter_rate"         // packets per second that a policy adds to the logs of its namespace on a node

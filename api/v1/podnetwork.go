@@ -40,6 +40,8 @@ type PodNetwork struct {
 	// ProviderNetwork is the physical network of an underlay subnet, and VLAN the tag there. Both are empty for an overlay subnet.
 	ProviderNetwork string
 	VLAN            int
+	// Groups are the security groups that the pod is in.
+	Groups []string
 	// NICType is PodNICTypeVeth.
 	NICType string
 	// Machine is the name of the virtual machine that owns the port. Empty if the pod owns it.
@@ -70,6 +72,7 @@ func (p PodNetwork) Annotations() map[string]string {
 	set(AnnotationLogicalRouter, p.LogicalRouter)
 	set(AnnotationPodNICType, p.NICType)
 	set(AnnotationMachine, p.Machine)
+	set(AnnotationKeptGroups, strings.Join(p.Groups, ","))
 	if p.ProviderNetwork != "" {
 		set(AnnotationProviderNetwork, p.ProviderNetwork)
 		set(AnnotationVlanID, strconv.Itoa(p.VLAN))
@@ -110,6 +113,7 @@ func ParsePodNetworkOf(annotations map[string]string, provider string) (PodNetwo
 		{AnnotationCIDR, func(s string) (err error) { p.CIDRs, err = parseList(s, parseCIDR); return }},
 		{AnnotationGateway, func(s string) (err error) { p.Gateways, err = parseList(s, parseAddress); return }},
 		{AnnotationMTU, func(s string) (err error) { p.MTU, err = parseMTU(s); return }},
+		{AnnotationKeptGroups, func(s string) error { p.Groups = strings.Split(s, ","); return nil }},
 		{AnnotationVlanID, func(s string) (err error) { p.VLAN, err = parseVLAN(s); return }},
 	}
 	for _, f := range fields {

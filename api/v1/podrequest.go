@@ -138,6 +138,15 @@ func ParseSecurityGroups(annotations map[string]string) []string {
 	return slices.Compact(names)
 }
 
+// KeptSecurityGroups returns the groups that a pod is in according to its results; none if these are for another pod.
+func KeptSecurityGroups(pod *corev1.Pod) []string {
+	kept := pod.Annotations[AnnotationKeptGroups.Key()]
+	if kept == "" || !IsPublished(pod) {
+		return nil
+	}
+	return strings.Split(kept, ",")
+}
+
 func familyOf(address netip.Addr) corev1.IPFamily {
 	if address.Is4() {
 		return corev1.IPv4Protocol

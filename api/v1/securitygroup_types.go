@@ -31,6 +31,12 @@ type SecurityGroupSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1
 	Tier int `json:"tier,omitempty"`
+	// allowedNamespaces whose pods may name the group, or * for all. A pod of another namespace that names it is not in the group, and nothing passes by it. A pod that is
+	// in the group stays in it when its namespace is removed from the list. Without effect with tenancy.membership Open.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4096
+	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
 }
 
 // SecurityGroupRemoteType defines which field of a rule selects the remote side.

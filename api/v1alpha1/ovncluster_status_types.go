@@ -143,6 +143,9 @@ type OVNClusterStatus struct {
 	// versions into each object that these versions had served.
 	// +optional
 	StrictSince *metav1.Time `json:"strictSince,omitempty"`
+	// strictGroupsSince is the same for security groups and Vips, whose allowedNamespaces are newer.
+	// +optional
+	StrictGroupsSince *metav1.Time `json:"strictGroupsSince,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -28,67 +28,112 @@ const eventBehaviourLost = "BehaviourNotKept"
 // eventBehaviourKept is the reason of the event on an object that the operator has written the behaviour of earlier versions into.
 const eventBehaviourKept = "BehaviourKept"
 
-// strictMark is the name of the ConfigMap that records that the defaults of v1alpha1.Tenancy apply. It remains after the
-// OVNCluster is deleted, like the network resources: when the OVNCluster is created again, strict objects must stay
-// strict.
-const strictMark = "kiln-strict"
+// strictMark is the name of the ConfigMap that records that the defaults of v1alpha1.Tenancy apply to VPCs, subnets and IPPools; strictGroupsMark the one for security groups and
+// Vips, whose lists of namespaces are newer. They remain after the OVNCluster is deleted, like the network resources: when the OVNCluster is created again, strict objects must
+// stay strict.
+const (
+	strictMark       = "kiln-strict"
+	strictGroupsMark = "kiln-strict-groups"
+)
+
+// strictStep is a set of kinds to which the defaults of v1alpha1.Tenancy began to apply with one version.
+type strictStep struct {
+	mark  string
+	since func(*v1alpha1.OVNClusterStatus) **metav1.Time
+	// known reports whether a kube-ovn-controller runs that applies the defaults to these kinds.
+	known func(r *Reconciler, controllers []*corev1.Pod) bool
+	// keep writes the previous permissions into all objects that are served.
+	keep func(*Reconciler, context.Context) error
+}
+
+var strictSteps = []strictStep{
+	{strictMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictSince }, (*Reconciler).knowsTenancy, (*Reconciler).keepNetworks},
+	{strictGroupsMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictGroupsSince }, (*Reconciler).runsOwnImage, (*Reconciler).keepGroups},
+}
 
 // keepTenancy writes the previous permissions into the objects that earlier versions of Kiln, or Kube-OVN, serve: any
 // namespace can use them, custom VPCs reach the cluster's Services, and pods can send from any address. Objects without a
-// status have not been served; the defaults of v1alpha1.Tenancy apply to them. keepTenancy ends permanently when a
-// kube-ovn-controller runs that knows these defaults. Until then each pass runs it, because the earlier version also
+// status have not been served; the defaults of v1alpha1.Tenancy apply to them. Each step of keepTenancy ends permanently when a
+// kube-ovn-controller runs that knows its defaults. Until then each pass runs it, because the earlier version also
 // serves objects that are created while the upgrade waits. In a new installation it runs once.
 func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
-	if p.cluster.Status.StrictSince != nil {
+	for i := range strictSteps {
+		if err := r.keepStep(ctx, p, &strictSteps[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) keepStep(ctx context.Context, p *pass, step *strictStep) error {
+	since := step.since(&p.cluster.Status)
+	if *since != nil {
 		return nil
 	}
-	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: strictMark}}
+	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: step.mark}}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(mark), mark)
 	switch {
 	case err == nil:
-		p.cluster.Status.StrictSince = &mark.CreationTimestamp
+		*since = &mark.CreationTimestamp
 		return nil
 	case !apierrors.IsNotFound(err):
-		return orForbidden(fmt.Errorf("get ConfigMap %s: %w", strictMark, err))
-	case r.knowsTenancy(p.podsOf(render.ControllerName)):
-		return r.markStrict(ctx, p, mark)
+		return orForbidden(fmt.Errorf("get ConfigMap %s: %w", step.mark, err))
+	case step.known(r, p.podsOf(render.ControllerName)):
+		return r.markStrict(ctx, mark, since)
 	}
-	if err := r.keepAll(ctx); err != nil {
+	if err := step.keep(r, ctx); err != nil {
 		return orForbidden(err)
 	}
 	if p.cluster.Status.Northbound.ClusterID == "" { // a new installation: no earlier version of Kiln serves objects
-		return r.markStrict(ctx, p, mark)
+		return r.markStrict(ctx, mark, since)
 	}
 	return nil
 }
 
-// markStrict records that the strict defaults apply.
-func (r *Reconciler) markStrict(ctx context.Context, p *pass, mark *corev1.ConfigMap) error {
+// markStrict records that strict defaults apply.
+func (r *Reconciler) markStrict(ctx context.Context, mark *corev1.ConfigMap, since **metav1.Time) error {
 	mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster apply. Keep this object."}
 	if err := r.Create(ctx, mark); err != nil {
-		return orForbidden(fmt.Errorf("create ConfigMap %s: %w", strictMark, err))
+		return orForbidden(fmt.Errorf("create ConfigMap %s: %w", mark.Name, err))
 	}
-	p.cluster.Status.StrictSince = &mark.CreationTimestamp
+	*since = &mark.CreationTimestamp
 	return nil
 }
 
-// keepAll writes the previous permissions into all objects that are served.
-func (r *Reconciler) keepAll(ctx context.Context) error {
+// keepNetworks writes the previous permissions into VPCs, subnets and IPPools.
+func (r *Reconciler) keepNetworks(ctx context.Context) error {
 	var vpcs kubeovnv1.VpcList
 	var subnets kubeovnv1.SubnetList
 	var pools kubeovnv1.IPPoolList
-	for _, list := range []client.ObjectList{&vpcs, &subnets, &pools} {
+	if err := r.listLive(ctx, &vpcs, &subnets, &pools); err != nil {
+		return err
+	}
+	if err := keepEach(ctx, r, vpcs.Items, keepVpc); err != nil {
+		return err
+	}
+	if err := keepEach(ctx, r, subnets.Items, keepSubnet); err != nil {
+		return err
+	}
+	return keepEach(ctx, r, pools.Items, keepPool)
+}
+
+// keepGroups writes the previous permissions into security groups and Vips.
+func (r *Reconciler) keepGroups(ctx context.Context) error {
+	var groups kubeovnv1.SecurityGroupList
+	var vips kubeovnv1.VipList
+	if err := r.listLive(ctx, &groups, &vips); err != nil {
+		return err
+	}
+	if err := keepEach(ctx, r, groups.Items, keepGroup); err != nil {
+		return err
+	}
+	return keepEach(ctx, r, vips.Items, keepVip)
+}
+
+func (r *Reconciler) listLive(ctx context.Context, lists ...client.ObjectList) error {
+	for _, list := range lists {
 		if err := r.APIReader.List(ctx, list); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
-		}
-	}
-	for _, keep := range []func() error{
-		func() error { return keepEach(ctx, r, vpcs.Items, keepVpc) },
-		func() error { return keepEach(ctx, r, subnets.Items, keepSubnet) },
-		func() error { return keepEach(ctx, r, pools.Items, keepPool) },
-	} {
-		if err := keep(); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -97,9 +142,14 @@ func (r *Reconciler) keepAll(ctx context.Context) error {
 // knowsTenancy reports whether a controller knows v1alpha1.Tenancy: its pod runs the operator's image, or has a condition that earlier versions do
 // not write. The image is known before the controller serves its first object.
 func (r *Reconciler) knowsTenancy(controllers []*corev1.Pod) bool {
-	return slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
-		return pod.Spec.Containers[0].Image == r.Image || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionNorthbound })
+	return r.runsOwnImage(controllers) || slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionNorthbound })
 	})
+}
+
+// runsOwnImage reports whether a controller runs the operator's image.
+func (r *Reconciler) runsOwnImage(controllers []*corev1.Pod) bool {
+	return slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == r.Image })
 }
 
 // orForbidden returns err, or a halt if the operator's role is from an earlier version and forbids the request.
@@ -109,7 +159,7 @@ func orForbidden(err error) error {
 	}
 	return &halt{
 		reason: "KeepingBehaviour", degraded: true, retry: err,
-		message: "apply the manifests in config/rbac: the operator may not write the previous permissions into existing VPCs, subnets and IPPools: " + err.Error(),
+		message: "apply the manifests in config/rbac: the operator may not write the previous permissions into existing VPCs, subnets, IPPools, security groups and Vips: " + err.Error(),
 	}
 }
 
@@ -179,6 +229,21 @@ func keepPool(pool *kubeovnv1.IPPool) []string {
 		return nil
 	}
 	return allowAll(&pool.Spec.AllowedNamespaces)
+}
+
+func keepGroup(group *kubeovnv1.SecurityGroup) []string {
+	if equality.Semantic.DeepEqual(group.Status, kubeovnv1.SecurityGroupStatus{}) {
+		return nil
+	}
+	return allowAll(&group.Spec.AllowedNamespaces)
+}
+
+// keepVip skips the Vips of one namespace, and those that no pod may use.
+func keepVip(vip *kubeovnv1.Vip) []string {
+	if vip.Spec.Namespace != "" || vip.Spec.Type != "" || equality.Semantic.DeepEqual(vip.Status, kubeovnv1.VipStatus{}) {
+		return nil
+	}
+	return allowAll(&vip.Spec.AllowedNamespaces)
 }
 
 // allowAll allows every namespace, unless the list has entries already.

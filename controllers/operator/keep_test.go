@@ -40,6 +40,12 @@ func TestKeepTenancy(t *testing.T) {
 			Status: kubeovnv1.IPPoolStatus{Conditions: served},
 		}
 	}
+	group := func(name string, conditions []kubeovnv1.Condition) *kubeovnv1.SecurityGroup {
+		return &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: kubeovnv1.SecurityGroupStatus{Conditions: conditions}}
+	}
+	vip := func(name string, spec kubeovnv1.VipSpec, conditions []kubeovnv1.Condition) *kubeovnv1.Vip {
+		return &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec, Status: kubeovnv1.VipStatus{Conditions: conditions}}
+	}
 	ready := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()}}
 	objects := []client.Object{
 		vpc("kept-old", kubeovnv1.VpcSpec{Namespaces: []string{"a"}}, served),
@@ -52,6 +58,12 @@ func TestKeepTenancy(t *testing.T) {
 		subnet(kubeovnv1.JoinSubnet, kubeovnv1.SubnetSpec{CIDRBlock: "100.64.0.0/16"}, ready),
 		pool("kept-bound", []string{"a"}),
 		pool("kept-common", nil),
+		group("kept-group", served),
+		group("kept-unseen-group", nil),
+		vip("kept-vip", kubeovnv1.VipSpec{}, served),
+		vip("kept-own-vip", kubeovnv1.VipSpec{Namespace: "a"}, served),
+		vip("kept-balancer", kubeovnv1.VipSpec{Type: kubeovnv1.VipTypeSwitchLB}, served),
+		vip("kept-unseen-vip", kubeovnv1.VipSpec{}, nil),
 	}
 	for _, o := range objects {
 		withStatus := o.DeepCopyObject().(client.Object)
@@ -80,6 +92,10 @@ func TestKeepTenancy(t *testing.T) {
 			case *kubeovnv1.Subnet:
 				found[o.Name] = allowed{security: o.Spec.PortSecurity, namespaces: o.Spec.AllowedNamespaces}
 			case *kubeovnv1.IPPool:
+				found[o.Name] = allowed{namespaces: o.Spec.AllowedNamespaces}
+			case *kubeovnv1.SecurityGroup:
+				found[o.Name] = allowed{namespaces: o.Spec.AllowedNamespaces}
+			case *kubeovnv1.Vip:
 				found[o.Name] = allowed{namespaces: o.Spec.AllowedNamespaces}
 			}
 		}
@@ -111,6 +127,12 @@ func TestKeepTenancy(t *testing.T) {
 		kubeovnv1.JoinSubnet: {},
 		"kept-bound":         {namespaces: all},
 		"kept-common":        {},
+		"kept-group":         {namespaces: all},
+		"kept-unseen-group":  {},
+		"kept-vip":           {namespaces: all},
+		"kept-own-vip":       {},
+		"kept-balancer":      {},
+		"kept-unseen-vip":    {},
 	}))
 	g.Eventually(func() []string {
 		var events eventsv1.EventList
@@ -126,7 +148,9 @@ func TestKeepTenancy(t *testing.T) {
 		"Vpc kept-old this object keeps its previous behaviour: spec.clusterAccess is Services; spec.allowedNamespaces is *",
 		"Subnet kept-plain this object keeps its previous behaviour: spec.portSecurity is Requested",
 		"Subnet kept-private this object keeps its previous behaviour: spec.allowedNamespaces is *",
-		"IPPool kept-bound this object keeps its previous behaviour: spec.allowedNamespaces is *"))
+		"IPPool kept-bound this object keeps its previous behaviour: spec.allowedNamespaces is *",
+		"SecurityGroup kept-group this object keeps its previous behaviour: spec.allowedNamespaces is *",
+		"Vip kept-vip this object keeps its previous behaviour: spec.allowedNamespaces is *"))
 
 	// Once a controller that knows the defaults leads, strict objects stay strict, also when the OVNCluster is created
 	// again.
@@ -141,7 +165,9 @@ func TestKeepTenancy(t *testing.T) {
 	old.Spec.AllowedNamespaces, old.Spec.ClusterAccess = nil, ""
 	g.Expect(theWorld.admin.Update(t.Context(), old)).To(Succeed())
 	unmark := func() {
-		_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}})
+		for _, mark := range []string{strictMark, strictGroupsMark} {
+			_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: mark}})
+		}
 	}
 	t.Cleanup(unmark)
 	g.Expect(operate.keepTenancy(t.Context(), p)).To(Succeed())
@@ -151,6 +177,16 @@ func TestKeepTenancy(t *testing.T) {
 	g.Expect(again.cluster.Status.StrictSince.Unix()).To(Equal(p.cluster.Status.StrictSince.Unix()))
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
 
+	// A controller that knows spec.tenancy may not know allowedNamespaces of groups yet. The steps end separately.
+	g.Expect(p.cluster.Status.StrictGroupsSince).To(BeNil(), "the running controller has another image")
+	inGroup := objects[len(objects)-6].(*kubeovnv1.SecurityGroup)
+	inGroup.Spec.AllowedNamespaces = nil
+	g.Expect(theWorld.admin.Update(t.Context(), inGroup)).To(Succeed())
+	g.Expect(operate.keepTenancy(t.Context(), again)).To(Succeed())
+	g.Expect(read()["kept-group"].namespaces).To(Equal(all), "the earlier version serves it")
+	inGroup.Spec.AllowedNamespaces = nil
+	g.Expect(theWorld.admin.Update(t.Context(), inGroup)).To(Succeed())
+
 	// The same applies for a controller of the operator's image that does not lead yet, and from the first pass of a new
 	// installation.
 	unmark()
@@ -158,7 +194,9 @@ func TestKeepTenancy(t *testing.T) {
 	started.pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: operate.Image}}}}}
 	g.Expect(operate.keepTenancy(t.Context(), started)).To(Succeed())
 	g.Expect(started.cluster.Status.StrictSince).NotTo(BeNil())
+	g.Expect(started.cluster.Status.StrictGroupsSince).NotTo(BeNil())
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
+	g.Expect(read()["kept-group"]).To(Equal(allowed{}))
 	unmark()
 	fresh := &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}}
 	g.Expect(operate.keepTenancy(t.Context(), fresh)).To(Succeed())

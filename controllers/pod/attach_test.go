@@ -167,7 +167,9 @@ func TestPodsWaitForWhatTheyName(t *testing.T) {
 		t.Errorf("the pod of the pool has %s", address(pooled))
 	}
 	w.Rests("pod")
-	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: kubeovnv1.VipSpec{Subnet: "ovn-default"}}
+	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: kubeovnv1.VipSpec{
+		Subnet: "ovn-default", AllowedNamespaces: []kubeovnv1.AllowedNamespace{"default"},
+	}}
 	w.Create(vip)
 	vip.Status.V4IP = ofVip.String()
 	w.Must(w.Client.Status().Update(w.Context(), vip))

@@ -29,6 +29,7 @@ type attachment struct {
 	dhcp     []translate.PodDHCP
 	vlan     *kubeovnv1.Vlan // of an underlay subnet, or nil
 	secure   bool            // the port drops packets from addresses other than its own
+	groups   []string        // security groups that the pod is in
 }
 
 // port returns the inputs of the pod's rows. others are further pods of the same port.
@@ -88,6 +89,7 @@ func (a *attachment) network() kubeovnv1.PodNetwork {
 		MTU:           int(a.subnet.Spec.MTU),
 		NICType:       kubeovnv1.PodNICTypeVeth,
 		Machine:       a.machine,
+		Groups:        a.groups,
 	}
 	if a.vlan != nil {
 		network.ProviderNetwork, network.VLAN = a.vlan.Spec.Provider, a.vlan.Tag()

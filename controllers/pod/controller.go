@@ -41,7 +41,7 @@ type Reconciler struct {
 	Namespaces *lookup.Namespaces
 	Pools      *ippools.Lookup
 	Vips       *vipusers.Index
-	// Grants reports which VPCs, subnets and IPPools the pods of a namespace may name.
+	// Grants reports which VPCs, subnets, IPPools, Vips and security groups the pods of a namespace may name.
 	Grants *grants.Rules
 	// SecurePorts makes ports of subnets without portSecurity drop packets from addresses other than their own.
 	SecurePorts bool
@@ -67,7 +67,7 @@ type Reconciler struct {
 	pending     pendingPods
 	retained    leases.Retained
 	machines    machines
-	missing     reconciler.Reports[types.UID, string] // security groups that do not exist, by pod
+	missing     reconciler.Reports[types.UID, string] // security groups that the pod names and is not in, by pod
 	unshared    reconciler.Reports[types.UID, string] // addresses of port_vips that the subnet does not list, by pod
 	invalid     reconciler.Reports[types.UID, string] // requests that are not valid, by pod
 	cacheMisses sync.Map                              // keys of ports that existed at the start and whose pods were missing in the cache
@@ -112,11 +112,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("find an address: %w", err)
 	}
 	r.pending.remove(req.NamespacedName)
+	groups, err := r.Grants.Groups(ctx, pod)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	a.groups = groups.In
 	in := a.port(others)
 	var revision int
-	in.Policy, revision = r.joinSets(pod)
+	in.Policy, revision = r.joinSets(pod, &groups)
 	r.warnOfRequests(pod)
-	r.warnOfGroups(ctx, pod)
+	r.warnOfGroups(pod, &groups)
 	r.warnOfShared(pod, a.subnet)
 	switch err := r.Northbound.Apply(ctx, translate.PodOwner(in.Namespace, in.Name), translate.Pod(in)); {
 	case errors.Is(err, northbound.ErrWaiting):

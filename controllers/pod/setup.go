@@ -35,6 +35,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexSubnet, subnetOf); err != nil {
 		return fmt.Errorf("index pods by subnet: %w", err)
 	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexGroups, groupsOf); err != nil {
+		return fmt.Errorf("index pods by security group: %w", err)
+	}
 	pods, err := metadata.NewForConfigAndClient(metadata.ConfigFor(mgr.GetConfig()), mgr.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("make a client of pods: %w", err)
@@ -62,6 +65,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
 		Watches(&kubeovnv1.IPPool{}, r.onSpec()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
+		Watches(&kubeovnv1.SecurityGroup{}, r.onGroup()).
 		Watches(&kubeovnv1.Vlan{}, r.onVlan()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.ComesOrGoes)).
 		WatchesRawSource(&r.pending.RequestSource).
@@ -84,9 +88,9 @@ func subnetOf(o client.Object) []string {
 // onPod enqueues pods whose port may need a change. At the start, pods that already have their network come last.
 func (r *Reconciler) onPod() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q k8s.Queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) {
 			pod := e.Object.(*corev1.Pod)
-			r.indexLabels(nil, pod)
+			r.indexLabels(ctx, nil, pod)
 			r.machineSeen(pod)
 			if onPodNetwork(pod) { // ports of other pods come from the engine's owners (reconciler.Orphans)
 				r.arrived(pod, q)
@@ -119,7 +123,7 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q k8s.Queue) {
 }
 
 func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q k8s.Queue) {
-	r.indexLabels(before, after)
+	r.indexLabels(ctx, before, after)
 	own, from := r.podWrites.shows(after)
 	if own && r.outdated(ctx, after, from) {
 		reconciler.AddWith(q, handler.LowPriority, requestFor(after))

@@ -112,10 +112,8 @@ func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip
 		return nil, "does not exist", nil
 	case vip.DeletionTimestamp != nil:
 		return vip, "is being deleted", nil
-	case !vipusers.Serves(vip, pod.Namespace):
-		return vip, "is for pods of namespace " + vip.Spec.Namespace, nil
 	}
-	return vip, "", nil
+	return vip, r.Grants.Vip(pod.Namespace, vip), nil
 }
 
 func vipSubnet(vip *kubeovnv1.Vip) string { return cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet) }
@@ -149,7 +147,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 		if vip == nil {
 			continue
 		}
-		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && vipusers.Serves(vip, pod.Namespace) {
+		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && r.Grants.Vip(pod.Namespace, vip) == "" {
 			addresses = append(addresses, vipAddresses(vip)...)
 		}
 	}

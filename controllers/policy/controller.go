@@ -22,6 +22,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -52,18 +53,20 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Sets       *podset.Index
-	Recorder   events.EventRecorder
-	Gate       *reconciler.StartGate
+	// Grants reports which security groups pods are in.
+	Grants   *grants.Rules
+	Recorder events.EventRecorder
+	Gate     *reconciler.StartGate
 	// Ignore: NetworkPolicies and cluster-wide policies get no rows (v1alpha1.NetworkPoliciesIgnored).
 	Ignore bool
 
 	policies, groups, sets k8s.RequestSource
 
 	budget   budget.Budget
+	logs     logs
 	patience patient
 	reported reconciler.Reports[desired.Owner, string]
 	optional map[string]*clusterReconciler // by kind
-	logs     logs
 }
 
 // SetupWithManager adds the controllers of NetworkPolicies, security groups, sets of pods, isolation (rules for all isolated pods) and
@@ -155,10 +158,10 @@ func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {
 	if !r.spend(client.ObjectKeyFromObject(np), np.CreationTimestamp.Time, c.flows) {
 		c.refuse()
 	}
+	r.limitLogs(np, &c)
 	return c
 }
 
-	r.limitLogs(np, &c)
 // spend records the flows of a policy and reports whether it is within the bound of its namespace. It enqueues other policies whose verdict
 // has changed.
 func (r *Reconciler) spend(key client.ObjectKey, created time.Time, flows int) bool {
@@ -181,14 +184,14 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 	}
 	r.patience.over(owner)
 	c := compile() // compile again: new sets now have the numbers of their ports
-	err := r.Northbound.Apply(ctx, owner, c.rows())
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("apply ACLs: %w", err)
 	if c.logRate > 0 {
 		if err := r.writeMeter(ctx, owner.Namespace); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
+	err := r.Northbound.Apply(ctx, owner, c.rows())
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("apply ACLs: %w", err)
 	}
 	r.Sets.Settle(owner)
 	return ctrl.Result{}, nil
@@ -236,7 +239,11 @@ func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.
 	}
 	for i := range pods.Items {
 		if p := &pods.Items[i]; podset.Counts(p) {
-			w.Pods = append(w.Pods, podset.Of(p))
+			groups, err := r.Grants.Groups(ctx, p)
+			if err != nil {
+				return w, err
+			}
+			w.Pods = append(w.Pods, podset.Of(p, groups.Sets()))
 			w.Connected[client.ObjectKeyFromObject(p)] = connected(p)
 		}
 	}

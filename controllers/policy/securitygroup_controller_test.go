@@ -31,6 +31,9 @@ func newGroup(t *testing.T, name, spec string) *kubeovnv1.SecurityGroup {
 	if err := yaml.UnmarshalStrict([]byte(spec), &sg.Spec); err != nil {
 		t.Fatal(err)
 	}
+	if sg.Spec.AllowedNamespaces == nil {
+		sg.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"default"}
+	}
 	return sg
 }
 

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
@@ -35,8 +36,10 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Vips       *vipusers.Index
-	Recorder   events.EventRecorder
-	Gate       *reconciler.StartGate
+	// Grants reports which namespaces may use a Vip.
+	Grants   *grants.Rules
+	Recorder events.EventRecorder
+	Gate     *reconciler.StartGate
 
 	// waiting lists the Vips that wait for a free address, or for a pod that uses the address as its own.
 	waiting reservation.Waiting
@@ -81,7 +84,7 @@ func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	s.lease, s.problem, s.err = r.hold(ctx, vip)
 	s.usedBy = r.Allocator.UserOf(translate.VipHolder(vip.Name))
 	for _, user := range r.Vips.UsersOf(vip.Name) {
-		if vipusers.Serves(vip, user.Pod.Namespace) {
+		if r.Grants.Vip(user.Pod.Namespace, vip) == "" {
 			s.users = append(s.users, user)
 		}
 	}

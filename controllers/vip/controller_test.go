@@ -117,14 +117,36 @@ func TestPodsMayNotUseEveryVip(t *testing.T) {
 	w.ready(w.vip("foreign", func(s *kubeovnv1.VipSpec) { s.Namespace = "kube-system" }))
 	w.vip("broken", at("10.99.0.1", ""))
 	for name, text := range map[string]string{
-		"typed": "of type kube_host_vm_vip", "foreign": "for pods of namespace kube-system", "broken": "has no address yet",
+		"typed": "of type kube_host_vm_vip", "foreign": "does not list namespace default: add it to allowedNamespaces of the Vip", "broken": "has no address yet",
 	} {
 		p := newPod(name, "vip", name)
 		w.Create(p)
 		w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: text})
 	}
 	p := w.pod("named", "aaps", "typed, foreign,missing")
-	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip typed is of type kube_host_vm_vip; Vip foreign is for pods of namespace kube-system; Vip missing does not exist"})
+	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip typed is of type kube_host_vm_vip; Vip foreign does not list namespace default: add it to allowedNamespaces of the Vip; Vip missing does not exist"})
+}
+
+// TestAVipIsSharedByPodsOfListedNamespaces: another tenant's pod in the same subnet names the Vip.
+func TestAVipIsSharedByPodsOfListedNamespaces(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"default"} })
+	w.ready(v)
+	w.pod("a", "aaps", "v")
+	w.parents(v, "a.default")
+	w.Change(v, func() { v.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"other"} })
+	w.parents(v, "")
+	late := w.pod("b", "aaps", "v")
+	w.Event(late, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip v does not list namespace default"})
+	own := newPod("c", "vip", "v")
+	w.Create(own)
+	w.Event(own, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "does not list namespace default"})
+	w.Change(v, func() { v.Spec.AllowedNamespaces = nil })
+	w.parents(v, "")
+	w.Delete(own)
+	w.Change(v, func() { v.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces} })
+	w.parents(v, "a.default,b.default")
 }
 
 // The namespace of a Vip may use the Vip's subnet. A Vip for every namespace grants nothing.

@@ -31,7 +31,7 @@ func (w world) start() *controllertest.Process {
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			pods = networktest.Pods(p)
-			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Recorder: p.Recorder, Gate: p.Gate}
+			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, pods, vips)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
@@ -54,6 +54,9 @@ func (w world) vip(name string, change ...func(*kubeovnv1.VipSpec)) *kubeovnv1.V
 	v := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for _, f := range change {
 		f(&v.Spec)
+	}
+	if v.Spec.Namespace == "" && v.Spec.AllowedNamespaces == nil {
+		v.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}
 	}
 	w.Create(v)
 	return v

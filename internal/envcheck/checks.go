@@ -29,7 +29,7 @@ const oldestKubernetes = "1.31"
 func Environment(c *Cluster, spec *v1alpha1.OVNClusterSpec) *Report {
 	var all []Finding
 	for _, check := range []func(*Cluster, *v1alpha1.OVNClusterSpec) []Finding{
-		kubernetesVersion, nodeAddresses, networks, operatorNodes, centralNodes, restrictedSelectors, kubeProxy, otherPlugins, definitions, ports, kernel,
+		kubernetesVersion, nodeAddresses, networks, operatorNodes, centralNodes, restrictedSelectors, kubeProxy, otherPlugins, definitions, membership, ports, kernel,
 	} {
 		all = append(all, check(c, spec)...)
 	}

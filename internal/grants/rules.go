@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 )
 
-// Rules decides, from the cache, which custom VPCs, private subnets and IPPools the pods and Services of a namespace may use.
+// Rules decides, from the cache, which custom VPCs, private subnets, IPPools, security groups and Vips the pods and Services of a namespace may use.
 // Each method returns an empty string if the namespace may, and otherwise a message that says why not and what to change.
 type Rules struct {
 	reader     client.Reader
@@ -76,6 +76,64 @@ func (r *Rules) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
 		return ""
 	}
 	return fmt.Sprintf("IPPool %s does not list namespace %s: add it to namespaces or allowedNamespaces of the pool", pool.Name, namespace)
+}
+
+// Vip decides for a Vip, but not for its subnet.
+func (r *Rules) Vip(namespace string, vip *kubeovnv1.Vip) (denied string) {
+	switch {
+	case r.open && vip.Spec.Namespace == "", vip.Spec.Namespace == namespace, allows(vip.Spec.AllowedNamespaces, namespace):
+		return ""
+	}
+	return fmt.Sprintf("does not list namespace %s: add it to allowedNamespaces of the Vip", namespace)
+}
+
+// Groups are the security groups that a pod names.
+type Groups struct {
+	// In are the groups that the pod is in, sorted.
+	In []string
+	// Denied are existing groups that do not list the pod's namespace. Missing do not exist.
+	Denied, Missing []string
+
+	closed bool
+}
+
+// Sets returns the groups by which the pod is in sets of pods. Each group that the pod is not in counts as DenyAllGroup: nothing passes by it.
+func (g *Groups) Sets() []string {
+	if !g.closed {
+		return g.In
+	}
+	sets := append(slices.Clone(g.In), kubeovnv1.DenyAllGroup)
+	slices.Sort(sets)
+	return sets
+}
+
+// Groups decides for the security groups that a pod names. The pod is in a group if the group lists its namespace, or if its results say that it was in the group before: a
+// running pod stays in its groups until they are deleted.
+func (r *Rules) Groups(ctx context.Context, pod *corev1.Pod) (Groups, error) {
+	names := kubeovnv1.ParseSecurityGroups(pod.Annotations)
+	if len(names) == 0 {
+		return Groups{}, nil
+	}
+	var g Groups
+	kept := kubeovnv1.KeptSecurityGroups(pod)
+	for _, name := range names {
+		if name == kubeovnv1.DenyAllGroup {
+			g.closed = true
+			continue
+		}
+		group, err := k8s.Find[kubeovnv1.SecurityGroup](ctx, r.reader, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+		switch {
+		case err != nil:
+			return Groups{}, fmt.Errorf("get security group %s: %w", name, err)
+		case group == nil:
+			g.Missing, g.closed = append(g.Missing, name), true
+		case r.open, slices.Contains(kept, name), allows(group.Spec.AllowedNamespaces, pod.Namespace):
+			g.In = append(g.In, name)
+		default:
+			g.Denied, g.closed = append(g.Denied, name), true
+		}
+	}
+	return g, nil
 }
 
 func allows(list []kubeovnv1.AllowedNamespace, namespace string) bool {

@@ -18,13 +18,13 @@ func Counts(p *corev1.Pod) bool {
 	return p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
 
-// Of returns the properties of a pod that decide which sets it is in.
-func Of(p *corev1.Pod) Pod {
+// Of returns the properties of a pod that decide which sets it is in. groups are its security groups (grants.Groups.Sets).
+func Of(p *corev1.Pod, groups []string) Pod {
 	out := Pod{
 		Mirror:         kubeovnv1.IsMirror(p.Annotations) && !p.Spec.HostNetwork,
 		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
 		UID:            p.UID, Labels: p.Labels, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
-		Groups: kubeovnv1.ParseSecurityGroups(p.Annotations),
+		Groups: groups,
 	}
 	for i := range p.Spec.InitContainers {
 		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {

@@ -128,11 +128,6 @@ func (x *Index) SharedBy(pod types.NamespacedName) []string {
 	return names
 }
 
-// Serves reports whether the pods of a namespace may use a Vip.
-func Serves(vip *kubeovnv1.Vip, namespace string) bool {
-	return vip.Spec.Namespace == "" || vip.Spec.Namespace == namespace
-}
-
 // change is a change that listeners are notified of.
 type change struct {
 	vip  string

@@ -81,6 +81,15 @@ func groupObjects(names ...string) []client.Object {
 	return objects
 }
 
+// admit sets the namespaces whose pods may name a group.
+func admit(ctx context.Context, group *kubeovnv1.SecurityGroup, namespaces ...kubeovnv1.AllowedNamespace) {
+	GinkgoHelper()
+	Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(group), group)).To(Succeed())
+	base := group.DeepCopy()
+	group.Spec.AllowedNamespaces = namespaces
+	Expect(suite.Objects.Patch(ctx, group, client.MergeFrom(base))).To(Succeed())
+}
+
 var _ = Describe("security groups", Ordered, func() {
 	const tcp, udp = corev1.ProtocolTCP, corev1.ProtocolUDP
 	var web, database, replica, stranger *corev1.Pod
@@ -88,6 +97,9 @@ var _ = Describe("security groups", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
 		applySample(ctx, "securitygroup.yaml")
 		makeNamespace(ctx, "e2e-groups")
+		for _, group := range groupObjects("database", "guarded", "shop-web") {
+			admit(ctx, group.(*kubeovnv1.SecurityGroup), "default", "e2e-groups")
+		}
 		DeferCleanup(func(ctx SpecContext) {
 			removePods(ctx, "default", "shop-web")
 			deleteNamespace(ctx, "e2e-groups")
@@ -119,6 +131,18 @@ var _ = Describe("security groups", Ordered, func() {
 		for _, address := range cluster.PodAddrs(web) {
 			apartAt(ctx, stranger, web, target{icmp, netip.AddrPortFrom(address, 0)})
 		}
+	}, SpecTimeout(3*time.Minute))
+
+	It("admit new pods of listed namespaces only", func(ctx SpecContext) {
+		group := &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: "database"}}
+		admit(ctx, group, "default")
+		DeferCleanup(func(ctx SpecContext) { admit(ctx, group, "default", "e2e-groups") }, NodeTimeout(time.Minute))
+		intruder, err := suite.Cluster.Run(ctx, inGroups("intruder", "database", 1))
+		Expect(err).NotTo(HaveOccurred())
+		connects(ctx, intruder, database, tcp, 8080, false)
+		connects(ctx, replica, database, tcp, 8080, true)
+		admit(ctx, group, "default", "e2e-groups")
+		connects(ctx, intruder, database, tcp, 8080, true)
 	}, SpecTimeout(3*time.Minute))
 
 	It("follow the annotation of a pod that runs", Label(smoke), func(ctx SpecContext) {

@@ -96,7 +96,7 @@ func expectNeighbour(ctx context.Context, pod *corev1.Pod, address netip.Addr, h
 // VLAN, on both nodes, and the hosts must reach this server only, and both servers before the pod gets the group and after it loses it.
 func expectGroup(ctx context.Context, v topology.VLAN, here, there *corev1.Pod, hosts ...origin) {
 	GinkgoHelper()
-	group := &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: "one-port"}}
+	group := &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: "one-port"}, Spec: kubeovnv1.SecurityGroupSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}}}
 	for version, everywhere := range map[string]string{"ipv4": "0.0.0.0/0", "ipv6": "::/0"} {
 		group.Spec.IngressRules = append(group.Spec.IngressRules, kubeovnv1.SecurityGroupRule{
 			IPVersion: version, Protocol: "tcp", Priority: 10, RemoteType: kubeovnv1.RemoteAddress, RemoteAddress: everywhere,

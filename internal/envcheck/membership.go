@@ -1,0 +1,78 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envcheck
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// membership lists the namespaces whose pods name a security group or a Vip that does not list them: they have no access, or would lose it when the object no longer admits
+// every namespace.
+func membership(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
+	users := map[string]map[string]bool{} // namespaces, by kind and name of the object
+	note := func(kind, name, namespace string) {
+		key := kind + " " + name
+		if users[key] == nil {
+			users[key] = map[string]bool{}
+		}
+		users[key][namespace] = true
+	}
+	read := func(m *metav1.ObjectMeta, namespace string) {
+		for _, name := range kubeovnv1.ParseSecurityGroups(m.Annotations) {
+			note("SecurityGroup", name, namespace)
+		}
+		for _, name := range append(kubeovnv1.ParseAAPs(m.Annotations), m.Annotations[kubeovnv1.AnnotationVip.Key()]) {
+			note("Vip", name, namespace)
+		}
+	}
+	for i := range c.Pods {
+		read(&c.Pods[i].ObjectMeta, c.Pods[i].Namespace)
+	}
+	for i := range c.Workloads {
+		read(&c.Workloads[i].Template.ObjectMeta, c.Workloads[i].Namespace)
+	}
+	open := spec.Tenancy.Membership == v1alpha1.MembershipOpen
+	keeps := c.OVNCluster == nil || c.OVNCluster.Status.StrictGroupsSince == nil
+	var found []Finding
+	for _, kind := range []string{"SecurityGroup", "Vip"} {
+		for i := range c.Objects[kind] {
+			object := &c.Objects[kind][i]
+			subject := kind + " " + object.GetName()
+			if f := judgeMembership(object, slices.Sorted(maps.Keys(users[subject])), open, keeps); f != nil {
+				f.Subject = subject
+				found = append(found, *f)
+			}
+		}
+	}
+	return found
+}
+
+// judgeMembership returns the finding for an object whose users are pods of these namespaces; nil if it lists all of them. keeps: the operator still writes the
+// previous permissions into objects.
+func judgeMembership(object *unstructured.Unstructured, users []string, open, keeps bool) *Finding {
+	listed, _, _ := unstructured.NestedStringSlice(object.Object, "spec", "allowedNamespaces")
+	own, _, _ := unstructured.NestedString(object.Object, "spec", "namespace")
+	_, served := object.Object["status"]
+	all := slices.Contains(listed, string(kubeovnv1.AllNamespaces))
+	users = slices.DeleteFunc(users, func(namespace string) bool { return namespace == own || slices.Contains(listed, namespace) })
+	names := k8s.Some(users, someNames)
+	switch {
+	case len(users) == 0:
+		return nil
+	case all || open && own == "":
+		return &Finding{OK, "", fmt.Sprintf("it admits every namespace. List namespaces %s in allowedNamespaces before you make it strict: new pods there would lose it", names)}
+	case keeps && served && own == "" && len(listed) == 0:
+		return &Finding{OK, "", fmt.Sprintf("pods of namespaces %s name it: the operator adds allowedNamespaces [*], so that they keep it", names)}
+	}
+	return &Finding{Warning, "", fmt.Sprintf("pods of namespaces %s name it, and it does not list these: new pods there do not get it. Add them to allowedNamespaces, or remove the annotation of the pods", names)}
+}
