@@ -159,6 +159,8 @@ func TestRefusals(t *testing.T) {
 			`remoteAddress "10.0.0.1" must be an address or a CIDR of the family in ipVersion, ipv6`},
 		{"a local address that is none", "SecurityGroup", `ingressRules: [{ipVersion: ipv4, protocol: all, priority: 1, remoteType: address, remoteAddress: 10.0.0.1, localAddress: a, policy: allow}]`,
 			`localAddress "a" must be an address`},
+		{"a namespace that cannot exist", "SecurityGroup", `allowedNamespaces: ["team a"]`, "spec.allowedNamespaces[0]"},
+		{"a namespace that cannot exist", "Vip", `allowedNamespaces: ["*", "team_a"]`, "spec.allowedNamespaces[1]"},
 		{"one port of two", "SecurityGroup", `ingressRules: [{ipVersion: ipv4, protocol: tcp, priority: 1, remoteType: address, remoteAddress: 10.0.0.1, portRangeMin: 80, policy: allow}]`,
 			"portRangeMin and portRangeMax go together, the lower one first: write both"},
 		{"fewer addresses than replicas", "VpcEgressGateway", `{replicas: 2, externalSubnet: e, internalIPs: [10.0.0.1], selectors: [{podSelector: {matchLabels: {a: b}}}]}`,
