@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -92,10 +93,32 @@ func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	if s.usedBy == "" && vip.Spec.Type == "" {
 		in.Parents = s.parents()
 	}
+	if len(in.Parents) > 0 {
+		var err error
+		if in.Vpc, err = r.leavesBy(ctx, in.Subnet); err != nil {
+			s.err = errors.Join(s.err, err)
+			return s
+		}
+	}
 	if err := r.apply(ctx, vip.Name, translate.Vip(in)); err != nil {
 		s.err = errors.Join(s.err, err)
 	}
 	return s
+}
+
+// leavesBy returns the VPC through whose router traffic leaves a subnet, or "" if the subnet's gateway is a router of the physical network.
+func (r *Reconciler) leavesBy(ctx context.Context, name string) (string, error) {
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("get subnet %s: %w", name, err)
+	}
+	if subnet == nil {
+		return "", nil
+	}
+	if subnet = k8s.WithValidSpec(subnet); subnet == nil || subnet.Spec.PhysicalGateway() {
+		return "", nil
+	}
+	return lookup.VpcOf(subnet), nil
 }
 
 // parents returns the ports that share the Vip's addresses in its subnet.

@@ -6,6 +6,7 @@ package vip_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,13 +116,16 @@ func (w world) row(port string) nbtest.Row {
 	return nil
 }
 
-// parents waits until a Vip has virtual ports with these parents in both families. If parents is empty, it waits until no virtual port
-// exists.
+// parents waits until a Vip has virtual ports with these parents in both families, and its addresses are in the sets of shared addresses. If parents is
+// empty, it waits until no virtual port exists.
 func (w world) parents(v *kubeovnv1.Vip, parents string) {
 	w.Helper()
 	w.Eventually(func() string {
 		for family, address := range map[string]string{"IPv4": v.Status.V4IP, "IPv6": v.Status.V6IP} {
 			row := w.row(v.Name + "_" + family)
+			if leaves := w.leavesAsShared(family, address); address != "" && leaves != (parents != "") {
+				return fmt.Sprintf("%s is in the set of shared addresses: %t", address, leaves)
+			}
 			switch {
 			case row == nil && (parents == "" || address == ""):
 				continue
@@ -135,6 +139,16 @@ func (w world) parents(v *kubeovnv1.Vip, parents string) {
 		}
 		return ""
 	})
+}
+
+// leavesAsShared reports whether an address is in the set of shared addresses of the default VPC.
+func (w world) leavesAsShared(family, address string) bool {
+	for _, row := range w.Database.Rows("Address_Set") {
+		if row["external_ids"].(map[string]string)["kiln-key"] == "shared/"+family {
+			return slices.Contains(row.Strings("addresses"), address)
+		}
+	}
+	return false
 }
 
 // passes waits until a pod's port accepts exactly these addresses.

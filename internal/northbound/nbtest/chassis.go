@@ -12,8 +12,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
-// Chassis is an ovn-controller with its own Open vSwitch, whose datapath is the dummy one: it installs flows but forwards no
-// packets.
+// Chassis is an ovn-controller with its own Open vSwitch, whose datapath is the userspace one with dummy interfaces: it forwards the frames of Send
+// between its own ports.
 type Chassis struct {
 	northd     *Northd
 	name       string
@@ -23,19 +23,23 @@ type Chassis struct {
 	Switch *daemontest.Daemon
 }
 
-// Chassis starts a chassis that binds logical ports, each with its iface-id-ver (ovn-controller(8)), and returns once they are up. It runs
+// Chassis starts a chassis that binds logical ports, each with its iface-id-ver (ovn-controller(8)) or "", and returns once they are up. It runs
 // until the test ends.
 func (n *Northd) Chassis(name string, ports map[string]string) *Chassis {
 	n.nb.t.Helper()
+	n.chassis++ // two chassis cannot have one address
 	c := &Chassis{northd: n, name: name, database: create(newServer(n.nb.t, "Open_vSwitch", schema.VSwitch))}
 	settings := []string{
 		"--", "init", "--", "set", "Open_vSwitch", ".", "external_ids:system-id=" + name, "external_ids:ovn-remote=" + n.Southbound.Endpoint(),
-		"external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=127.0.0.1", "external_ids:ovn-monitor-all=true",
+		"external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=127.0.0." + strconv.Itoa(n.chassis), "external_ids:ovn-monitor-all=true",
 		"--", "add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=dummy", "fail_mode=secure",
 	}
 	for port, version := range ports {
 		settings = append(settings, "--", "add-port", "br-int", port, "--", "set", "Interface", port, "type=dummy",
-			"external_ids:iface-id="+port, "external_ids:iface-id-ver="+version)
+			"external_ids:iface-id="+port, "options:tx_pcap="+c.capture(port))
+		if version != "" {
+			settings = append(settings, "external_ids:iface-id-ver="+version)
+		}
 	}
 	c.run("usr/bin/ovs-vsctl", append([]string{"--no-wait", "--db=" + c.database.Endpoint()}, settings...)...)
 	c.Switch = c.start("usr/lib/openvswitch-switch/ovs-vswitchd", "--enable-dummy=override", "--disable-system")
@@ -76,7 +80,7 @@ func (c *Chassis) PID() int { return c.controller.PID() }
 // Flows returns the number of OpenFlow flows of the chassis, after it has installed the contents of the northbound database.
 func (c *Chassis) Flows() int {
 	c.northd.nb.t.Helper()
-	c.sync()
+	c.Sync()
 	aggregate := c.run("usr/bin/ovs-ofctl", "-OOpenFlow15", "dump-aggregate", "unix:"+filepath.Join(c.database.dir, "br-int.mgmt"))
 	_, count, _ := strings.Cut(aggregate, "flow_count=")
 	flows, err := strconv.Atoi(strings.TrimSpace(count))
@@ -86,8 +90,8 @@ func (c *Chassis) Flows() int {
 	return flows
 }
 
-// sync waits until the chassis has installed the contents of the northbound database (ovn-nb(5), NB_Global nb_cfg).
-func (c *Chassis) sync() {
+// Sync waits until the chassis has installed the contents of the northbound database (ovn-nb(5), NB_Global nb_cfg).
+func (c *Chassis) Sync() {
 	nb := c.northd.nb
 	nb.t.Helper()
 	want := nb.nextConfig()

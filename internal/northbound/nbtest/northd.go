@@ -17,6 +17,7 @@ type Northd struct {
 	nb         *Server
 	Southbound *Server
 	process    *daemontest.Daemon
+	chassis    int // number of chassis that were started
 }
 
 // Northd starts an ovn-northd that runs until the test ends.

@@ -34,7 +34,7 @@ type NodeInputs struct {
 //
 //   - a node's port on the join switch;
 //   - the address sets, for both families, of its pods behind a distributed gateway;
-//   - the policies that reroute traffic to the node, and the egress traffic of these pods, to the port.
+//   - the policies that reroute traffic to the node, and the egress traffic of these pods and of shared addresses on the node, to the port.
 //
 // The rows of pods add their own addresses to the sets, which ovn-northd handles incrementally. With port groups it would do a
 // full recompute for the first and the last port of a switch in a group (OVN 25.03).
@@ -58,7 +58,7 @@ func Node(in NodeInputs) []desired.Row {
 		rows = append(rows, desired.Row{Key: set.Key, Model: &nb.AddressSet{Name: setName(set)}})
 	}
 	for _, hop := range in.Addresses {
-		rows = append(rows, egressPolicy(in, hop))
+		rows = append(rows, egressPolicy(in, hop), sharedPolicy(in, hop))
 		for _, ip := range in.InternalIPs {
 			if ipfamily.Of(ip) == ipfamily.Of(hop) {
 				rows = append(rows, nodePolicy(in, ip, hop))
@@ -85,13 +85,24 @@ func nodePolicy(in NodeInputs, ip, hop netip.Addr) desired.Row {
 
 // egressPolicy reroutes the egress traffic of the node's pods behind a distributed gateway to the node's port, hop.
 func egressPolicy(in NodeInputs, hop netip.Addr) desired.Row {
-	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	set := setName(NodeEgressRef(in.Vpc, in.Name, ipfamily.Of(hop)))
+	return leavePolicy("egress-policy/", in, hop, matchIP("src", hop, "$"+set))
+}
+
+// sharedPolicy reroutes the egress traffic from addresses that pods share to the node's port, hop. A shared address moves between nodes without
+// an event of Kubernetes. The chassis of the sending pod processes its packets, so the policy applies only at the chassis of the node's port.
+func sharedPolicy(in NodeInputs, hop netip.Addr) desired.Row {
+	set := setName(SharedRef(in.Vpc, ipfamily.Of(hop)))
+	return leavePolicy("shared-policy/", in, hop, matchIP("src", hop, "$"+set)+` && is_chassis_resident("`+NodePort(in.Name)+`")`)
+}
+
+func leavePolicy(key string, in NodeInputs, hop netip.Addr, match string) desired.Row {
+	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	return desired.Row{
-		Key: "egress-policy/" + familyKey(hop),
+		Key: key + familyKey(hop),
 		Model: &nb.LogicalRouterPolicy{
 			Priority: priorityEgress,
-			Match:    matchIP("src", hop, "$"+set),
+			Match:    match,
 			Action:   nb.LogicalRouterPolicyActionReroute,
 			Nexthops: []string{hop.String()},
 		},

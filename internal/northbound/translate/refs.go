@@ -39,6 +39,7 @@ const (
 	keyDHCP       = "dhcp/"
 	keyEgress     = "egress/"
 	keyNodes      = "nodes/"
+	keyShared     = "shared/"
 )
 
 // VpcOwner owns the logical router of a VPC, its default routes and its load balancer group.
@@ -96,6 +97,11 @@ func NodeEgressRef(vpc, node string, family ipfamily.Family) desired.Ref {
 // NodesRef is the address set, of one family, of the nodes' own addresses in the VPC to which nodes are connected.
 func NodesRef(vpc string, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: VpcOwner(vpc), Key: keyNodes + family.String()}
+}
+
+// SharedRef is the address set, of one family, of the addresses that pods of a VPC share. Their traffic leaves the VPC through the node that sends it.
+func SharedRef(vpc string, family ipfamily.Family) desired.Ref {
+	return desired.Ref{Owner: VpcOwner(vpc), Key: keyShared + family.String()}
 }
 
 // setName returns the name of the address set or port group of r. A name in a match must be an identifier (ovn-nb(5),

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -22,20 +24,31 @@ type VirtualPort struct {
 
 // virtualPorts are the ports for a subnet's shared addresses.
 func virtualPorts(in SubnetInputs) []desired.Row {
+	vpc := in.Vpc
+	if in.Localnet != nil && (in.Localnet.Router == nil || in.Localnet.Router.Interconnects) {
+		vpc = "" // the gateway is a router of the physical network
+	}
 	rows := make([]desired.Row, 0, len(in.VirtualPorts))
 	for _, v := range in.VirtualPorts {
-		rows = append(rows, virtualPort("vip/"+v.Address.String(), in.Name+"-vip-"+v.Address.String(), in.Name, v))
+		rows = append(rows, virtualPort("vip/"+v.Address.String(), in.Name+"-vip-"+v.Address.String(), in.Name, vpc, v))
 	}
 	return rows
 }
 
-func virtualPort(key, name, subnet string, v VirtualPort) desired.Row {
+// virtualPort returns the port of a shared address. In the default VPC, whose traffic leaves through nodes, the address is also in the set of their
+// policies while pods share it.
+func virtualPort(key, name, subnet, vpc string, v VirtualPort) desired.Row {
 	port := &nb.LogicalSwitchPort{Name: name, Type: "virtual", Options: map[string]string{"virtual-ip": v.Address.String()}}
-	if len(v.Parents) > 0 {
-		port.Options["virtual-parents"] = strings.Join(v.Parents, ",")
-	}
 	ports := desired.SwitchPorts(SwitchRef(subnet))
-	return desired.Row{Key: key, Model: port, Parent: &ports}
+	row := desired.Row{Key: key, Model: port, Parent: &ports}
+	if len(v.Parents) == 0 {
+		return row
+	}
+	port.Options["virtual-parents"] = strings.Join(v.Parents, ",")
+	if vpc == kubeovnv1.DefaultVpc {
+		row.Elements = []desired.Element{{Of: desired.SetAddresses(SharedRef(vpc, ipfamily.Of(v.Address))), Value: v.Address.String()}}
+	}
+	return row
 }
 
 // Querier is the source of the multicast membership queries of a subnet.

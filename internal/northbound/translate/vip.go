@@ -25,6 +25,8 @@ func OvnEipHolder(name string) string { return "eip/" + name }
 type VipInputs struct {
 	Name   string
 	Subnet string
+	// Vpc is the VPC through whose router traffic from the addresses leaves the subnet; empty if it leaves by the physical network.
+	Vpc string
 	// Addresses are the Vip's, at most one of each family.
 	Addresses []netip.Addr
 	// Parents are the ports of the pods that share the addresses, in order.
@@ -41,7 +43,7 @@ func Vip(in VipInputs) []desired.Row {
 	rows := make([]desired.Row, 0, len(in.Addresses))
 	for _, a := range in.Addresses {
 		family := ipfamily.Of(a).String()
-		rows = append(rows, virtualPort(keyVirtual+family, in.Name+"_"+family, in.Subnet, VirtualPort{Address: a, Parents: in.Parents}))
+		rows = append(rows, virtualPort(keyVirtual+family, in.Name+"_"+family, in.Subnet, in.Vpc, VirtualPort{Address: a, Parents: in.Parents}))
 	}
 	return rows
 }

@@ -29,7 +29,8 @@ type VpcInputs struct {
 }
 
 // Vpc returns the logical router of a VPC, its routes and policies, its ports to peers and the load balancer group of its
-// Services. For the default VPC it also returns the address sets of the nodes' addresses; the rows of nodes add the addresses.
+// Services. For the default VPC it also returns the address sets of the nodes' addresses and of those that pods share; the rows of nodes and the virtual
+// ports add the addresses.
 func Vpc(in VpcInputs) []desired.Row {
 	rows := []desired.Row{
 		{Key: keyRouter, Model: &nb.LogicalRouter{Name: in.Name, Options: routerOptions()}},
@@ -37,8 +38,9 @@ func Vpc(in VpcInputs) []desired.Row {
 	}
 	if in.Name == kubeovnv1.DefaultVpc {
 		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
-			set := NodesRef(in.Name, family)
-			rows = append(rows, desired.Row{Key: set.Key, Model: &nb.AddressSet{Name: setName(set)}})
+			for _, set := range []desired.Ref{NodesRef(in.Name, family), SharedRef(in.Name, family)} {
+				rows = append(rows, desired.Row{Key: set.Key, Model: &nb.AddressSet{Name: setName(set)}})
+			}
 		}
 	}
 	rows = append(rows, defaultRoutes(in)...)
