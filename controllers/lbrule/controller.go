@@ -29,6 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reconciler reconciles SwitchLBRules and RouterLBRules to load balancers. A Service of each rule selects the pods. Vips hold the addresses
@@ -42,6 +43,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
 	Services   *lookup.Services
+	Vips       *vipusers.Index
 	Grants     *grants.Rules
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // checks counts the endpoints of a rule with and without health checks.
@@ -117,9 +118,14 @@ func (r *controller) monitorOf(
 		if err != nil {
 			return m, "", err
 		}
+		unfit := ""
+		if vip != nil {
+			unfit = r.unfit(rule, s, vip, subnet)
+		}
 		switch {
-		case vip != nil && vip.Spec.Subnet != subnet:
-			from.missing = fmt.Sprintf("Vip %s, by whose address subnet %s would be checked, is of subnet %s", subnet, subnet, vip.Spec.Subnet)
+		case unfit != "":
+			from.missing = fmt.Sprintf("subnet %s is checked from the addresses of a Vip with its name and the type %s, but Vip %s %s: use another Vip for that",
+				subnet, kubeovnv1.VipTypeHealthCheck, subnet, unfit)
 		case waiting != "":
 			from.missing = "waiting for " + waiting
 		default:
@@ -138,4 +144,31 @@ func (r *controller) monitorOf(
 		return m, from.missing, nil //nolint:nilerr // it is empty
 	}
 	return translate.Monitor{Port: port, Source: address}, "", nil
+}
+
+// unfit returns the reason why a Vip cannot be the source of a subnet's health checks, or "". OVN answers ARP and neighbour discovery for the source
+// itself, so a pod with the address would lose its traffic. Kube-OVN creates the Vip without a type, as users create the Vips of pods.
+func (r *controller) unfit(rule *rule, s *state, vip *kubeovnv1.Vip, subnet string) string {
+	user := r.Allocator.UserOf(translate.VipHolder(vip.Name))
+	if user != "" || vip.Spec.Type == "" {
+		r.watch(rule, s, "use/"+subnet)
+	}
+	switch of := cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet); {
+	case of != subnet:
+		return "is of subnet " + of
+	case user != "":
+		return "is used by port " + user
+	case vip.Spec.Type == kubeovnv1.VipTypeHealthCheck:
+		return ""
+	case vip.Spec.Type != "":
+		return "is of type " + vip.Spec.Type
+	case len(vip.Spec.Selector) > 0:
+		return "has a selector of pods"
+	}
+	for _, user := range r.Vips.UsersOf(vip.Name) {
+		if vipusers.Serves(vip, user.Pod.Namespace) {
+			return "is for pod " + user.Pod.String()
+		}
+	}
+	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -87,4 +88,34 @@ func TestAUserDefinedSourceIsUsedAndKept(t *testing.T) {
 	w.Delete(rule)
 	w.serves("web", "")
 	w.owns("web:")
+}
+
+// OVN answers ARP for the source of health checks, so a pod with the address of the Vip would lose its traffic.
+func TestAVipOfPodsIsNoSourceOfHealthChecks(t *testing.T) {
+	w := newWorld(t)
+	w.start(a)
+	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: kubeovnv1.VipSpec{Subnet: "web", V4IP: "10.16.0.77"}}
+	rule := newRule("web", "172.30.0.1", static("10.16.0.20"))
+	w.Create(vip, rule)
+	const unchecked = "172.30.0.1:80=10.16.0.20:8080 |  | "
+	w.serves("web", "172.30.0.1:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 172.30.0.1:80")
+	for _, annotation := range []kubeovnv1.Annotation{kubeovnv1.AnnotationVip, kubeovnv1.AnnotationAAPs} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "database", Annotations: map[string]string{annotation.Key(): "web"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}
+		w.Create(pod)
+		w.serves("web", unchecked)
+		w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "but Vip web is for pod default/database: use another Vip for that")
+		w.Delete(pod)
+		w.serves("web", "172.30.0.1:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 172.30.0.1:80")
+	}
+	w.Get(vip)
+	w.Change(vip, func() { vip.Spec.Type = kubeovnv1.VipTypeSwitchLB })
+	w.serves("web", unchecked)
+	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "but Vip web is of type switch_lb_vip")
+	w.Get(vip)
+	w.Change(vip, func() { vip.Spec.Type, vip.Spec.Namespace, vip.Spec.Selector = "", "default", []string{"app:db"} })
+	w.serves("web", unchecked)
+	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "but Vip web has a selector of pods")
 }

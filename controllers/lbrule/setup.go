@@ -19,11 +19,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Indexes of the cache.
@@ -88,7 +90,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 
 // setup registers the controller. It enqueues a rule for changes of: the rule, its Service and the EndpointSlices of the Service; other
 // rules, OvnEips and Services with the same address; Vips, VPCs, namespaces and subnets that it depends on (interest); the usage of these
-// subnets; and drift of its rows.
+// subnets; the pods that use these Vips; and drift of its rows.
 func (r *controller) setup(mgr ctrl.Manager) error {
 	spec := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	atSameAddress := handler.EnqueueRequestsFromMapFunc(r.rulesAtSameAddress)
@@ -106,6 +108,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.interested("namespace/")), builder.WithPredicates(comes)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		WatchesRawSource(r.usersOfVips()).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, wakeDelay, r.usersOf)).
 		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind)).
 		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, reconciler.OwnersOf(r.Northbound, r.kind))).
@@ -187,6 +190,18 @@ func (r *controller) interested(prefix string) handler.MapFunc {
 // aroundSubnet enqueues the rules of a subnet's VPC, and the rules that name the subnet.
 func (r *controller) aroundSubnet(_ context.Context, o client.Object) []reconcile.Request {
 	return append(k8s.Requests(r.interest.of("vpc/"+lookup.VpcOf(k8s.Applied(o.(*kubeovnv1.Subnet))))...), k8s.Requests(r.interest.of("switch/"+o.GetName())...)...)
+}
+
+// usersOfVips enqueues the rules that depend on a Vip whose pods change. The source is ready once the index of users is complete.
+func (r *controller) usersOfVips() source.Source {
+	return source.Func(func(ctx context.Context, q k8s.Queue) error {
+		r.Vips.Notify(func(vip string, _ vipusers.User) {
+			for _, rule := range r.interest.of("vip/" + vip) {
+				q.Add(k8s.Request(rule))
+			}
+		})
+		return r.Vips.Wait(ctx)
+	})
 }
 
 // usersOf returns the rules that depend on the holders of addresses of a subnet.

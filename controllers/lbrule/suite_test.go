@@ -53,7 +53,7 @@ func (w world) start(ports ...port) *controllertest.Process {
 			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vips, eips, &lbrule.Reconciler{
 				Client: p.Client, Live: p.Manager.GetAPIReader(), Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Services: p.Services,
-				Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate,
+				Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate,
 			})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {

@@ -113,7 +113,7 @@ func (p *process) derived() ([]controller, error) {
 		},
 		&lbrule.Reconciler{
 			Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Services: s.Services,
-			Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate,
+			Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate,
 		},
 	}, nil
 }
