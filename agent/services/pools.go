@@ -269,10 +269,7 @@ func (p *pool) each(of []endpoints.Port, f func(address netip.AddrPort, node str
 
 // endpoint returns the address of an endpoint, whether it serves, and whether it is terminating.
 func endpoint(e *discoveryv1.Endpoint, port uint16, f family) (address netip.AddrPort, serves, terminates bool) {
-	if len(e.Addresses) == 0 {
-		return address, false, false
-	}
-	ip, err := netip.ParseAddr(e.Addresses[0]) // the others mean nothing (discovery.k8s.io/v1, Endpoint)
+	ip, err := netip.ParseAddr(endpoints.AddressOf(e))
 	if err != nil || ip.Unmap().Is6() != f.v6 || ip.Zone() != "" {
 		return address, false, false
 	}
@@ -289,9 +286,9 @@ func readyHere(of []*discoveryv1.EndpointSlice, node string) int {
 		for _, s := range of {
 			for i := range s.Endpoints {
 				e := &s.Endpoints[i]
-				if s.AddressType == f.addresses && e.NodeName != nil && *e.NodeName == node && len(e.Addresses) > 0 &&
+				if s.AddressType == f.addresses && e.NodeName != nil && *e.NodeName == node && endpoints.AddressOf(e) != "" &&
 					endpoints.StateOf(e) == endpoints.Ready {
-					ready[e.Addresses[0]] = true
+					ready[endpoints.AddressOf(e)] = true
 				}
 			}
 		}

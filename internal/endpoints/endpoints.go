@@ -72,13 +72,21 @@ const (
 	Ready
 )
 
-// StateOf returns the state of an endpoint.
+// AddressOf returns the address of an endpoint, "" if it has none. Further addresses have no meaning (discovery.k8s.io/v1, Endpoint).
+func AddressOf(e *discoveryv1.Endpoint) string {
+	if len(e.Addresses) == 0 {
+		return ""
+	}
+	return e.Addresses[0]
+}
+
+// StateOf returns the state of an endpoint. An unset serving condition counts as true, an unset terminating condition as false.
 func StateOf(e *discoveryv1.Endpoint) State {
 	c := &e.Conditions
 	switch {
 	case c.Ready == nil || *c.Ready:
 		return Ready
-	case valueOf(c.Serving) && valueOf(c.Terminating):
+	case (c.Serving == nil || *c.Serving) && valueOf(c.Terminating):
 		return Draining
 	}
 	return NotServing

@@ -72,6 +72,7 @@ func TestStateOf(t *testing.T) {
 		{"ready", new(true), new(true), new(false), endpoints.Ready},
 		{"ready and terminating, as with publishNotReadyAddresses", new(true), new(true), new(true), endpoints.Ready},
 		{"terminating and serving", new(false), new(true), new(true), endpoints.Draining},
+		{"terminating without the condition serving", new(false), nil, new(true), endpoints.Draining},
 		{"terminating and not serving", new(false), new(false), new(true), endpoints.NotServing},
 		{"not ready, not terminating", new(false), new(true), new(false), endpoints.NotServing},
 		{"not ready without the others", new(false), nil, nil, endpoints.NotServing},

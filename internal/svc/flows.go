@@ -30,7 +30,7 @@ const (
 	flowsOfRange = 2
 )
 
-// Flows estimates how many flows a Service costs each node. It counts all addresses of the EndpointSlices, whether they serve or not, so that
+// Flows estimates how many flows a Service costs each node. It counts all endpoints of the EndpointSlices, whether they serve or not, so that
 // a rolling update changes little. It is linear in the size of the objects.
 func Flows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) {
@@ -38,12 +38,8 @@ func Flows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 	}
 	count := map[endpoints.Key]int{}
 	for _, slice := range of {
-		addresses := 0
-		for i := range slice.Endpoints {
-			addresses += len(slice.Endpoints[i].Addresses)
-		}
 		for i := range slice.Ports {
-			count[endpoints.KeyIn(slice, &slice.Ports[i])] += addresses
+			count[endpoints.KeyIn(slice, &slice.Ports[i])] += len(slice.Endpoints)
 		}
 	}
 	addresses := map[discoveryv1.AddressType]int{}

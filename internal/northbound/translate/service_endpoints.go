@@ -21,11 +21,15 @@ func endpointsOf(index endpoints.Index, vip netip.Addr, portName string, protoco
 	for _, p := range index[endpoints.KeyOf(portName, protocol, addressType(vip))] {
 		for i := range p.Slice.Endpoints {
 			e := &p.Slice.Endpoints[i]
+			a, err := netip.ParseAddr(endpoints.AddressOf(e))
+			if err != nil {
+				continue
+			}
 			switch endpoints.StateOf(e) {
 			case endpoints.Ready:
-				ready = appendAddresses(ready, e.Addresses, p.Number)
+				ready = append(ready, netip.AddrPortFrom(a, p.Number))
 			case endpoints.Draining:
-				draining = appendAddresses(draining, e.Addresses, p.Number)
+				draining = append(draining, netip.AddrPortFrom(a, p.Number))
 			case endpoints.NotServing:
 			}
 		}
@@ -41,15 +45,6 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 		return discoveryv1.AddressTypeIPv4
 	}
 	return discoveryv1.AddressTypeIPv6
-}
-
-func appendAddresses(out []netip.AddrPort, addresses []string, port uint16) []netip.AddrPort {
-	for _, s := range addresses {
-		if a, err := netip.ParseAddr(s); err == nil {
-			out = append(out, netip.AddrPortFrom(a, port))
-		}
-	}
-	return out
 }
 
 // join returns endpoints in the form of Load_Balancer.vips, sorted and without duplicates: an endpoint may be in two slices for
