@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -115,9 +116,13 @@ func (c *groupCompiler) fill(rule *translate.SecurityGroupRule, r *kubeovnv1.Sec
 		}
 	}
 	switch r.Protocol {
-	case "", "all":
-	case "icmp":
-		rule.Protocol = r.Protocol
+	case "", "all", "icmp":
+		if r.PortRangeMin|r.PortRangeMax|r.SourcePortRangeMin|r.SourcePortRangeMax != 0 { // of a version that accepted and ignored them
+			return fmt.Errorf("ports need protocol tcp or udp, and it is %q: write a rule for each, or leave the ports out", cmp.Or(r.Protocol, "all"))
+		}
+		if r.Protocol == "icmp" {
+			rule.Protocol = r.Protocol
+		}
 	case "tcp", "udp":
 		rule.Protocol = r.Protocol
 		rule.Ports = translate.PortRange{First: r.PortRangeMin, Last: r.PortRangeMax}

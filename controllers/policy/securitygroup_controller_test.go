@@ -271,14 +271,18 @@ func TestWrongSecurityGroupsAreRefused(t *testing.T) {
 		"a policy that is none":      {fmt.Sprintf(rule, "ipv4", "1", address4, "reject"), "Unsupported value"},
 		"half a range":               {fmt.Sprintf(rule, "ipv4", "1", address4+", protocol: tcp, portRangeMin: 80", "allow"), "portRangeMin and portRangeMax"},
 		"a range upside down":        {fmt.Sprintf(rule, "ipv4", "1", address4+", protocol: udp, sourcePortRangeMin: 80, sourcePortRangeMax: 79", "allow"), "sourcePortRangeMin and"},
-		"a wrong local address":      {fmt.Sprintf(rule, "ipv4", "1", address4+`, localAddress: "fd00::1"`, "allow"), `localAddress "fd00::1" must be`},
-		"tier 2":                     {"{tier: 2}", "less than or equal to 1"},
-		"pass in tier 1":             {strings.Replace(fmt.Sprintf(rule, "ipv4", "1", address4, "pass"), "{", "{tier: 1, ", 1), "there is no tier behind tier 1"},
+		"ports of all protocols":     {fmt.Sprintf(rule, "ipv4", "1", address4+", protocol: all, portRangeMin: 80, portRangeMax: 80", "allow"), "ports need protocol tcp or udp"},
+		"source ports without a protocol": {
+			fmt.Sprintf(rule, "ipv6", "1", `address, remoteAddress: "fd00::/8", sourcePortRangeMin: 53, sourcePortRangeMax: 53`, "allow"), "ports need protocol tcp or udp",
+		},
+		"a wrong local address": {fmt.Sprintf(rule, "ipv4", "1", address4+`, localAddress: "fd00::1"`, "allow"), `localAddress "fd00::1" must be`},
+		"tier 2":                {"{tier: 2}", "less than or equal to 1"},
+		"pass in tier 1":        {strings.Replace(fmt.Sprintf(rule, "ipv4", "1", address4, "pass"), "{", "{tier: 1, ", 1), "there is no tier behind tier 1"},
 	} {
 		err := w.Client.Create(w.Context(), newGroup(t, "wrong", c.spec))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	w.Create(newGroup(t, "right", fmt.Sprintf(rule, "ipv6", "16384", `address, remoteAddress: "::/0", localAddress: "fd00::1", protocol: icmp, portRangeMax: 7`, "pass")))
+	w.Create(newGroup(t, "right", fmt.Sprintf(rule, "ipv6", "16384", `address, remoteAddress: "::/0", localAddress: "fd00::1", protocol: icmp, portRangeMin: 0, portRangeMax: 0`, "pass")))
 }
