@@ -56,8 +56,8 @@ type clusterPort struct {
 // nodesOf returns the addresses of the nodes that a selector matches, as networks.
 type nodesOf func(selector *metav1.LabelSelector) ([]netip.Prefix, error)
 
-// clusterNetworkPolicy compiles a cluster-wide policy. A part of a deny rule that cannot be expressed matches everything; in any other rule
-// it matches nothing.
+// clusterNetworkPolicy compiles a cluster-wide policy. In an allow rule, a part that cannot be expressed matches nothing. In a deny rule it matches
+// everything. A pass rule with such a part denies all peers or all ports: without the rule, a later one could allow what it passes to other policies.
 func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compiled {
 	c := &compiler{numbers: numbers, peerRole: podset.Pods}
 	c.Owner, c.Title, c.Tier = p.owner, p.title, p.tier
@@ -93,16 +93,20 @@ func (c *compiler) clusterRule(d translate.Direction, i, priority int, in cluste
 		c.problem("%s: its action is unknown to this version", where)
 		return
 	}
-	denies := in.action == nb.ACLActionDrop
+	closes := in.action != nb.ACLActionAllowRelated
 	rule := translate.PolicyRule{Key: fmt.Sprintf("%s/%d", d, i), Direction: d, Priority: priority, Action: in.action}
 	before := len(c.problems)
 	p := c.clusterPeers(where, in.peers, nodes)
-	if denies && len(c.problems) > before {
-		p = peers{any: true}
+	if closes && len(c.problems) > before {
+		p, rule.Action = peers{any: true}, nb.ACLActionDrop
 	}
 	before = len(c.problems)
 	plain, named := c.clusterPorts(where, in.ports)
-	all := len(in.ports) == 0 || denies && len(c.problems) > before
+	wrong := closes && len(c.problems) > before
+	if wrong {
+		rule.Action = nb.ACLActionDrop
+	}
+	all := len(in.ports) == 0 || wrong
 	if all {
 		plain, named = nil, nil
 	}
