@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/policy/beta"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -71,6 +72,7 @@ func run(m *testing.M, resources []string, allowed ...eventually.Allowed) int {
 	utilruntime.Must(kubeovnv1.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.Install(scheme))
 	utilruntime.Must(v1alpha2.Install(scheme))
+	utilruntime.Must(beta.AddToScheme(scheme))
 	ctrl.SetLogger(funcr.New(func(_, args string) { fmt.Fprintln(os.Stderr, args) }, funcr.Options{Verbosity: -1})) // errors only
 	server, err := apiserver.New(resources...)
 	if err != nil {

@@ -34,10 +34,11 @@ type clusterReconciler struct {
 	kind     clusterKind
 	requests k8s.RequestSource
 
-	// mu protects state. It is held while the cache is queried for the kind: a query for an undefined kind would start an informer that
+	// mu protects the fields below. It is held while the cache is queried for the kind: a query for an undefined kind would start an informer that
 	// retries forever.
-	mu    sync.RWMutex
-	state definitionState
+	mu      sync.RWMutex
+	state   definitionState
+	version kindVersion // of the informer
 }
 
 // setup adds the controller of the kind. follow adds the events of its own objects.
@@ -59,7 +60,7 @@ func (r *clusterReconciler) get(ctx context.Context, name string) (policy client
 	if r.state != stateFollowed {
 		return nil, r.state == stateUndefined, nil
 	}
-	policy = r.kind.object()
+	policy = r.version.object()
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
 		return nil, true, client.IgnoreNotFound(err)
 	}
@@ -73,7 +74,7 @@ func (r *clusterReconciler) all(ctx context.Context, _ client.Object) []reconcil
 	if r.state != stateFollowed {
 		return nil
 	}
-	return k8s.Listed(ctx, r.Client, r.kind.list())
+	return k8s.Listed(ctx, r.Client, r.version.list())
 }
 
 // Reconcile applies the ACLs of one policy and updates its conditions.

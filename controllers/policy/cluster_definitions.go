@@ -92,36 +92,43 @@ func (r *Reconciler) defines(definition string) *clusterReconciler {
 // reconcileDefinition starts or stops the informer of a kind, depending on its definition. If the API server does not serve the kind yet,
 // it returns an error, so that it is retried.
 func (r *Reconciler) reconcileDefinition(ctx context.Context, mgr ctrl.Manager, c *clusterReconciler) error {
-	has, err := r.defined(ctx, mgr.GetAPIReader(), c.kind)
+	version, err := r.defined(ctx, mgr.GetAPIReader(), c.kind)
 	if err != nil {
 		return err
 	}
-	if !has {
+	if version == nil {
 		return c.forget(ctx, mgr.GetCache())
 	}
-	if there, err := served(mgr.GetRESTMapper(), c.kind); err != nil || !there {
-		return errors.Join(err, fmt.Errorf("kind %s is not served yet", c.kind.name))
+	if there, err := served(mgr.GetRESTMapper(), c.kind, *version); err != nil || !there {
+		return errors.Join(err, fmt.Errorf("version %s of kind %s is not served yet", version.name, c.kind.name))
 	}
-	return c.follow(ctx, mgr.GetCache())
+	return c.follow(ctx, mgr.GetCache(), *version)
 }
 
-// follow starts the informer of the kind. It enqueues the existing policies, and the owners of existing rows for cleanup.
-func (r *clusterReconciler) follow(ctx context.Context, informers cache.Informers) error {
+// follow starts the informer of a version of the kind. It enqueues the existing policies, and the owners of existing rows for cleanup. While it
+// changes the version, the rows of policies stay.
+func (r *clusterReconciler) follow(ctx context.Context, informers cache.Informers, version kindVersion) error {
 	r.mu.RLock()
-	followed := r.state == stateFollowed
+	followed, same := r.state == stateFollowed, r.version.name == version.name
 	r.mu.RUnlock()
-	if followed {
+	switch {
+	case followed && same:
 		return nil
+	case !same:
+		if err := r.stop(ctx, informers, stateUnknown); err != nil {
+			return err
+		}
+		r.become(stateUnknown, version)
 	}
 	synced, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
-	informer, err := informers.GetInformer(synced, r.kind.object())
+	informer, err := informers.GetInformer(synced, version.object())
 	if err != nil {
 		return fmt.Errorf("follow kind %s: %w", r.kind.name, err)
 	}
-	r.become(stateFollowed) // before AddEventHandler enqueues existing policies: Reconcile skips an unknown kind
+	r.become(stateFollowed, version) // before AddEventHandler enqueues existing policies: Reconcile skips an unknown kind
 	if _, err := informer.AddEventHandler(r.events()); err != nil {
-		r.become(stateUnknown)
+		r.become(stateUnknown, version)
 		return fmt.Errorf("follow kind %s: %w", r.kind.name, err)
 	}
 	r.enqueueOwners()
@@ -130,21 +137,30 @@ func (r *clusterReconciler) follow(ctx context.Context, informers cache.Informer
 
 // forget removes the informer of a kind that is not defined, and enqueues the owners of its rows for cleanup.
 func (r *clusterReconciler) forget(ctx context.Context, informers cache.Informers) error {
-	r.mu.Lock()
-	r.state = stateUndefined
-	err := informers.RemoveInformer(ctx, r.kind.object())
-	r.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("stop watching kind %s: %w", r.kind.name, err)
+	if err := r.stop(ctx, informers, stateUndefined); err != nil {
+		return err
 	}
 	r.enqueueOwners()
 	return nil
 }
 
-func (r *clusterReconciler) become(state definitionState) {
+// stop removes the informers of all versions.
+func (r *clusterReconciler) stop(ctx context.Context, informers cache.Informers, state definitionState) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state = state
+	for _, version := range r.kind.versions {
+		if err := informers.RemoveInformer(ctx, version.object()); err != nil {
+			return fmt.Errorf("stop watching kind %s: %w", r.kind.name, err)
+		}
+	}
+	return nil
+}
+
+func (r *clusterReconciler) become(state definitionState, version kindVersion) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state, r.version = state, version
 }
 
 func (r *clusterReconciler) enqueueOwners() {
@@ -172,9 +188,9 @@ func (r *clusterReconciler) event(o any) {
 	}
 }
 
-// served reports whether the API server serves a kind.
-func served(mapper meta.RESTMapper, k clusterKind) (bool, error) {
-	_, err := mapper.RESTMapping(schema.GroupKind{Group: v1alpha1.GroupName, Kind: k.name}, k.version)
+// served reports whether the API server serves a version of a kind.
+func served(mapper meta.RESTMapper, k clusterKind, version kindVersion) (bool, error) {
+	_, err := mapper.RESTMapping(schema.GroupKind{Group: v1alpha1.GroupName, Kind: k.name}, version.name)
 	if meta.IsNoMatchError(err) {
 		return false, nil
 	}
@@ -184,25 +200,30 @@ func served(mapper meta.RESTMapper, k clusterKind) (bool, error) {
 	return true, nil
 }
 
-// defined reports whether a definition exists and serves the version of the kind that this process uses.
-func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k clusterKind) (bool, error) {
+// defined returns the first known version that the definition of a kind serves, nil if there is none.
+func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k clusterKind) (*kindVersion, error) {
 	// The cache answers for definitions that do not exist, which is the usual case.
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition()); err != nil {
-		return false, client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(err)
 	}
 	definition := &unstructured.Unstructured{}
 	definition.SetGroupVersionKind(definitionKind)
 	if err := reader.Get(ctx, client.ObjectKey{Name: k.definition()}, definition); err != nil {
-		return false, client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(err)
 	}
 	versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
 	if err != nil {
-		return false, fmt.Errorf("read definition %s: %w", k.definition(), err)
+		return nil, fmt.Errorf("read definition %s: %w", k.definition(), err)
 	}
-	return slices.ContainsFunc(versions, func(v any) bool {
-		version, ok := v.(map[string]any)
-		return ok && version["name"] == k.version && version["served"] == true
-	}), nil
+	for i := range k.versions {
+		if slices.ContainsFunc(versions, func(v any) bool {
+			version, ok := v.(map[string]any)
+			return ok && version["name"] == k.versions[i].name && version["served"] == true
+		}) {
+			return &k.versions[i], nil
+		}
+	}
+	return nil, nil
 }
 
 // restoreOptional adds the sets that policies of optional kinds use.
@@ -215,14 +236,13 @@ func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner
 		if err != nil {
 			continue
 		}
-		there, err := served(r.Client.RESTMapper(), k)
+		list, err := r.listOf(k)
 		if err != nil {
 			return err
 		}
-		if !there {
+		if list == nil {
 			continue
 		}
-		list := k.list()
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %s: %w", k.resource, err)
 		}
@@ -236,4 +256,14 @@ func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner
 		}
 	}
 	return nil
+}
+
+// listOf returns an empty list of the first version of a kind that the API server serves, nil if there is none.
+func (r *Reconciler) listOf(k clusterKind) (client.ObjectList, error) {
+	for _, version := range k.versions {
+		if there, err := served(r.Client.RESTMapper(), k, version); err != nil || there {
+			return version.list(), err
+		}
+	}
+	return nil, nil
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"github.com/kiln-net/kiln/controllers/policy/beta"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -29,41 +30,53 @@ const (
 type clusterKind struct {
 	name       string // of the kind
 	resource   string
-	version    string
-	object     func() client.Object
-	list       func() client.ObjectList
+	versions   []kindVersion // the first one that the API server serves is used
 	read       func(client.Object) clusterPolicy
 	conditions func(client.Object) *[]metav1.Condition
+}
+
+// kindVersion is a version of a kind.
+type kindVersion struct {
+	name   string
+	object func() client.Object
+	list   func() client.ObjectList
+}
+
+// clusterOf returns a ClusterNetworkPolicy of any version.
+func clusterOf(o client.Object) *v1alpha2.ClusterNetworkPolicy {
+	if p, ok := o.(*beta.ClusterNetworkPolicy); ok {
+		return &p.ClusterNetworkPolicy
+	}
+	return o.(*v1alpha2.ClusterNetworkPolicy)
 }
 
 // clusterKinds are the supported kinds of sigs.k8s.io/network-policy-api.
 var clusterKinds = []clusterKind{
 	{
-		name: translate.KindAdminNetworkPolicy, resource: "adminnetworkpolicies", version: "v1alpha1",
-		object: func() client.Object { return &v1alpha1.AdminNetworkPolicy{} },
-		list:   func() client.ObjectList { return &v1alpha1.AdminNetworkPolicyList{} },
-		read:   func(o client.Object) clusterPolicy { return readAdmin(o.(*v1alpha1.AdminNetworkPolicy)) },
+		name: translate.KindAdminNetworkPolicy, resource: "adminnetworkpolicies", versions: []kindVersion{{
+			"v1alpha1", func() client.Object { return &v1alpha1.AdminNetworkPolicy{} }, func() client.ObjectList { return &v1alpha1.AdminNetworkPolicyList{} },
+		}},
+		read: func(o client.Object) clusterPolicy { return readAdmin(o.(*v1alpha1.AdminNetworkPolicy)) },
 		conditions: func(o client.Object) *[]metav1.Condition {
 			return &o.(*v1alpha1.AdminNetworkPolicy).Status.Conditions
 		},
 	},
 	{
-		name: translate.KindBaselineAdminNetworkPolicy, resource: "baselineadminnetworkpolicies", version: "v1alpha1",
-		object: func() client.Object { return &v1alpha1.BaselineAdminNetworkPolicy{} },
-		list:   func() client.ObjectList { return &v1alpha1.BaselineAdminNetworkPolicyList{} },
-		read:   func(o client.Object) clusterPolicy { return readBaseline(o.(*v1alpha1.BaselineAdminNetworkPolicy)) },
+		name: translate.KindBaselineAdminNetworkPolicy, resource: "baselineadminnetworkpolicies", versions: []kindVersion{{
+			"v1alpha1", func() client.Object { return &v1alpha1.BaselineAdminNetworkPolicy{} }, func() client.ObjectList { return &v1alpha1.BaselineAdminNetworkPolicyList{} },
+		}},
+		read: func(o client.Object) clusterPolicy { return readBaseline(o.(*v1alpha1.BaselineAdminNetworkPolicy)) },
 		conditions: func(o client.Object) *[]metav1.Condition {
 			return &o.(*v1alpha1.BaselineAdminNetworkPolicy).Status.Conditions
 		},
 	},
 	{
-		name: translate.KindClusterNetworkPolicy, resource: "clusternetworkpolicies", version: "v1alpha2",
-		object: func() client.Object { return &v1alpha2.ClusterNetworkPolicy{} },
-		list:   func() client.ObjectList { return &v1alpha2.ClusterNetworkPolicyList{} },
-		read:   func(o client.Object) clusterPolicy { return readCluster(o.(*v1alpha2.ClusterNetworkPolicy)) },
-		conditions: func(o client.Object) *[]metav1.Condition {
-			return &o.(*v1alpha2.ClusterNetworkPolicy).Status.Conditions
+		name: translate.KindClusterNetworkPolicy, resource: "clusternetworkpolicies", versions: []kindVersion{
+			{beta.Version, func() client.Object { return &beta.ClusterNetworkPolicy{} }, func() client.ObjectList { return &beta.ClusterNetworkPolicyList{} }},
+			{"v1alpha2", func() client.Object { return &v1alpha2.ClusterNetworkPolicy{} }, func() client.ObjectList { return &v1alpha2.ClusterNetworkPolicyList{} }},
 		},
+		read:       func(o client.Object) clusterPolicy { return readCluster(clusterOf(o)) },
+		conditions: func(o client.Object) *[]metav1.Condition { return &clusterOf(o).Status.Conditions },
 	},
 }
 
@@ -238,5 +251,5 @@ func texts[S ~string](in []S) []string { return mapped(in, func(s S) string { re
 
 // AddToScheme adds the optional kinds of policies.
 func AddToScheme(scheme *runtime.Scheme) error {
-	return errors.Join(v1alpha1.Install(scheme), v1alpha2.Install(scheme))
+	return errors.Join(v1alpha1.Install(scheme), v1alpha2.Install(scheme), beta.AddToScheme(scheme))
 }
