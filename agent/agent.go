@@ -151,6 +151,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		MTUChanged:      mtuChanged,
 		Switch:          checkSwitch,
 		NetworksChanged: probed.Wake,
+		RuleDeleted:     probed.RuleDeleted,
 		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Priority: o.CNIConfPriority, Socket: o.CNISocket},
 	}
 	pods, err := cniserver.NewPods(ctx, mgr.GetCache(), mgr.GetAPIReader())

@@ -286,3 +286,23 @@ func AddRoute(to string, via netip.Addr) error {
 	}
 	return nil
 }
+
+// DeleteRules deletes the routing rules of a priority, of both families, as another program of the node might.
+func DeleteRules(t testing.TB, priority int) {
+	t.Helper()
+	deleted := 0
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		rules, err := netlinksafe.RuleList(family)
+		must.Succeed(t, err)
+		for i := range rules {
+			if rules[i].Priority == priority {
+				rules[i].Family = family
+				must.Succeed(t, netlink.RuleDel(&rules[i]))
+				deleted++
+			}
+		}
+	}
+	if deleted == 0 {
+		t.Fatalf("there is no rule of priority %d", priority)
+	}
+}

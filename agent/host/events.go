@@ -105,7 +105,7 @@ func (l *links) has(index int) bool {
 }
 
 // listen calls changed when the kernel reports a change of ovn0, its addresses, a route of the agent, the tunnel's interface, one of
-// r.links, or the end of a route while one prevents the agent's. If the kernel drops messages, it subscribes again. After each subscription it calls changed, because events may have been
+// r.links, the deletion of a rule of the agent, or the end of a route while one prevents the agent's. If the kernel drops messages, it subscribes again. After each subscription it calls changed, because events may have been
 // missed.
 func (r *Reconciler) listen(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
@@ -139,7 +139,7 @@ const messageBuffer = 8 << 20
 func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	defer close(done)
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	report := func(err error) {
 		select {
 		case failed <- err:
@@ -165,6 +165,10 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 		return fmt.Errorf("subscribe to routes: %w", err)
 	}
 	defer func() { go drain(routes) }()
+	rules, err := deletedRules(done, report)
+	if err != nil {
+		return err
+	}
 	changed()
 	r.networksChanged()
 	index := 0 // of ovn0, as last reported
@@ -187,6 +191,12 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 			}
 			if IsConnected(&update.Route) {
 				r.networksChanged()
+			}
+		case protocol := <-rules: // a restart of systemd-networkd deletes rules of others
+			if protocol == uint8(routeProtocol) {
+				changed()
+			} else if r.RuleDeleted != nil {
+				r.RuleDeleted(protocol)
 			}
 		case err := <-failed:
 			return err

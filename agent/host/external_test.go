@@ -56,6 +56,11 @@ func TestExternalGateway(t *testing.T) {
 			seen(n, pod.NS, edge, beyond.Addr(), agenttest.AddressesOf(300)[i])
 		}
 	})
+	t.Run("rules that another program deletes come back", func(t *testing.T) { // as systemd-networkd does when it starts
+		n := n.In(t)
+		agenttest.DeleteRules(t, 1000)
+		n.Eventually("the rules are back", func() bool { return strings.Count(ownState(), "lookup 1000") == 2 })
+	})
 	n.Change("ovn-default", func(s *v1.SubnetSpec) { s.PolicyRoutingPriority, s.PolicyRoutingTableID = 1001, 1001 })
 	n.Eventually("the table is another one", func() bool {
 		state := ownState()

@@ -64,6 +64,9 @@ type Reconciler struct {
 	// NetworksChanged, if set, is called when a network may have been connected to the node, or disconnected (IsConnected). It does not
 	// block.
 	NetworksChanged func()
+	// RuleDeleted, if set, is called with the protocol of each routing rule that the kernel has deleted and that is not one of this package. It does
+	// not block.
+	RuleDeleted func(protocol uint8)
 	// Plugin is installed once pods can be attached.
 	Plugin Plugin
 

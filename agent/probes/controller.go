@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	// resync is the interval of comparisons without an event: nothing here watches the kernel's rules.
+	// resync is the interval of comparisons without an event, such as a change of a rule that is not a deletion.
 	resync = time.Minute
 	// maxPorts bounds the ports of a pod. Each port on a node is a rule, and the kernel evaluates rules linearly for each packet.
 	maxPorts = 16
@@ -95,6 +95,13 @@ func (p *Controller) Ports(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
 
 // Wake requests a pass. It does not block.
 func (p *Controller) Wake() { p.requests.Add("") }
+
+// RuleDeleted requests a pass if a rule with the protocol of probes was deleted. It does not block.
+func (p *Controller) RuleDeleted(of uint8) {
+	if of == protocol {
+		p.Wake()
+	}
+}
 
 // Reconcile runs a pass.
 func (p *Controller) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {

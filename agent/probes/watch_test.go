@@ -102,3 +102,14 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		warned(n, tenant.Pod, probes.ReasonAddressReserved, "10.96.0.10 is in 10.96.0.0/12, a CIDR of Services")
 	})
 }
+
+// systemd-networkd deletes rules of other programs when it starts.
+func TestRulesOfProbesComeBack(t *testing.T) {
+	n := agenttest.Serving(t)
+	addresses := []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:51::7")}
+	tenantAt(n, "probed", far, addresses...)
+	routes, rules := routesTo(addresses, agenttest.ProbePort), rulesOf(agenttest.ProbePort)
+	hasProbes(t, n, routes, rules)
+	agenttest.DeleteRules(t, 75)
+	hasProbes(t, n, routes, rules)
+}
