@@ -26,21 +26,40 @@ func (s *Server) del(ctx context.Context, r wire.Request) (*wire.Response, error
 	return nil, s.detach(ctx, r.ContainerID, r.IfName, always)
 }
 
-// gc detaches every container of a network that is not in the runtime's list of valid attachments.
+// gc detaches the containers of a network that are not in the runtime's list of valid attachments, if the list has another container of their pod, or
+// their pod or device does not exist. The list alone is not enough: Multus 4.2 sends the attachments that it made itself, without those of pods that
+// are older than its installation.
 func (s *Server) gc(ctx context.Context, r wire.Request) (*wire.Response, error) {
 	valid := make(map[cni.GCAttachment]bool, len(r.ValidAttachments))
 	for _, attachment := range r.ValidAttachments {
 		valid[attachment] = true
 	}
+	if !s.Pods.Synced() {
+		return nil, cni.NewError(cni.ErrTryAgainLater, "the agent does not know the pods of this node yet", "")
+	}
 	attachments, err := s.Bridge.Attachments(ctx)
 	if err != nil {
 		return nil, err
 	}
+	isValid := func(a ovs.Attachment) bool {
+		return valid[cni.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName}]
+	}
+	current := map[types.NamespacedName]string{} // containers of the list, by pod
+	for _, a := range attachments {
+		if a.Network == r.Network && isValid(a) {
+			current[podOf(a)] = a.ContainerID
+		}
+	}
 	var failed []error
 	for _, a := range attachments {
-		if a.Network == r.Network && !valid[cni.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName}] {
-			failed = append(failed, s.detach(ctx, a.ContainerID, a.IfName, always))
+		if a.Network != r.Network || isValid(a) {
+			continue
 		}
+		when := s.gone
+		if container := current[podOf(a)]; container != "" && container != a.ContainerID {
+			when = always
+		}
+		failed = append(failed, s.detach(ctx, a.ContainerID, a.IfName, when))
 	}
 	return nil, errors.Join(failed...)
 }
@@ -68,8 +87,12 @@ type condition func(context.Context, ovs.Attachment) (bool, error)
 
 func always(context.Context, ovs.Attachment) (bool, error) { return true, nil }
 
+func podOf(a ovs.Attachment) types.NamespacedName {
+	return types.NamespacedName{Namespace: a.PodNamespace, Name: a.PodName}
+}
+
 func (s *Server) gone(ctx context.Context, a ovs.Attachment) (bool, error) {
-	exists, err := s.Pods.Exists(ctx, types.NamespacedName{Namespace: a.PodNamespace, Name: a.PodName}, types.UID(a.PodUID))
+	exists, err := s.Pods.Exists(ctx, podOf(a), types.UID(a.PodUID))
 	if err != nil || !exists {
 		return !exists, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/internal/must"
@@ -76,17 +77,29 @@ func checkNotices(t *testing.T, n *agenttest.Node) {
 
 func gcRemoves(t *testing.T, n *agenttest.Node) {
 	kept := n.Sandbox(n.Pod("kept", 180), agenttest.NewID())
+	before := n.Sandbox(kept.Pod, agenttest.NewID()) // an earlier sandbox of the same pod
 	lost := n.Sandbox(n.Pod("lost-2", 181), agenttest.NewID())
 	other := n.Sandbox(n.Pod("other", 182), agenttest.NewID())
 	other.List = renamed(n, "other-network")
-	for _, c := range []*agenttest.Container{kept, lost, other} {
+	unlisted := n.Sandbox(n.Pod("unlisted", 183), agenttest.NewID()) // older than the installation of Multus
+	for _, c := range []*agenttest.Container{before, kept, lost, other, unlisted} {
 		c.MustAdd()
 	}
+	must.Succeed(t, n.API.Delete(t.Context(), lost.Pod, client.GracePeriodSeconds(0)))
 	attachments := []types.GCAttachment{{ContainerID: kept.ID, IfName: "eth0"}}
-	must.Succeed(t, kept.CNI.GCNetworkList(t.Context(), kept.List, &libcni.GCArgs{ValidAttachments: attachments}))
-	lost.HasNoPort()
-	must.Succeed(t, kept.Check())
-	must.Succeed(t, other.Check())
+	n.Eventually("the port of the deleted pod is removed", func() bool { // once the agent has received its deletion
+		must.Succeed(t, kept.CNI.GCNetworkList(t.Context(), kept.List, &libcni.GCArgs{ValidAttachments: attachments}))
+		for _, port := range n.Interfaces() {
+			if port.ExternalIDs["container_id"] == lost.ID {
+				return false
+			}
+		}
+		return true
+	})
+	before.HasNoPort()
+	for _, c := range []*agenttest.Container{kept, other, unlisted} {
+		must.Succeed(t, c.Check())
+	}
 	for _, list := range []string{"", `"cni.dev/attachments": [{"containerID": "` + kept.ID + `", "ifname": "eth0"}],`} {
 		err := gc(kept, list)
 		if (err == nil) != (list != "") {
@@ -94,8 +107,9 @@ func gcRemoves(t *testing.T, n *agenttest.Node) {
 		}
 		must.Succeed(t, kept.Check())
 	}
-	kept.MustDel()
-	other.MustDel()
+	for _, c := range []*agenttest.Container{kept, other, unlisted} {
+		c.MustDel()
+	}
 }
 
 // gc executes the plugin as a runtime without libcni does, with additional keys in the configuration.
