@@ -54,8 +54,9 @@ func frrWith(lines ...string) routerDaemon {
 			config += fmt.Sprintf(" address-family %s unicast\n  neighbor %s activate\n exit-address-family\n", f, node)
 		}
 	}
-	return routerDaemon{
-		`mkdir -p /run/frr /var/tmp/frr && chown frr:frr /run/frr /var/tmp/frr && /usr/lib/frr/zebra -d -P 0 && /usr/lib/frr/bfdd -d -P 0 &&
+	return routerDaemon{ // FRR 10 has mgmtd, without which zebra reports errors all the time
+		`mkdir -p /run/frr /var/tmp/frr && chown frr:frr /run/frr /var/tmp/frr &&
+{ [ ! -x /usr/lib/frr/mgmtd ] || /usr/lib/frr/mgmtd -d -P 0; } && /usr/lib/frr/zebra -d -P 0 && /usr/lib/frr/bfdd -d -P 0 &&
 exec /usr/lib/frr/bgpd -P 0 -f /etc/kiln-bgp.conf --log stdout`, config,
 	}
 }
