@@ -42,6 +42,7 @@ type UnimplementedField struct {
 var UnimplementedFields = []UnimplementedField{
 	{"Subnet", "nodeNetwork", "''"},
 	{"Subnet", "enableExternalLBAddress", "false"},
+	{"Subnet", "disableInterConnection", "false"},
 	{"ProviderNetwork", "exchangeLinkName", "false"},
 	{"Vpc", "enableExternal", "false"},
 	{"Vpc", "extraExternalSubnets", "[]"},

@@ -98,7 +98,7 @@ type StaticRoute struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an address, such as 10.16.0.2"
 	NextHopIP string `json:"nextHopIP,omitempty"`
-	// ecmpMode is empty or ecmp_symmetric_reply.
+	// ecmpMode is empty or ecmp_symmetric_reply, which OVN ignores on the router of a VPC.
 	// +optional
 	ECMPMode string `json:"ecmpMode,omitempty"`
 	// bfdId is the BFD session that the route depends on. This version ignores it.

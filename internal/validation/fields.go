@@ -52,6 +52,7 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 		{"u2oInterconnectionIP without u2oInterconnection", spec.U2OInterconnectionIP != "" && !spec.U2OInterconnection},
 		{"u2oFeatures without u2oInterconnection", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting && !spec.U2OInterconnection},
 		{"enableExternalLBAddress", spec.EnableExternalLBAddress},
+		{"disableInterConnection", spec.DisableInterConnection},
 		{"nodeNetwork", spec.NodeNetwork != ""},
 	}), ineffectiveNATRules(spec)...)
 }
@@ -60,6 +61,7 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 	return used([]field{
 		{"staticRoutes.bfdId", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.BFDID != "" })},
+		{"staticRoutes.ecmpMode", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.ECMPMode != "" })},
 		{"enableExternal", spec.EnableExternal},
 		{"extraExternalSubnets", len(spec.ExtraExternalSubnets) > 0},
 		{"enableBfd", spec.EnableBfd},

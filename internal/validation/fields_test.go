@@ -17,17 +17,18 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	quiet := kubeovnv1.SubnetSpec{
 		Default: true, Vpc: "v", Protocol: "Dual", CIDRBlock: "10.0.0.0/8", Gateway: "10.0.0.1", ExcludeIPs: []string{"10.0.0.1"}, Provider: "ovn",
 		Namespaces: []string{"a"}, NamespaceSelectors: []metav1.LabelSelector{{}}, GatewayType: "distributed", NATOutgoing: true, MTU: 1400, EnableLb: &lb,
-		DisableGatewayCheck: true, DisableInterConnection: true, Private: true, ACLs: []kubeovnv1.ACL{{}}, EnableDHCP: true, EnableIPv6RA: true,
+		DisableGatewayCheck: true, Private: true, ACLs: []kubeovnv1.ACL{{}}, EnableDHCP: true, EnableIPv6RA: true,
 	}
 	if got := append(UnbuiltSubnetFields(&quiet), IgnoredSubnetFields(&quiet)...); len(got) > 0 {
 		t.Errorf("fields that have their effect are named: %v", got)
 	}
-	loud := kubeovnv1.SubnetSpec{Provider: "net.default.ovn", Vlan: "v", GatewayType: "centralized", LogicalGateway: true, NodeNetwork: "n"}
-	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan without cidrBlock (protocol Mac) nodeNetwork" {
+	loud := kubeovnv1.SubnetSpec{Provider: "net.default.ovn", Vlan: "v", GatewayType: "centralized", LogicalGateway: true, NodeNetwork: "n", DisableInterConnection: true}
+	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan without cidrBlock (protocol Mac) disableInterConnection nodeNetwork" {
 		t.Errorf("got %s", got)
 	}
 	vpc := kubeovnv1.VpcSpec{Namespaces: []string{"a"}, DefaultSubnet: "s", BFDPort: &kubeovnv1.BFDPort{}, EnableBfd: true}
-	if got := IgnoredVpcFields(&vpc); len(got) != 1 || got[0] != "enableBfd" {
+	vpc.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "10.0.0.0/8", NextHopIP: "10.1.0.1", ECMPMode: symmetricReply}}
+	if got := strings.Join(IgnoredVpcFields(&vpc), " "); got != "staticRoutes.ecmpMode enableBfd" {
 		t.Errorf("got %v", got)
 	}
 }
