@@ -28,7 +28,7 @@ func TestDELCheckAndGC(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *agenttest.Node){
 		"DEL succeeds twice, before ADD, and without a namespace":                      delAlways,
 		"CHECK reports missing parts":                                                  checkNotices,
-		"GC removes attachments unknown to the runtime, and nothing of other networks": gcRemoves,
+		"GC removes attachments of deleted pods and of earlier sandboxes, and nothing of other networks": gcRemoves,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, n.In(t)) })
 	}
@@ -81,35 +81,41 @@ func gcRemoves(t *testing.T, n *agenttest.Node) {
 	lost := n.Sandbox(n.Pod("lost-2", 181), agenttest.NewID())
 	other := n.Sandbox(n.Pod("other", 182), agenttest.NewID())
 	other.List = renamed(n, "other-network")
-	unlisted := n.Sandbox(n.Pod("unlisted", 183), agenttest.NewID()) // older than the installation of Multus
+	unlisted := n.Sandbox(n.Pod("unlisted", 183), agenttest.NewID()) // as a pod that is older than the installation of Multus
 	for _, c := range []*agenttest.Container{before, kept, lost, other, unlisted} {
 		c.MustAdd()
 	}
 	must.Succeed(t, n.API.Delete(t.Context(), lost.Pod, client.GracePeriodSeconds(0)))
-	attachments := []types.GCAttachment{{ContainerID: kept.ID, IfName: "eth0"}}
+	const list = `"cni.dev/attachments": [{"containerID": "%s", "ifname": "eth0"}],`
 	n.Eventually("the port of the deleted pod is removed", func() bool { // once the agent has received its deletion
-		must.Succeed(t, kept.CNI.GCNetworkList(t.Context(), kept.List, &libcni.GCArgs{ValidAttachments: attachments}))
-		for _, port := range n.Interfaces() {
-			if port.ExternalIDs["container_id"] == lost.ID {
-				return false
-			}
-		}
-		return true
+		must.Succeed(t, gc(kept, fmt.Sprintf(list, kept.ID)))
+		return !hasPort(lost)
 	})
 	before.HasNoPort()
 	for _, c := range []*agenttest.Container{kept, other, unlisted} {
 		must.Succeed(t, c.Check())
 	}
-	for _, list := range []string{"", `"cni.dev/attachments": [{"containerID": "` + kept.ID + `", "ifname": "eth0"}],`} {
-		err := gc(kept, list)
-		if (err == nil) != (list != "") {
-			t.Errorf("GC with %q: %v", list, err)
+	if gc(kept, "") == nil {
+		t.Error("GC without a list is no error")
+	}
+	// libcni also sends a DEL for each attachment that it knows and the runtime does not list.
+	attachments := []types.GCAttachment{{ContainerID: kept.ID, IfName: "eth0"}}
+	must.Succeed(t, kept.CNI.GCNetworkList(t.Context(), kept.List, &libcni.GCArgs{ValidAttachments: attachments}))
+	unlisted.HasNoPort()
+	must.Succeed(t, kept.Check())
+	must.Succeed(t, other.Check())
+	kept.MustDel()
+	other.MustDel()
+}
+
+func hasPort(c *agenttest.Container) bool {
+	c.Helper()
+	for _, port := range c.Interfaces() {
+		if port.ExternalIDs["container_id"] == c.ID {
+			return true
 		}
-		must.Succeed(t, kept.Check())
 	}
-	for _, c := range []*agenttest.Container{kept, other, unlisted} {
-		c.MustDel()
-	}
+	return false
 }
 
 // gc executes the plugin as a runtime without libcni does, with additional keys in the configuration.
