@@ -90,7 +90,8 @@ func (c *Chassis) Flows() int {
 	return flows
 }
 
-// Sync waits until the chassis has installed the contents of the northbound database (ovn-nb(5), NB_Global nb_cfg).
+// Sync waits until the chassis has installed the contents of the northbound database (ovn-nb(5), NB_Global nb_cfg), and Open vSwitch has compared the
+// cached flows of its datapath with them (ovs-vswitchd(8)).
 func (c *Chassis) Sync() {
 	nb := c.northd.nb
 	nb.t.Helper()
@@ -103,4 +104,11 @@ func (c *Chassis) Sync() {
 		}
 		return false
 	})
+	c.control("revalidator/wait")
+}
+
+// control runs a command of ovs-vswitchd.
+func (c *Chassis) control(command ...string) {
+	c.northd.nb.t.Helper()
+	c.run("usr/bin/ovs-appctl", append([]string{"-t", filepath.Join(c.database.dir, "ovs-vswitchd.ctl")}, command...)...)
 }

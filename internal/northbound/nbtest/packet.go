@@ -91,7 +91,7 @@ func checksum(b []byte) uint16 {
 func (c *Chassis) Send(port string, frames ...[]byte) {
 	c.northd.nb.t.Helper()
 	for _, frame := range frames {
-		c.run("usr/bin/ovs-appctl", "-t", filepath.Join(c.database.dir, "ovs-vswitchd.ctl"), "netdev-dummy/receive", port, hex.EncodeToString(frame))
+		c.control("netdev-dummy/receive", port, hex.EncodeToString(frame))
 	}
 }
 
