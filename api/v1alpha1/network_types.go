@@ -96,4 +96,8 @@ type Network struct {
 	// +kubebuilder:validation:Minimum=576
 	// +kubebuilder:validation:Maximum=65535
 	MTU int32 `json:"mtu,omitempty"`
+	// controlPlaneProtection limits the packets of each VPC that a node passes to ovn-controller.
+	// +optional
+	// +kubebuilder:default={}
+	ControlPlaneProtection ControlPlaneProtection `json:"controlPlaneProtection,omitempty"`
 }

@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -38,8 +39,8 @@ var controllerComponent = component{
 	profilingPort: controllerHealthPort + profilingOffset,
 }
 
-// addressFlags are the values of flags with addresses, before they are parsed.
-type addressFlags struct{ pods, joins, services, gateways, excluded string }
+// addressFlags are the values of flags with addresses or JSON, before they are parsed.
+type addressFlags struct{ pods, joins, services, gateways, excluded, protection string }
 
 func newControllerCommand() *cobra.Command {
 	var o manager.Options
@@ -79,6 +80,8 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar((*string)(&o.PortSecurity), "port-security", cmp.Or(os.Getenv("KILN_PORT_SECURITY"), string(kubeovnv1.PortSecurityEnforced)), "portSecurity of subnets that do not set theirs: Enforced or Requested")
 	f.StringVar((*string)(&o.PodAccess), "pod-access", cmp.Or(os.Getenv("KILN_POD_ACCESS"), string(v1alpha1.PodAccessOVN)), "where pods reach Services: OVN (load balancers) or Node (no load balancers)")
 	f.StringVar((*string)(&o.NetworkPolicies), "network-policies", cmp.Or(os.Getenv("KILN_NETWORK_POLICIES"), string(v1alpha1.NetworkPoliciesEnforced)), "policies of Kubernetes: Enforced or Ignored")
+	f.StringVar(&given.protection, "control-plane-protection", os.Getenv("KILN_CONTROL_PLANE_PROTECTION"),
+		"network.controlPlaneProtection of the OVNCluster in JSON: limits of the packets of a VPC that a node passes to ovn-controller; empty for the defaults")
 	f.BoolVar(&o.Election.Enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
 	f.DurationVar(&o.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a Lease that is not renewed holds others off")
 	f.DurationVar(&o.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
@@ -141,6 +144,11 @@ func parseController(o *manager.Options, given addressFlags) error {
 	}
 	if err := parseDefaultSubnet(o, given); err != nil {
 		return err
+	}
+	if given.protection != "" {
+		if err := json.Unmarshal([]byte(given.protection), &o.Protection); err != nil {
+			return fmt.Errorf("--control-plane-protection: %w", err)
+		}
 	}
 	if len(o.PodCIDRs) == 0 {
 		return errors.New("--pod-cidrs is empty: pods need addresses")

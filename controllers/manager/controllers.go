@@ -86,7 +86,9 @@ func (p *process) derived() ([]controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	vpcs := &vpc.Reconciler{Client: s.Client, Northbound: s.Engine, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate}
+	vpcs := &vpc.Reconciler{
+		Client: s.Client, Northbound: s.Engine, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate, Protection: p.options.Protection,
+	}
 	p.subnets = &subnet.Reconciler{
 		Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate,
 		Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs, Defaults: p.defaults(),

@@ -92,6 +92,8 @@ type Options struct {
 	// PodAccess and NetworkPolicies are OVNCluster.spec.services.podAccess and .policies.networkPolicies.
 	PodAccess       v1alpha1.PodAccess
 	NetworkPolicies v1alpha1.NetworkPolicies
+	// Protection is OVNCluster.spec.network.controlPlaneProtection.
+	Protection v1alpha1.ControlPlaneProtection
 	// Observe is called with every state of the OVNCluster. It must not block, and may be nil.
 	Observe func(*v1alpha1.OVNCluster)
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -33,6 +34,8 @@ type Reconciler struct {
 	Namespaces *lookup.Namespaces
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
+	// Protection is OVNCluster.spec.network.controlPlaneProtection.
+	Protection v1alpha1.ControlPlaneProtection
 
 	// lastDefault is the last spec of the default VPC, with which it is created again.
 	lastDefault atomic.Pointer[kubeovnv1.VpcSpec]
@@ -65,6 +68,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case len(in.subnets) == 0:
 		return ctrl.Result{}, r.finish(ctx, in.vpc)
 	}
+	if err := r.Northbound.Apply(ctx, translate.ProtectionOwner(req.Name), translate.Protection(req.Name, r.Protection)); err != nil {
+		return ctrl.Result{}, fmt.Errorf("apply the control-plane protection of VPC %s: %w", req.Name, err)
+	}
 	if in.misnamed() {
 		return ctrl.Result{}, r.patchStatus(ctx, in, result{conflicts: []*validation.Problem{validation.SameName("Subnet", req.Name)}})
 	}
@@ -92,14 +98,25 @@ func (r *Reconciler) retain(ctx context.Context, in inputs, found result, last *
 // remove deletes the rows of a deleted VPC, once no switch of a subnet refers to them. Until then it does nothing; the controller of
 // subnets calls Detached for each subnet that leaves.
 func (r *Reconciler) remove(ctx context.Context, name string, in inputs) error {
-	services := translate.ServicesRef(name).UUID()
+	services, copp := translate.ServicesRef(name).UUID(), translate.CoppRef(name).UUID()
 	for i := range in.subnets {
 		row := northbound.Get[nb.LogicalSwitch](r.Northbound, translate.SwitchRef(in.subnets[i].Name))
-		if row != nil && slices.Contains(row.LoadBalancerGroup, services) {
+		if row != nil && (slices.Contains(row.LoadBalancerGroup, services) || row.Copp != nil && *row.Copp == copp) {
 			return nil
 		}
 	}
-	return r.Northbound.Apply(ctx, translate.VpcOwner(name), nil)
+	return r.deleteRows(ctx, name)
+}
+
+// deleteRows deletes the router of a VPC, and then the limits to which it refers.
+func (r *Reconciler) deleteRows(ctx context.Context, name string) error {
+	if err := r.Northbound.Apply(ctx, translate.VpcOwner(name), nil); err != nil {
+		return fmt.Errorf("delete the router of VPC %s: %w", name, err)
+	}
+	if err := r.Northbound.Apply(ctx, translate.ProtectionOwner(name), nil); err != nil {
+		return fmt.Errorf("delete the control-plane protection of VPC %s: %w", name, err)
+	}
+	return nil
 }
 
 // result is the outcome of applying a VPC.
@@ -134,8 +151,8 @@ func (r *Reconciler) apply(ctx context.Context, in inputs, router translate.VpcI
 // finish deletes the router of a deleted VPC without subnets, and removes the finalizer. Until then the VPC stays applied, links
 // included.
 func (r *Reconciler) finish(ctx context.Context, vpc *kubeovnv1.Vpc) error {
-	if err := r.Northbound.Apply(ctx, translate.VpcOwner(vpc.Name), nil); err != nil {
-		return fmt.Errorf("delete the router of VPC %s: %w", vpc.Name, err)
+	if err := r.deleteRows(ctx, vpc.Name); err != nil {
+		return err
 	}
 	return k8s.RemoveFinalizer(ctx, r.Client, vpc)
 }

@@ -39,7 +39,9 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(&r.detached).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindVpc)).
-		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{}, reconciler.OwnersOf(r.Northbound, translate.KindVpc))).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindProtection)).
+		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
+			reconciler.OwnersOf(r.Northbound, translate.KindVpc), reconciler.OwnersOf(r.Northbound, translate.KindProtection))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -31,6 +32,7 @@ func TestWhatAPrivateSubnetLetsThrough(t *testing.T) {
 	join := subnet("join", "100.64.0.0/16", "fd00:100:64::/112")
 	secret.Private, secret.AllowSubnets, secret.NodeCIDRs = true, friend.CIDRs, join.CIDRs
 	secret.DHCP, secret.IPv6RA = true, true
+	e.apply(translate.ProtectionOwner("ovn-cluster"), translate.Protection("ovn-cluster", v1alpha1.ControlPlaneProtection{}))
 	e.apply(translate.VpcOwner("ovn-cluster"), translate.Vpc(translate.VpcInputs{Name: "ovn-cluster"}))
 	for _, s := range []translate.SubnetInputs{join, secret, open, friend} {
 		e.apply(translate.SubnetOwner(s.Name), translate.Subnet(s))

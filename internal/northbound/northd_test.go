@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -91,6 +92,7 @@ func applyNetwork(e *engine) {
 		a[3], b[15] = n, n
 		return []netip.Addr{netip.AddrFrom4(a), netip.AddrFrom16(b)}
 	}
+	e.apply(translate.ProtectionOwner(name), translate.Protection(name, v1alpha1.ControlPlaneProtection{}))
 	e.apply(vpc(name), translate.Vpc(translate.VpcInputs{Name: name, DefaultNextHops: addresses("100.64.0.0", "fd00:64::", 1)}))
 	for s, v4 := range map[string]string{"join": "100.64.0.0", "s1": "10.16.0.0", "s2": "10.17.0.0"} {
 		v6 := map[string]string{"join": "fd00:64::", "s1": "fd00:16::", "s2": "fd00:17::"}[s]

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -80,6 +81,7 @@ func vpcGatewayAddress(tenant, family int) netip.Addr {
 // applyTenant applies a VPC with one subnet with natOutgoing, one without, and a pod in each.
 func applyTenant(e *engine, i int, name string) {
 	e.t.Helper()
+	e.apply(translate.ProtectionOwner(name), translate.Protection(name, v1alpha1.ControlPlaneProtection{}))
 	e.apply(vpc(name), translate.Vpc(translate.VpcInputs{Name: name}))
 	for s, kind := range []string{"open", "shut"} {
 		var cidrs []netip.Prefix

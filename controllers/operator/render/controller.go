@@ -4,6 +4,7 @@
 package render
 
 import (
+	"encoding/json"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -45,6 +46,7 @@ func ControllerObjects(c Config) []Object {
 		{"KILN_POD_VLAN", c.Spec.Network.PodVlan, ""},
 		{"KILN_EXCLUDE_IPS", strings.Join(c.Spec.Network.ExcludeIPs, ","), ""},
 		{"KILN_NETWORK_POLICIES", string(c.Spec.Policies.NetworkPolicies), string(v1alpha1.NetworkPoliciesEnforced)},
+		{"KILN_CONTROL_PLANE_PROTECTION", protection(c.Spec.Network.ControlPlaneProtection), ""},
 	} {
 		if v.value != "" && v.value != v.usual { // clusters without the field keep their template
 			container.Env = append(container.Env, corev1.EnvVar{Name: v.name, Value: v.value})
@@ -55,6 +57,18 @@ func ControllerObjects(c Config) []Object {
 	placed(&template, c.Spec.Controller.Placement)
 	stamp(&template)
 	return []Object{c.deployment(ControllerName, ControllerName, c.Spec.Controller.Replicas, replaceInPlace(), template)}
+}
+
+// protection returns limits in the form of `kiln controller --control-plane-protection`; "" for the defaults.
+func protection(p v1alpha1.ControlPlaneProtection) string {
+	if p.Mode != v1alpha1.ProtectionUnlimited && p.PacketsPerSecond == (v1alpha1.ControlPacketRates{}) {
+		return ""
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // numbers and a string
+	}
+	return string(text)
 }
 
 // CIDRs returns the pod, join and Service networks in the controller's arguments: the networks in use.

@@ -4,7 +4,11 @@
 package nbtest
 
 import (
+	"encoding/binary"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,7 +17,7 @@ import (
 )
 
 // Chassis is an ovn-controller with its own Open vSwitch, whose datapath is the userspace one with dummy interfaces: it forwards the frames of Send
-// between its own ports.
+// and Inject between its own ports.
 type Chassis struct {
 	northd     *Northd
 	name       string
@@ -81,13 +85,83 @@ func (c *Chassis) PID() int { return c.controller.PID() }
 func (c *Chassis) Flows() int {
 	c.northd.nb.t.Helper()
 	c.Sync()
-	aggregate := c.run("usr/bin/ovs-ofctl", "-OOpenFlow15", "dump-aggregate", "unix:"+filepath.Join(c.database.dir, "br-int.mgmt"))
+	aggregate := c.openFlow("dump-aggregate")
 	_, count, _ := strings.Cut(aggregate, "flow_count=")
 	flows, err := strconv.Atoi(strings.TrimSpace(count))
 	if err != nil {
 		c.northd.nb.t.Fatalf("ovs-ofctl dump-aggregate: %s", aggregate)
 	}
 	return flows
+}
+
+// openFlow runs a command of ovs-ofctl(8) on the integration bridge.
+func (c *Chassis) openFlow(command string) string {
+	c.northd.nb.t.Helper()
+	return c.run("usr/bin/ovs-ofctl", "-OOpenFlow15", command, "unix:"+filepath.Join(c.database.dir, "br-int.mgmt"))
+}
+
+// DumpFlows returns the OpenFlow flows of the chassis, after it has installed the contents of the northbound database.
+func (c *Chassis) DumpFlows() string {
+	c.northd.nb.t.Helper()
+	c.Sync()
+	return c.openFlow("dump-flows")
+}
+
+// injected is the number of frames that a dummy interface can queue.
+const injected = 100
+
+// Inject makes a port receive frames from its pod. They are hexadecimal digits or flows with the fields of a packet (ovs-fields(7)). If there are
+// many, Open vSwitch may lose some before it reads them.
+func (c *Chassis) Inject(port string, frames ...string) {
+	c.northd.nb.t.Helper()
+	for some := range slices.Chunk(frames, injected) {
+		c.control(append([]string{"netdev-dummy/receive", port}, some...)...)
+	}
+}
+
+// Sent returns the frames that the chassis has sent to a port.
+func (c *Chassis) Sent(port string) [][]byte {
+	c.northd.nb.t.Helper()
+	const fileHeader, recordHeader, length = 24, 16, 8 // pcap-savefile(5)
+	content, err := os.ReadFile(c.capture(port))
+	if err != nil {
+		c.northd.nb.t.Fatal(err)
+	}
+	var frames [][]byte
+	for content = content[min(fileHeader, len(content)):]; len(content) >= recordHeader; {
+		end := recordHeader + int(binary.NativeEndian.Uint32(content[length:]))
+		if end > len(content) {
+			break // it is being written
+		}
+		frames = append(frames, content[recordHeader:end])
+		content = content[end:]
+	}
+	return frames
+}
+
+// meterStats matches the statistics of a meter with one band.
+var meterStats = regexp.MustCompile(`(?s)meter:(\d+) flow_count:\d+ packet_in_count:(\d+) .*?0: packet_count:(\d+)`)
+
+// Meter holds the numbers of packets that a meter has counted.
+type Meter struct{ Packets, Dropped int }
+
+// Meters returns the meters of the chassis by name.
+func (c *Chassis) Meters() map[string]Meter {
+	c.northd.nb.t.Helper()
+	c.Sync()
+	byID := map[string]Meter{}
+	for _, m := range meterStats.FindAllStringSubmatch(c.openFlow("meter-stats"), -1) {
+		packets, _ := strconv.Atoi(m[2])
+		dropped, _ := strconv.Atoi(m[3])
+		byID[m[1]] = Meter{Packets: packets, Dropped: dropped}
+	}
+	all := map[string]Meter{}
+	for line := range strings.Lines(c.run("usr/bin/ovn-appctl", "-t", filepath.Join(c.database.dir, "ovn-controller.ctl"), "meter-table-list")) {
+		if name, id, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+			all[name] = byID[id]
+		}
+	}
+	return all
 }
 
 // Sync waits until the chassis has installed the contents of the northbound database (ovn-nb(5), NB_Global nb_cfg), and Open vSwitch has compared the

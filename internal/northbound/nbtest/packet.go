@@ -90,9 +90,11 @@ func checksum(b []byte) uint16 {
 // Send makes a port of the chassis receive frames from its interface.
 func (c *Chassis) Send(port string, frames ...[]byte) {
 	c.northd.nb.t.Helper()
+	digits := make([]string, 0, len(frames))
 	for _, frame := range frames {
-		c.control("netdev-dummy/receive", port, hex.EncodeToString(frame))
+		digits = append(digits, hex.EncodeToString(frame))
 	}
+	c.Inject(port, digits...)
 }
 
 // Receives waits until the interface of a port has got a frame that contains b.

@@ -111,11 +111,15 @@ func localPolicies(in SubnetInputs) []desired.Row {
 // causes a full recompute of ovn-northd.
 func switchRow(in SubnetInputs) desired.Row {
 	row := desired.Row{Key: keySwitch, Model: &nb.LogicalSwitch{Name: in.Name, OtherConfig: multicast(in)}}
-	if in.Services && in.Vpc != "" {
-		row.References = []desired.Reference{{
+	if in.Vpc == "" {
+		return row
+	}
+	row.References = []desired.Reference{protectedBy(in.Vpc)}
+	if in.Services {
+		row.References = append(row.References, desired.Reference{
 			Column: "load_balancer_group",
 			To:     []desired.Ref{ServicesRef(in.Vpc)},
-		}}
+		})
 	}
 	return row
 }

@@ -33,7 +33,10 @@ type VpcInputs struct {
 // ports add the addresses.
 func Vpc(in VpcInputs) []desired.Row {
 	rows := []desired.Row{
-		{Key: keyRouter, Model: &nb.LogicalRouter{Name: in.Name, Options: routerOptions()}},
+		{
+			Key: keyRouter, Model: &nb.LogicalRouter{Name: in.Name, Options: routerOptions()},
+			References: []desired.Reference{protectedBy(in.Name)},
+		},
 		{Key: keyServices, Model: &nb.LoadBalancerGroup{}}, // the engine sets its name, which records the owner
 	}
 	if in.Name == kubeovnv1.DefaultVpc {

@@ -93,8 +93,8 @@ func VpcGateway(in VpcGatewayInputs) []desired.Row {
 	options := routerOptions()
 	options["chassis"] = in.Node
 	rows := []desired.Row{
-		{Key: router.Key, Model: &nb.LogicalRouter{Name: names.router, Options: options}},
-		{Key: network.Key, Model: &nb.LogicalSwitch{Name: names.network}},
+		{Key: router.Key, Model: &nb.LogicalRouter{Name: names.router, Options: options}, References: []desired.Reference{protectedBy(in.Vpc)}},
+		{Key: network.Key, Model: &nb.LogicalSwitch{Name: names.network}, References: []desired.Reference{protectedBy(in.Vpc)}},
 		routerPort("inner", RouterRef(in.Vpc), names.inner, linkAddresses(in, linkInner), gatewayMAC(linkInner[0]), nil),
 		switchPort("inner-switch", network, names.innerOnSwitch, names.inner),
 		routerPort("outer", router, names.outer, linkAddresses(in, linkOuter), gatewayMAC(linkOuter[0]), map[string]string{"route_table": vpcGatewayTable}),
