@@ -3,7 +3,10 @@
 
 package v1alpha1
 
-import "cmp"
+import (
+	"cmp"
+	"strings"
+)
 
 // ProtectionMode defines whether the packets for ovn-controller are limited.
 // +kubebuilder:validation:Enum=Limited;Unlimited
@@ -76,4 +79,17 @@ func (r ControlPacketRates) Effective() ControlPacketRates {
 		Errors:      cmp.Or(r.Errors, 1000),
 		Multicast:   cmp.Or(r.Multicast, 1000),
 	}
+}
+
+// meterPrefix starts the names of OVN's meters for the limits.
+const meterPrefix = "copp-"
+
+// PacketMeter returns the name of OVN's meter for a kind of packets of a VPC. Kinds contain no dash.
+func PacketMeter(kind, vpc string) string { return meterPrefix + kind + "-" + vpc }
+
+// ParsePacketMeter is the inverse of PacketMeter. It returns false for other meters.
+func ParsePacketMeter(name string) (kind, vpc string, ok bool) {
+	rest, ours := strings.CutPrefix(name, meterPrefix)
+	kind, vpc, ok = strings.Cut(rest, "-")
+	return kind, vpc, ours && ok
 }

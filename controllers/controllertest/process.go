@@ -20,6 +20,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -227,6 +228,7 @@ func (p *Process) connect(ctx context.Context) {
 		vpcs[vpcOf(s)] = true
 	}
 	for vpc := range vpcs {
+		w.Must(p.Engine.Apply(ctx, translate.ProtectionOwner(vpc), translate.Protection(vpc, v1alpha1.ControlPlaneProtection{})))
 		w.Must(p.Engine.Apply(ctx, translate.VpcOwner(vpc), translate.Vpc(translate.VpcInputs{Name: vpc})))
 	}
 	for _, s := range w.subnets {

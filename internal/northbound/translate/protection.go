@@ -25,7 +25,7 @@ func CoppRef(vpc string) desired.Ref { return desired.Ref{Owner: ProtectionOwner
 // packetKinds are the kinds of packets with a limit, and OVN's protocols in each (ovn-nb(5), Copp). The protocols bfd and svc-monitor have no
 // limit: their loss would look like a failure of a router or an endpoint. Kiln does not use dns and event-elb.
 var packetKinds = []struct {
-	name      string // without a dash, which ends it in the name of a meter
+	name      string // without a dash (v1alpha1.PacketMeter)
 	protocols []string
 	rate      func(v1alpha1.ControlPacketRates) int32
 }{
@@ -48,7 +48,7 @@ func Protection(vpc string, p v1alpha1.ControlPlaneProtection) []desired.Row {
 	}
 	rates := p.PacketsPerSecond.Effective()
 	for _, kind := range packetKinds {
-		meter := "copp-" + kind.name + "-" + vpc
+		meter := v1alpha1.PacketMeter(kind.name, vpc)
 		for _, protocol := range kind.protocols {
 			copp.Meters[protocol] = meter
 		}

@@ -4,7 +4,6 @@
 package translate
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -20,11 +19,16 @@ func TestProtection(t *testing.T) {
 	rowsOf(t, "protection", func(in protectionInputs) []desired.Row { return Protection(in.Vpc, in.Limits) })
 }
 
-// TestKindsOfPacketsHaveNoDash protects MeteredPackets, which ends the kind at the first dash of a meter's name.
-func TestKindsOfPacketsHaveNoDash(t *testing.T) {
-	for _, kind := range packetKinds {
-		if strings.Contains(kind.name, "-") {
-			t.Error(kind.name)
+// TestMetersNameTheirVpc checks that the metrics of nodes find the kind and the VPC in the name of each meter.
+func TestMetersNameTheirVpc(t *testing.T) {
+	for _, want := range packetKinds {
+		for _, vpc := range []string{"ovn-cluster", "rejects-a.b", "a"} {
+			if kind, name, ok := v1alpha1.ParsePacketMeter(v1alpha1.PacketMeter(want.name, vpc)); kind != want.name || name != vpc || !ok {
+				t.Errorf("%s of %s: %s of %s, %t", want.name, vpc, kind, name, ok)
+			}
 		}
+	}
+	if _, _, ok := v1alpha1.ParsePacketMeter("log-7f"); ok {
+		t.Error("the meter of a policy's log has a kind")
 	}
 }

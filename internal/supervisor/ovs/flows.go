@@ -13,7 +13,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/kiln-net/kiln/internal/supervisor/openflow"
 )
 
 // integrationBridge is ovn-controller's bridge.
@@ -81,10 +84,8 @@ func restoreFlows(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("restore flows: %w", err)
 	}
-	for _, meter := range meters(dump) {
-		if _, err := openFlow(ctx, o, "add-meter", meter); err != nil {
-			return err
-		}
+	if err := restoreMeters(ctx, o, meters(dump)); err != nil {
+		return fmt.Errorf("restore meters: %w", err)
 	}
 	for _, part := range []struct{ command, file string }{{"add-groups", groupsFile}, {"add-flows", flowsFile}} {
 		file := filepath.Join(o.flows(), part.file)
@@ -128,15 +129,48 @@ func entries(dump []byte) []byte {
 
 var heading = regexp.MustCompile(`^[A-Z]+_[A-Z_]+ reply`)
 
-// meters returns the meters of a dump, one line each. A dump has a line per band, but ovs-ofctl accepts one meter on one line.
-func meters(dump []byte) []string {
-	var all []string
-	for line := range strings.Lines(string(dump)) {
-		switch line = strings.TrimSpace(line); {
-		case strings.HasPrefix(line, "meter="):
-			all = append(all, line)
-		case line != "" && len(all) > 0:
-			all[len(all)-1] += " " + line
+// restoreMeters adds meters on one connection: with many VPCs, a program for each meter would take seconds.
+func restoreMeters(ctx context.Context, o Options, all []openflow.Meter) error {
+	if len(all) == 0 {
+		return nil
+	}
+	bridge, err := openflow.Dial(ctx, o.management())
+	if err != nil {
+		return err
+	}
+	return errors.Join(bridge.Add(all), bridge.Close())
+}
+
+// meters returns the meters of a dump of ovs-ofctl. Their bands are on the following lines:
+//
+//	meter=1 pktps burst stats bands=
+//	type=drop rate=10 burst_size=20
+func meters(dump []byte) []openflow.Meter {
+	var all []openflow.Meter
+	for word := range strings.FieldsSeq(string(entries(dump))) {
+		name, text, _ := strings.Cut(word, "=")
+		value, _ := strconv.ParseUint(text, 10, 32)
+		if name == "meter" {
+			all = append(all, openflow.Meter{ID: uint32(value)})
+		}
+		if len(all) == 0 {
+			continue
+		}
+		switch m := &all[len(all)-1]; name {
+		case "pktps":
+			m.Packets = true
+		case "stats":
+			m.Statistics = true
+		case "type":
+			m.Bands = append(m.Bands, openflow.Band{})
+		case "rate":
+			if n := len(m.Bands); n > 0 {
+				m.Bands[n-1].Rate = uint32(value)
+			}
+		case "burst_size":
+			if n := len(m.Bands); n > 0 {
+				m.Bands[n-1].Burst = uint32(value)
+			}
 		}
 	}
 	return all

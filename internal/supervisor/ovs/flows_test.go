@@ -14,8 +14,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/supervisor/openflow"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
@@ -51,6 +52,8 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	})
 	_, err := openFlow(t.Context(), o, "add-meter", "meter=1 pktps stats bands=type=drop rate=10")
 	must.Succeed(t, err)
+	_, err = openFlow(t.Context(), o, "add-meter", "meter=2 kbps burst stats bands=type=drop rate=10 burst_size=20")
+	must.Succeed(t, err)
 	_, err = openFlow(t.Context(), o, "add-group", "group_id=7,type=select,selection_method=dp_hash,bucket=bucket_id=0,weight:100,actions=drop")
 	must.Succeed(t, err)
 	_, err = openFlow(t.Context(), o, "add-flow", "table=9,priority=1234,icmp,tun_metadata0=0x5,actions=meter:1,group:7")
@@ -60,6 +63,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	command(t, "usr/bin/ovn-nbctl", northbound(c), "--timeout=120", "--wait=hv", "sync") // packets are forwarded before the last flow is installed
 	supervisortest.Eventually(t, "ovn-controller reports the flows of a", func() error { return isInstalled(t, o, "a_h") })
 	before := flowsOf(t, o)
+	limits := must.Value(openFlow(t.Context(), o, "dump-meters"))
 	must.Succeed(t, stop())
 	if err := pingFrom(b, "10.0.0.1"); err == nil {
 		t.Fatal("packets pass without ovs-vswitchd: nothing is proved here")
@@ -86,6 +90,9 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 				t.Log("missing:", flow)
 			}
 		}
+	}
+	if after := must.Value(openFlow(t.Context(), o, "dump-meters")); !reflect.DeepEqual(meters(limits), meters(after)) {
+		t.Errorf("meters before: %s, after: %s", limits, after)
 	}
 	checkNoRestoreWait(t, o)
 	must.Succeed(t, isInstalled(t, o, "a_h"))
@@ -244,9 +251,12 @@ func TestWhatIsSavedOfADump(t *testing.T) {
 			t.Errorf("%s: %q", c.name, got)
 		}
 	}
-	if got := meters([]byte("meter=1 pktps bands=\ntype=drop rate=10\n\nmeter=2 kbps burst bands=\ntype=drop rate=1 burst_size=2\ntype=drop rate=3\n")); !slices.Equal(got,
-		[]string{"meter=1 pktps bands= type=drop rate=10", "meter=2 kbps burst bands= type=drop rate=1 burst_size=2 type=drop rate=3"}) {
-		t.Errorf("meters: %q", got)
+	saved := []byte("meter=1 pktps stats bands=\ntype=drop rate=10\n\nmeter=2 kbps burst bands=\ntype=drop rate=1 burst_size=2\ntype=drop rate=3\n")
+	if got, want := meters(saved), []openflow.Meter{
+		{ID: 1, Packets: true, Statistics: true, Bands: []openflow.Band{{Rate: 10}}},
+		{ID: 2, Bands: []openflow.Band{{Rate: 1, Burst: 2}, {Rate: 3}}},
+	}; !reflect.DeepEqual(got, want) {
+		t.Errorf("meters: %+v", got)
 	}
 	got := tunnelOptions([]byte("NXT_TLV_TABLE_REPLY (xid=0x2):\n max option space=256 max fields=64\n allocated option space=4\n\n mapping table:\n" +
 		" class  type  length  match field\n ------ ----  ------  --------------\n  0x102  0x80       4  tun_metadata0\n  0x102  0x81      12  tun_metadata1\n"))

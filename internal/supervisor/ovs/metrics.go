@@ -5,14 +5,17 @@ package ovs
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/openflow"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 	"github.com/kiln-net/kiln/internal/version"
 )
@@ -31,6 +34,9 @@ var (
 		[]string{"hostname"}, nil)
 	stopwatchDesc = prometheus.NewDesc("kiln_ovn_controller_stopwatch_milliseconds", "Durations of a part of ovn-controller's main loop.",
 		[]string{"hostname", "stopwatch", "statistic"}, nil)
+
+	droppedDesc = prometheus.NewDesc("kiln_ovn_controller_dropped_packets_total", "Packets beyond a limit of spec.network.controlPlaneProtection that did not reach ovn-controller.",
+		[]string{"hostname", "vpc", "kind"}, nil)
 
 	datapathDesc   = prometheus.NewDesc("kube_ovn_datapath", "A datapath that exists; always 1.", []string{"hostname", "datapath", "type"}, nil)
 	datapathsDesc  = prometheus.NewDesc("kube_ovn_dp_total", "Datapaths of the node.", []string{"hostname"}, nil)
@@ -193,6 +199,30 @@ func (n *node) collectController(ctx context.Context, f *supervisor.Figures, ans
 		f.Gauge(stopwatchDesc, s.ShortTerm, host, s.Name, "short_term_average")
 		f.Gauge(stopwatchDesc, s.LongTerm, host, s.Name, "long_term_average")
 	}
+	n.count(n.collectDropped(ctx, f))
 	path := filepath.Join(n.options.certificates(), certificateFile)
 	supervisor.CollectCertificate(f, host, "chassis", path)
+}
+
+// collectDropped reads the meters of VPCs that have dropped packets. ovn-controller knows their names, ovs-vswitchd their counters.
+func (n *node) collectDropped(ctx context.Context, f *supervisor.Figures) error {
+	text, err := n.controller.Call(ctx, "meter-table-list")
+	if err != nil {
+		return err
+	}
+	names := unixctl.ParseMeters(text)
+	if len(names) == 0 {
+		return nil
+	}
+	bridge, err := openflow.Dial(ctx, n.options.management())
+	if err != nil {
+		return err
+	}
+	dropped, err := bridge.Dropped()
+	for id, packets := range dropped {
+		if kind, vpc, ok := v1alpha1.ParsePacketMeter(names[id]); ok && packets > 0 {
+			f.Counter(droppedDesc, float64(packets), n.options.Node, vpc, kind)
+		}
+	}
+	return errors.Join(err, bridge.Close())
 }

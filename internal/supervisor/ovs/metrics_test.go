@@ -97,6 +97,8 @@ func TestMetrics(t *testing.T) {
 			"external_ids:pod_name="+pod, "external_ids:pod_namespace=default")
 	}
 
+	dropPackets(t, o, northbound)
+
 	for port, name := range map[uint16]string{adminapi.PortNorthbound: "OVN_Northbound", adminapi.PortSouthbound: "OVN_Southbound"} {
 		t.Run(name, func(t *testing.T) { checkMember(t, readMetrics(t, c, port), name) })
 	}
@@ -130,6 +132,28 @@ func TestMetrics(t *testing.T) {
 		if len(f["kube_ovn_ovs_status"].GetMetric()) != 3 {
 			t.Errorf("status of %v", f["kube_ovn_ovs_status"])
 		}
+	})
+}
+
+// dropPackets sends more neighbour solicitations from pod-a than the limit of VPC red permits.
+func dropPackets(t *testing.T, o Options, northbound string) {
+	t.Helper()
+	command(t, "usr/bin/ovn-nbctl", "--db=unix:"+northbound, "lsp-set-addresses", "p2", "02:00:00:00:00:02 fd00::2",
+		"--", "meter-add", "copp-neighbors-red", "drop", "1", "pktps", "--", "--id=@copp", "create", "Copp", "name=copp-red", "meters:nd-na=copp-neighbors-red",
+		"--", "set", "Logical_Switch", "red", "copp=@copp")
+	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=120", "set", "Interface", "pod-a", "external_ids:iface-id=p1")
+	command(t, "usr/bin/ovn-nbctl", "--db=unix:"+northbound, "--wait=hv", "sync")
+	// To the solicited-node address of fd00::2, from fd00::1 (RFC 4861, section 4.3).
+	const solicitation = "3333ff000002" + "020000000001" + "86dd" + "6000000000203aff" + "fd000000000000000000000000000001" + "ff0200000000000000000001ff000002" +
+		"8700000000000000" + "fd000000000000000000000000000002" + "0101020000000001"
+	supervisortest.Eventually(t, "solicitations are dropped", func() error {
+		for range 3 {
+			command(t, "usr/bin/ovs-ofctl", "-OOpenFlow15", "packet-out", "unix:"+o.management(), "in_port=pod-a packet="+solicitation+" actions=resubmit(,0)")
+		}
+		if len(metricsOfNode(t, o)["kiln_ovn_controller_dropped_packets_total"].GetMetric()) == 0 {
+			return errors.New("none was dropped")
+		}
+		return nil
 	})
 }
 
@@ -258,6 +282,9 @@ func checkNode(t *testing.T, f families) {
 		if n, v := label.GetName(), label.GetValue(); n == "ovs_version" && !strings.HasPrefix(v, "3.5") || n == "db_version" && v == "" {
 			t.Errorf("%s is %q", n, v)
 		}
+	}
+	if got := f.value(t, "kiln_ovn_controller_dropped_packets_total", "vpc=red", "kind=neighbors", "hostname=node-1"); got < 1 {
+		t.Errorf("%v packets were dropped", got)
 	}
 	if got := f.value(t, "kiln_ovn_controller_connected"); got != 1 {
 		t.Errorf("ovn-controller is connected: %v", got)

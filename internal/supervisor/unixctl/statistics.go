@@ -165,3 +165,19 @@ func ParseNumber(text string) (float64, bool) {
 	value, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	return value, err == nil
 }
+
+// ParseMeters parses the answer of ovn-controller's command meter-table-list, and returns the names of meters by their OpenFlow numbers.
+func ParseMeters(text string) map[uint32]string {
+	names := map[uint32]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		at := strings.LastIndex(line, ": ")
+		if at < 0 {
+			continue
+		}
+		if id, err := strconv.ParseUint(line[at+2:], 10, 32); err == nil {
+			names[uint32(id)] = line[:at]
+		}
+	}
+	return names
+}
