@@ -171,6 +171,8 @@ func TestRefusals(t *testing.T) {
 		{"bits after the prefix length", "OVNCluster", `network: {podCIDRs: [10.0.0.1/16]}`, "must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are 10.0.0.1/16"},
 		{"text as CIDR of Services", "OVNCluster", `network: {serviceCIDRs: [services]}`, "must be CIDRs without bits after the prefix length, such as 10.16.0.0/16, and are services"},
 		{"three CIDRs of Services", "OVNCluster", `network: {serviceCIDRs: [10.96.0.0/16, fd00::/112, fd01::/112]}`, "Too many"},
+		{"a limit that would stop pods", "OVNCluster", `network: {controlPlaneProtection: {packetsPerSecond: {dhcp: 5}}}`, "spec.network.controlPlaneProtection.packetsPerSecond.dhcp"},
+		{"another mode of limits", "OVNCluster", `network: {controlPlaneProtection: {mode: "Off"}}`, `supported values: "Limited", "Unlimited"`},
 		{"no CIDRs of pods", "OVNCluster", `network: {podCIDRs: []}`, "spec.network.podCIDRs"},
 		{"Services by agents that cannot reach the API server", "OVNCluster", `services: {nodeAccess: Kiln}`, "needs apiServer"},
 		{"a join CIDR of another family", "OVNCluster", `network: {joinCIDRs: ["fd00:100:64::/112"]}`, "joinCIDRs must have the families of podCIDRs: fd00:100:64::/112 does not fit 10.16.0.0/16"},

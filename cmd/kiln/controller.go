@@ -114,6 +114,20 @@ func parseDefaultSubnet(o *manager.Options, given addressFlags) error {
 	return nil
 }
 
+// parseProtection parses limits in JSON; empty text stands for the defaults. It ignores unknown fields, which a newer operator can send.
+func parseProtection(o *manager.Options, text string) error {
+	if text == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(text), &o.Protection); err != nil {
+		return err
+	}
+	if modes := []v1alpha1.ProtectionMode{"", v1alpha1.ProtectionLimited, v1alpha1.ProtectionUnlimited}; !slices.Contains(modes, o.Protection.Mode) {
+		return fmt.Errorf("mode is %q: use one of %s, %s", o.Protection.Mode, v1alpha1.ProtectionLimited, v1alpha1.ProtectionUnlimited)
+	}
+	return nil
+}
+
 // parseController parses the addresses in flags of kiln controller, checks the enumerated flags, and reads the process's identity from the environment.
 func parseController(o *manager.Options, given addressFlags) error {
 	for _, flag := range []struct {
@@ -145,10 +159,8 @@ func parseController(o *manager.Options, given addressFlags) error {
 	if err := parseDefaultSubnet(o, given); err != nil {
 		return err
 	}
-	if given.protection != "" {
-		if err := json.Unmarshal([]byte(given.protection), &o.Protection); err != nil {
-			return fmt.Errorf("--control-plane-protection: %w", err)
-		}
+	if err := parseProtection(o, given.protection); err != nil {
+		return fmt.Errorf("--control-plane-protection: %w", err)
 	}
 	if len(o.PodCIDRs) == 0 {
 		return errors.New("--pod-cidrs is empty: pods need addresses")

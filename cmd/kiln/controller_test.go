@@ -112,6 +112,11 @@ func TestControllerRefusesWrongFlags(t *testing.T) {
 		{name: "unknown choice of policies", policies: "Maybe", want: `--network-policies is "Maybe": use one of Enforced, Ignored`},
 		{name: "two gateways of one family", given: addressFlags{pods: "10.16.0.0/16", gateways: "10.16.0.1,10.16.0.2"}, want: "--pod-gateways"},
 		{name: "not a range", given: addressFlags{pods: "10.16.0.0/16", excluded: "10.16.0.1,10.16.0.9..10.16.0.2"}, want: "--exclude-ips"},
+		{name: "limits that are not JSON", given: addressFlags{pods: "10.16.0.0/16", protection: "rejects=5"}, want: "--control-plane-protection"},
+		{
+			name: "unknown mode of limits", given: addressFlags{pods: "10.16.0.0/16", protection: `{"mode":"Off"}`},
+			want: `--control-plane-protection: mode is "Off": use one of Limited, Unlimited`,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := manager.Options{
@@ -123,6 +128,24 @@ func TestControllerRefusesWrongFlags(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestControllerReadsLimitsOfPackets(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want v1alpha1.ControlPlaneProtection
+	}{
+		{"", v1alpha1.ControlPlaneProtection{}},
+		{`{"mode":"Unlimited"}`, v1alpha1.ControlPlaneProtection{Mode: v1alpha1.ProtectionUnlimited}},
+		{`{"mode":"Limited","packetsPerSecond":{"rejects":300},"later":1}`, v1alpha1.ControlPlaneProtection{
+			Mode: v1alpha1.ProtectionLimited, PacketsPerSecond: v1alpha1.ControlPacketRates{Rejects: 300},
+		}},
+	} {
+		var o manager.Options
+		if err := parseProtection(&o, tt.text); err != nil || o.Protection != tt.want {
+			t.Errorf("%s: %+v, %v", tt.text, o.Protection, err)
+		}
 	}
 }
 

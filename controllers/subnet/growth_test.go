@@ -43,13 +43,14 @@ func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 		if got.subnetReconciles > 8*step.subnets {
 			t.Errorf("%d subnets took %d reconciliations, want 8 of each at most", step.subnets, got.subnetReconciles)
 		}
-		// Half of the subnets have their own VPC: a router and a group of load balancers. Each subnet has a switch, two ports and a policy.
-		if want := 4*step.subnets + 2*(step.subnets/2); got.rows != want {
+		// Half of the subnets have their own VPC: a router, a group of load balancers, and limits: six meters with a band each, and the row that
+		// names them. Each subnet has a switch, two ports and a policy.
+		if want := 4*step.subnets + (2+13)*(step.subnets/2); got.rows != want {
 			t.Errorf("%d subnets took %d rows, want %d", step.subnets, got.rows, want)
 		}
-		// The limit if no transactions are batched: one for the subnet, one for its VPC, and one more for a subnet that came before its
+		// The limit if no transactions are batched: one for the subnet, two for its VPC, and one more for a subnet that came before its
 		// VPC.
-		if want := step.subnets + 2*(step.subnets/2); got.transactions > want {
+		if want := step.subnets + 3*(step.subnets/2); got.transactions > want {
 			t.Errorf("%d subnets took %d transactions, want %d at most", step.subnets, got.transactions, want)
 		}
 		if got.nodeReconciles != 0 || got.nodePatches != 0 {

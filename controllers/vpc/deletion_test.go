@@ -74,7 +74,7 @@ func TestRowsAreRestoredAndOrphansAreDeleted(t *testing.T) {
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
 	n.Ready(v, s)
 	n.newPod("pod", "net")
-	for _, owner := range []string{"Pod/default/pod", "Subnet//net", "Vpc//tenant"} { // deleting the rows of a later owner deletes rows of earlier ones
+	for _, owner := range []string{"Pod/default/pod", "Subnet//net", "Vpc//tenant", "Protection//tenant"} { // deleting the rows of a later owner deletes rows of earlier ones
 		n.RestoresRows(owner)
 	}
 	n.process.Stop()
@@ -86,6 +86,7 @@ func TestRowsAreRestoredAndOrphansAreDeleted(t *testing.T) {
 	}
 	n.run()
 	n.NoRows("Vpc//tenant")
+	n.NoRows("Protection//tenant")
 	n.NoRows("Subnet//net")
 }
 

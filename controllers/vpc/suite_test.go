@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -30,6 +31,8 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 type tenants struct {
 	*controllertest.World
 	process *controllertest.Process
+	// limits are those of the controller of VPCs.
+	limits v1alpha1.ControlPlaneProtection
 }
 
 func start(t *testing.T) *tenants {
@@ -46,6 +49,7 @@ func (n *tenants) run() {
 	n.process = n.Restart(n.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
+			vpcs.Protection = n.limits
 			subnets := networktest.Subnets(p, vpcs)
 			subnets.Defaults.PodCIDRs, subnets.Defaults.JoinCIDRs = []netip.Prefix{netip.MustParsePrefix(podCIDR)}, []netip.Prefix{netip.MustParsePrefix(joinCIDR)}
 			return p.Run(ctx, vpcs, subnets, networktest.Pods(p))

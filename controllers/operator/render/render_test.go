@@ -68,6 +68,9 @@ func everything() Config {
 		ExcludeIPs:   []string{"10.16.0.10..10.16.0.20", "fd00:10:16::9"},
 		TunnelType:   v1alpha1.TunnelVXLAN,
 		MTU:          1400,
+		ControlPlaneProtection: v1alpha1.ControlPlaneProtection{
+			Mode: v1alpha1.ProtectionLimited, PacketsPerSecond: v1alpha1.ControlPacketRates{Rejects: 300},
+		},
 	}
 	c.Spec.Nodes = v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", OpenVSwitchDirectory: "/var/lib/openvswitch"}
 	c.Spec.Services = v1alpha1.Services{NodeAccess: v1alpha1.NodeAccessKiln, PodAccess: v1alpha1.PodAccessNode}

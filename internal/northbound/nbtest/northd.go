@@ -82,6 +82,14 @@ func (n *Northd) Recomputes(node string) int {
 	return count
 }
 
+// Recompute makes ovn-northd compute everything in full.
+func (n *Northd) Recompute() {
+	n.nb.t.Helper()
+	if out, err := n.nb.program("usr/bin/ovn-appctl", "-t", n.Control(), "inc-engine/recompute").CombinedOutput(); err != nil {
+		n.nb.t.Fatalf("inc-engine/recompute: %v\n%s", err, out)
+	}
+}
+
 // Await waits until done returns true for the southbound database.
 func (n *Northd) Await(what string, done func(southbound *Server) bool) {
 	n.nb.t.Helper()

@@ -71,6 +71,9 @@ func (n *node) collect(ctx context.Context, f *supervisor.Figures) {
 	if answers[n.vswitch] != "" {
 		n.collectDatapaths(ctx, f, numbers)
 	}
+	if answers[n.vswitch] != "" && answers[n.controller] != "" {
+		n.count(n.collectDropped(ctx, f))
+	}
 	n.providers.collectUplinks(f)
 	f.Gauge(failedDesc, float64(n.failed.Load()), n.options.Node)
 }
@@ -199,7 +202,6 @@ func (n *node) collectController(ctx context.Context, f *supervisor.Figures, ans
 		f.Gauge(stopwatchDesc, s.ShortTerm, host, s.Name, "short_term_average")
 		f.Gauge(stopwatchDesc, s.LongTerm, host, s.Name, "long_term_average")
 	}
-	n.count(n.collectDropped(ctx, f))
 	path := filepath.Join(n.options.certificates(), certificateFile)
 	supervisor.CollectCertificate(f, host, "chassis", path)
 }
