@@ -29,7 +29,7 @@ var kernelGroups = []group{
 	{"transit", []string{"transit"}},
 	{"subnets", []string{"subnet", "machine"}},
 	{"gateways", []string{"gateway", "underlay", "underlay_vlans", "underlay_u2o"}},
-	{"tenants", []string{"attacks", "attacks_link", "attacks_node"}},
+	{"tenants", []string{"attacks", "attacks_flood", "attacks_link", "attacks_node"}},
 	{"restarts", []string{"restart", "upgrade"}},
 	{"members", []string{"members"}},
 }
