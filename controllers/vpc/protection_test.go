@@ -55,7 +55,7 @@ func TestLimitsFollowTheOVNCluster(t *testing.T) {
 // TestAVpcThatIsNotValidHasLimits has a Vpc with the name of an older Subnet. Its subnets refer to its limits, whether it is valid or not.
 func TestAVpcThatIsNotValidHasLimits(t *testing.T) {
 	n := start(t)
-	older := n.newSubnet("tenant", "", "10.0.0.0/24")
+	older := n.newSubnet("tenant", "", "10.9.0.0/24")
 	n.Ready(older)
 	n.later(older)
 	n.newVpc("tenant", nil)
