@@ -77,6 +77,11 @@ var Overview = Dashboard{Name: "kiln-overview", Title: "Kiln / Overview", Panels
 	},
 	one("Dropped packets of interfaces", "pps", `sum by (hostname) (rate(kube_ovn_interface_rx_dropped[5m]) + rate(kube_ovn_interface_tx_dropped[5m]))`, "{{hostname}}"),
 	{
+		Title: "Packets beyond the limits of VPCs", Unit: "pps",
+		Queries: []Query{{`sum by (vpc, kind) (rate(kiln_ovn_controller_dropped_packets_total[5m]))`, "{{kind}} of {{vpc}}"}},
+		Empty:   "no VPC exceeds a limit",
+	},
+	{
 		Title: "Tracked connections", Unit: "percentunit", Queries: []Query{
 			{`kiln_conntrack_entries / (kiln_conntrack_limit > 0)`, "kernel of {{instance}}"},
 			{`kiln_datapath_conntrack_entries / (kiln_datapath_conntrack_limit > 0)`, "userspace datapath of {{hostname}}"},
