@@ -39,6 +39,8 @@ func TestLimitsFollowTheOVNCluster(t *testing.T) {
 	n.limits.PacketsPerSecond.Rejects = 300
 	n.run()
 	n.Rows("Meter_Band", rejects, "300")
+	n.Database.Transact(nbtest.Op{"op": "update", "table": "Meter_Band", "where": nbtest.Where("rate", "==", 300), "row": map[string]any{"rate": 3}})
+	n.Rows("Meter_Band", rejects, "300")
 	n.limits.Mode = v1alpha1.ProtectionUnlimited
 	n.run()
 	n.Rows("Meter_Band", rejects)
