@@ -26,8 +26,8 @@ import (
 func TestDELCheckAndGC(t *testing.T) {
 	n := agenttest.Serving(t)
 	for name, test := range map[string]func(*testing.T, *agenttest.Node){
-		"DEL succeeds twice, before ADD, and without a namespace":                      delAlways,
-		"CHECK reports missing parts":                                                  checkNotices,
+		"DEL succeeds twice, before ADD, and without a namespace":                                        delAlways,
+		"CHECK reports missing parts":                                                                    checkNotices,
 		"GC removes attachments of deleted pods and of earlier sandboxes, and nothing of other networks": gcRemoves,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, n.In(t)) })

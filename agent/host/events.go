@@ -192,17 +192,23 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 			if IsConnected(&update.Route) {
 				r.networksChanged()
 			}
-		case protocol := <-rules: // a restart of systemd-networkd deletes rules of others
-			if protocol == uint8(routeProtocol) {
-				changed()
-			} else if r.RuleDeleted != nil {
-				r.RuleDeleted(protocol)
-			}
+		case protocol := <-rules:
+			r.ruleDeleted(protocol, changed)
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// ruleDeleted passes the deletion of a rule on. A restart of systemd-networkd deletes rules of other programs.
+func (r *Reconciler) ruleDeleted(protocol uint8, changed func()) {
+	switch {
+	case protocol == uint8(routeProtocol):
+		changed()
+	case r.RuleDeleted != nil:
+		r.RuleDeleted(protocol)
 	}
 }
 

@@ -22,7 +22,7 @@ type ClusterNetworkPolicy struct {
 
 // DeepCopyObject implements runtime.Object.
 func (p *ClusterNetworkPolicy) DeepCopyObject() runtime.Object {
-	return &ClusterNetworkPolicy{*p.ClusterNetworkPolicy.DeepCopy()}
+	return &ClusterNetworkPolicy{*p.DeepCopy()}
 }
 
 // ClusterNetworkPolicyList is a list of policies.
@@ -36,9 +36,9 @@ type ClusterNetworkPolicyList struct {
 // DeepCopyObject implements runtime.Object.
 func (l *ClusterNetworkPolicyList) DeepCopyObject() runtime.Object {
 	out := &ClusterNetworkPolicyList{TypeMeta: l.TypeMeta, Items: make([]ClusterNetworkPolicy, len(l.Items))}
-	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	l.DeepCopyInto(&out.ListMeta)
 	for i := range l.Items {
-		l.Items[i].ClusterNetworkPolicy.DeepCopyInto(&out.Items[i].ClusterNetworkPolicy)
+		l.Items[i].DeepCopyInto(&out.Items[i].ClusterNetworkPolicy)
 	}
 	return out
 }
