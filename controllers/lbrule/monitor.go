@@ -4,6 +4,7 @@
 package lbrule
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -15,7 +16,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // checks counts the endpoints of a rule with and without health checks.
@@ -166,7 +166,7 @@ func (r *controller) unfit(rule *rule, s *state, vip *kubeovnv1.Vip, subnet stri
 		return "has a selector of pods"
 	}
 	for _, user := range r.Vips.UsersOf(vip.Name) {
-		if vipusers.Serves(vip, user.Pod.Namespace) {
+		if r.Grants.Vip(user.Pod.Namespace, vip) == "" {
 			return "is for pod " + user.Pod.String()
 		}
 	}

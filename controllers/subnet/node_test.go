@@ -299,7 +299,9 @@ func TestChangingAddressesOfANodeCauseNoWork(t *testing.T) {
 	}
 	var list eventsv1.EventList
 	n.Must(n.Client.List(n.Context(), &list, client.InNamespace(metav1.NamespaceDefault)))
-	about := slices.DeleteFunc(list.Items, func(e eventsv1.Event) bool { return e.Regarding.Name != "toggling" || e.Reason != node.ReasonAddressIgnored })
+	about := slices.DeleteFunc(list.Items, func(e eventsv1.Event) bool {
+		return e.Regarding.Name != "toggling" || e.Reason != node.ReasonAddressIgnored
+	})
 	if len(about) > 2 {
 		t.Errorf("%d events", len(about))
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// packets sends datagrams between pods on node n1, through Open vSwitch's userspace datapath: `client` and `open` are not isolated, `server` is in the
+// packetTest sends datagrams between pods on node n1, through Open vSwitch's userspace datapath: `client` and `open` are not isolated, `server` is in the
 // set "subjects".
-type packets struct {
+type packetTest struct {
 	*engine
 
 	chassis *nbtest.Chassis
@@ -27,11 +27,11 @@ type packets struct {
 // Numbers of the pods for podOf.
 var numberOf = map[string]byte{"client": 0, "server": 1, "open": 2}
 
-func newPackets(t *testing.T) *packets {
+func newPackets(t *testing.T) *packetTest {
 	t.Helper()
 	server := nbtest.Start(t)
 	northd := server.Northd()
-	p := &packets{engine: lead(t, server.Endpoint())}
+	p := &packetTest{engine: lead(t, server.Endpoint())}
 	applyNetwork(p.engine)
 	p.apply(translate.IsolationOwner(), translate.Isolation(translate.IsolationInputs{Nodes: []translate.PolicyNode{{Name: "n1"}}}))
 	p.apply(translate.PodSetOwner("subjects"), translate.PodSet(translate.PodSetInputs{Name: "subjects", Subjects: true}))
@@ -49,7 +49,7 @@ func newPackets(t *testing.T) *packets {
 }
 
 // policy applies a policy on "subjects" with rules of a tier.
-func (p *packets) policy(tier int, rules ...translate.PolicyRule) {
+func (p *packetTest) policy(tier int, rules ...translate.PolicyRule) {
 	p.t.Helper()
 	owner := translate.NetworkPolicyOwner("ns", fmt.Sprint("tier-", tier))
 	for i := range rules {
@@ -59,7 +59,7 @@ func (p *packets) policy(tier int, rules ...translate.PolicyRule) {
 }
 
 // passes sends a datagram and reports whether all of it arrives. Datagrams with the same family, ports and pods are of one connection.
-func (p *packets) passes(from, to string, family, source, port, size int) bool {
+func (p *packetTest) passes(from, to string, family, source, port, size int) bool {
 	p.t.Helper()
 	p.chassis.Sync()
 	send := func(to string, port, size int) (first, last []byte) {
@@ -82,7 +82,7 @@ func (p *packets) passes(from, to string, family, source, port, size int) bool {
 	return p.chassis.Received(to+".ns", first) && p.chassis.Received(to+".ns", last)
 }
 
-func (p *packets) address(pod string, family int) netip.Addr {
+func (p *packetTest) address(pod string, family int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf([]string{"10.16.0.%d", "fd00:16::%x"}[family], 2+numberOf[pod]))
 }
 

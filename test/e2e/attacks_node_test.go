@@ -175,12 +175,12 @@ var _ = Describe("a stolen node", Ordered, ContinueOnFailure, func() {
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultSubnet}}
 		ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.NodePortName(stolen)}}
 		list := map[string]func() error{
-			"the addresses of another node":   merge(suite.Workers[0], `{"status": {"addresses": []}}`, "status"),
-			"the annotations of another node": merge(suite.Workers[0], `{"metadata": {"annotations": {"ovn.kubernetes.io/chassis": "x"}}}`),
-			"a label of the control plane":    merge(stolen, `{"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}`),
+			"the addresses of another node":    merge(suite.Workers[0], `{"status": {"addresses": []}}`, "status"),
+			"the annotations of another node":  merge(suite.Workers[0], `{"metadata": {"annotations": {"ovn.kubernetes.io/chassis": "x"}}}`),
+			"a label of the control plane":     merge(stolen, `{"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}`),
 			"a label that kubelets cannot set": merge(stolen, `{"metadata": {"labels": {"node-restriction.kubernetes.io/ovn": "master"}}}`),
-			"a label of BGP speakers":         merge(stolen, fmt.Sprintf(`{"metadata": {"labels": {%q: "true"}}}`, "ovn.kubernetes.io/bgp")),
-			"its own deletion":                func() error { return nodes.Delete(ctx, stolen, metav1.DeleteOptions{}) },
+			"a label of BGP speakers":          merge(stolen, fmt.Sprintf(`{"metadata": {"labels": {%q: "true"}}}`, "ovn.kubernetes.io/bgp")),
+			"its own deletion":                 func() error { return nodes.Delete(ctx, stolen, metav1.DeleteOptions{}) },
 			"another Node": func() error {
 				_, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "e2e-invented"}}, metav1.CreateOptions{})
 				return err
@@ -199,7 +199,9 @@ var _ = Describe("a stolen node", Ordered, ContinueOnFailure, func() {
 				return custom.Patch(ctx, ip, client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"annotations": {"ovn.kubernetes.io/node_addresses": "8.8.8.8"}}}`)))
 			},
 			"the deletion of this record": func() error { return custom.Delete(ctx, ip) },
-			"a record of another node":    func() error { return custom.Create(ctx, &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "node-invented"}}) },
+			"a record of another node": func() error {
+				return custom.Create(ctx, &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "node-invented"}})
+			},
 			"a subnet": func() error {
 				return custom.Patch(ctx, subnet, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"private": true}}`)))
 			},
