@@ -94,7 +94,7 @@ var _ = Describe("bad input", Ordered, func() {
 		Expect(pods.Delete(ctx, "tiny-two", metav1.DeleteOptions{})).To(Succeed())
 	}, SpecTimeout(3*time.Minute))
 
-	It("starts and isolates pods while the spec of their subnet is invalid", Label(smoke), func(ctx SpecContext) {
+	It("starts and isolates pods while the spec of their subnet is invalid", func(ctx SpecContext) {
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "mistyped"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.89.0.0/24"}}
 		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {

@@ -52,7 +52,7 @@ var timedHelpers = []string{"within", "atMost", "bound", "boundAt", "losses", "g
 var untimed = []string{"connectsAtOnce"}
 
 // fewestSmoke is the number of specs of the gate. A spec more raises it. To lower it is a decision about what the gate proves: the commit says why.
-const fewestSmoke = 50
+const fewestSmoke = 49
 
 // preview returns the reports of all specs, with their labels and places. No spec runs.
 var preview = sync.OnceValue(func() ginkgotypes.SpecReports {
