@@ -41,6 +41,17 @@ func (w world) sameGroup(members string, peers ...*corev1.Pod) {
 	})
 }
 
+// keeps waits until a pod's results have these groups.
+func (w world) keeps(p *corev1.Pod, groups string) {
+	w.Helper()
+	w.Eventually(func() string {
+		if w.Get(p); p.Annotations[kubeovnv1.AnnotationKeptGroups.Key()] != groups {
+			return fmt.Sprintf("pod %s has %v, want groups %s", p.Name, p.Annotations, groups)
+		}
+		return ""
+	})
+}
+
 // TestPodsOfOtherNamespacesAreNotInAGroup: a tenant names the group of another tenant.
 func TestPodsOfOtherNamespacesAreNotInAGroup(t *testing.T) {
 	w := newWorld(t)
@@ -61,6 +72,7 @@ func TestPodsOfOtherNamespacesAreNotInAGroup(t *testing.T) {
 	// A running pod stays in the group, also after a restart. A new pod is not in it.
 	w.Change(group, func() { group.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"attacker"} })
 	w.sameGroup("intruder.attacker member.default", member, intruder)
+	w.keeps(intruder, "db,open") // written after the rows
 	w.Change(group, func() { group.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"shop"} })
 	process.Stop()
 	w.start()
@@ -72,12 +84,7 @@ func TestPodsOfOtherNamespacesAreNotInAGroup(t *testing.T) {
 	w.Get(intruder)
 	w.Change(intruder, func() { intruder.Annotations[kubeovnv1.AnnotationGroups.Key()] = "open" })
 	w.sameGroup("member.default", member)
-	w.Eventually(func() string {
-		if w.Get(intruder); intruder.Annotations[kubeovnv1.AnnotationKeptGroups.Key()] != "open" {
-			return fmt.Sprint("the pod has ", intruder.Annotations)
-		}
-		return ""
-	})
+	w.keeps(intruder, "open")
 	w.Change(intruder, func() { intruder.Annotations[kubeovnv1.AnnotationGroups.Key()] = "db" })
 	w.closedIn(intruder, "2", "3")
 	w.sameGroup("member.default", member)
