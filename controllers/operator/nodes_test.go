@@ -124,7 +124,7 @@ func TestEventsAboutAddressesOfNodesAreBounded(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	r, began := &Reconciler{Recorder: recorder}, time.Now()
 	report := func(after time.Duration, texts ...string) int {
-		p := &pass{cluster: &v1alpha1.OVNCluster{}, now: began.Add(after), nodes: []corev1.Node{addressed("stolen", "10.16.0.5"), addressed("other", "192.0.2.1")}}
+		p := &pass{cluster: &v1alpha1.OVNCluster{}, now: began.Add(after), nodes: []corev1.Node{addressed("other", "192.0.2.1"), addressed("stolen", "10.16.0.5")}}
 		for _, text := range texts {
 			p.nodeTroubles = append(p.nodeTroubles, nodeTrouble{nodes: []string{"stolen"}, reason: "AddressInNetwork", text: text})
 		}
