@@ -65,7 +65,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 		plan.Addresses = append(plan.Addresses, netip.PrefixFrom(address, join.CIDRs[i].Bits()))
 		plan.Routes = append(plan.Routes, Route{To: join.CIDRs[i].Masked()})
 	}
-	internal := k8s.InternalIPs(node)
+	internal := k8s.OwnIPs(node)
 	for _, address := range internal {
 		plan.Node = append(plan.Node, netip.PrefixFrom(address, address.BitLen()))
 	}

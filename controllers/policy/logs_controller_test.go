@@ -5,6 +5,7 @@ package policy_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -15,11 +16,19 @@ func (w *world) meters(want ...float64) {
 	w.Helper()
 	w.Eventually(func() string {
 		var rates []float64
+		ofLogs := func(row nbtest.Row) bool {
+			return strings.HasPrefix(row["external_ids"].(map[string]string)["kiln-owner"], "PolicyLogs/")
+		}
 		for _, row := range w.Database.Rows("Meter_Band") {
-			rates = append(rates, row["rate"].(float64))
+			if ofLogs(row) {
+				rates = append(rates, row["rate"].(float64))
+			}
 		}
 		names := map[any]bool{}
 		for _, row := range w.Database.Rows("Meter") {
+			if !ofLogs(row) {
+				continue
+			}
 			if names[row["name"]] = true; fmt.Sprint(row["fair"]) != "false" {
 				return fmt.Sprintf("each rule has the whole rate of meter %v", row)
 			}

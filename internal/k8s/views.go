@@ -94,8 +94,11 @@ func ValidTag(v *kubeovnv1.Vlan) (int, bool) {
 // InternalIPs returns the InternalIPs of a node: the first of each family in its status, as the API server and the scheduler use them. Others are
 // ignored, because a kubelet may write any number of them. The kubelet chooses them: what other nodes, pods or OVN depend on uses
 // AddressesOfNode.
-func InternalIPs(node *corev1.Node) []netip.Addr {
-	return FirstOfFamilies(nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP }))
+func InternalIPs(node *corev1.Node) []netip.Addr { return FirstOfFamilies(OwnIPs(node)) }
+
+// OwnIPs returns all InternalIPs of a node, for the node itself only.
+func OwnIPs(node *corev1.Node) []netip.Addr {
+	return nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP })
 }
 
 // FirstOfFamilies returns the first address of each family, in their order.

@@ -278,7 +278,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		url := "http://" + net.JoinHostPort(address, "10672") + "/node"
 		before := processes(ctx)
 		_, stop := startPods(ctx, victimNamespace)
-		_, err = suite.Cluster.Exec(ctx, pod, "bash", "-c", `for i in $(seq 128); do (for j in $(seq 40); do curl -s -o /dev/null --max-time 2 "$0"; done) & done; wait`, url)
+		_, err = suite.Cluster.Exec(ctx, pod, "bash", "-c", `timeout 15 bash -c 'for i in $(seq 128); do (while :; do curl -s -o /dev/null --max-time 2 "$0"; done) & done; wait' "$0"; pkill curl; true`, url)
 		Expect(err).NotTo(HaveOccurred())
 		report, err := suite.Node.Exec(ctx, suite.Workers[0], "curl", "-sf", "--max-time", "15", url) // another source
 		Expect(err).NotTo(HaveOccurred())

@@ -81,6 +81,14 @@ func groupObjects(names ...string) []client.Object {
 	return objects
 }
 
+// admitAll lets the namespaces of all specs name the groups of the sample.
+func admitAll(ctx context.Context) {
+	GinkgoHelper()
+	for _, group := range groupObjects("database", "guarded", "shop-web") {
+		admit(ctx, group.(*kubeovnv1.SecurityGroup), "default", "e2e-groups", "blue")
+	}
+}
+
 // admit sets the namespaces whose pods may name a group.
 func admit(ctx context.Context, group *kubeovnv1.SecurityGroup, namespaces ...kubeovnv1.AllowedNamespace) {
 	GinkgoHelper()
@@ -97,9 +105,7 @@ var _ = Describe("security groups", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
 		applySample(ctx, "securitygroup.yaml")
 		makeNamespace(ctx, "e2e-groups")
-		for _, group := range groupObjects("database", "guarded", "shop-web") {
-			admit(ctx, group.(*kubeovnv1.SecurityGroup), "default", "e2e-groups")
-		}
+		admitAll(ctx)
 		DeferCleanup(func(ctx SpecContext) {
 			removePods(ctx, "default", "shop-web")
 			deleteNamespace(ctx, "e2e-groups")
@@ -191,6 +197,7 @@ var _ = Describe("security groups", Ordered, func() {
 		Eventually(warnings).WithContext(ctx).WithArguments("default", "shop-web").WithTimeout(20 * time.Second).
 			Should(ContainElement(ContainSubstring("names shop-web, which does not exist")))
 		applySample(ctx, "securitygroup.yaml")
+		admitAll(ctx)
 		connects(ctx, stranger, web, tcp, 8080, true)
 		connects(ctx, web, stranger, tcp, 8080, true)
 	}, SpecTimeout(3*time.Minute))
