@@ -94,7 +94,9 @@ func TestAUserDefinedSourceIsUsedAndKept(t *testing.T) {
 func TestAVipOfPodsIsNoSourceOfHealthChecks(t *testing.T) {
 	w := newWorld(t)
 	w.start(a)
-	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: kubeovnv1.VipSpec{Subnet: "web", V4IP: "10.16.0.77"}}
+	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: kubeovnv1.VipSpec{
+		Subnet: "web", V4IP: "10.16.0.77", AllowedNamespaces: []kubeovnv1.AllowedNamespace{"default"},
+	}}
 	rule := newRule("web", "172.30.0.1", static("10.16.0.20"))
 	w.Create(vip, rule)
 	const unchecked = "172.30.0.1:80=10.16.0.20:8080 |  | "

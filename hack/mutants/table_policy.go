@@ -93,8 +93,8 @@ var policies = []mutant{{
 }, {
 	id: "policy-of-attachments", bug: "a policy for an attachment isolates the pods' first network",
 	file: "controllers/policy/options.go",
-	old:  `if network = strings.TrimSpace(network); network == networkPrimary {`,
-	new:  `if network = strings.TrimSpace(network); network != "" {`,
+	old:  `case network == networkPrimary:`,
+	new:  `case network != "":`,
 	run:  compiles,
 }, {
 	id: "policy-baseline-tier", bug: "a ClusterNetworkPolicy of the baseline tier precedes NetworkPolicies",
@@ -105,8 +105,8 @@ var policies = []mutant{{
 }, {
 	id: "policy-admin-priorities", bug: "the rules of two AdminNetworkPolicies with neighbouring priorities mix",
 	file: "controllers/policy/cluster_kinds.go",
-	old:  `first: translate.PriorityCluster - int(in.Spec.Priority)*rulesOfAdminPolicy,`,
-	new:  `first: translate.PriorityCluster - int(in.Spec.Priority),`,
+	old:  `first: translate.PriorityCluster - int(priority)*rulesOfAdminPolicy,`,
+	new:  `first: translate.PriorityCluster - int(priority),`,
 	run:  compiles,
 }, {
 	id: "policy-group-drop-of-wrong-rule", bug: "a drop rule of a security group that cannot be read drops nothing",
@@ -123,7 +123,7 @@ var policies = []mutant{{
 }, {
 	id: "policy-node-addresses", bug: "pods on the host's network are missing from the sets of peers",
 	file: "controllers/policy/sets.go",
-	old:  `if node != nil {`,
-	new:  `if node != nil && s.Role == podset.Subjects {`,
+	old:  `addresses[number] = append(addresses[number], own...)`,
+	new:  `addresses[number] = append(addresses[number], own[:0]...)`,
 	run:  "Nodes",
 }}

@@ -74,7 +74,7 @@ var _ = Describe("a hostile tenant that floods ovn-controller", func() {
 
 // answeredByController are commands in a pod of the victim that succeed if ovn-controller answers.
 var answeredByController = map[string]string{
-	"DHCP":                   "timeout 20 dhclient -4 -1 -d -sf /bin/true -lf /tmp/flood -pf /tmp/flood.pid eth0; found=$?; rm -f /tmp/flood*; exit $found",
+	"DHCP":                   "timeout 20 dhclient -4 -1 -sf /bin/true -lf /tmp/flood -pf /tmp/flood.pid eth0 >/dev/null 2>&1; found=$?; kill $(cat /tmp/flood.pid); rm -f /tmp/flood*; exit $found",
 	"neighbour discovery":    "ip -6 neigh flush dev eth0; ping -6 -c 1 -W 3 fd00:10:87::1",
 	"a refused connection":   "socat -u OPEN:/dev/null TCP:10.87.0.1:9,connect-timeout=3 2>&1 | grep -q 'Connection refused'",
 	"an error of the router": "ping -c 1 -W 3 -t 1 192.0.2.1 | grep -qi 'time to live exceeded'",
