@@ -4,13 +4,18 @@
 package kubectlko
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	utilexec "k8s.io/client-go/util/exec"
 	"sigs.k8s.io/yaml"
@@ -58,7 +63,7 @@ func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&migrate, "migrate", false, "list kinds, fields and flags of the installed Kube-OVN that Kiln would not carry over, and propose an OVNCluster")
 	f.StringVarP(&format, "output", "o", envcheck.Text, "text or json; with --migrate also ovncluster, the proposed manifest alone")
-	f.StringVarP(&file, "filename", "f", "", "manifest of the OVNCluster to check for; the default is the OVNCluster in the API, or `spec: {}` without one")
+	f.StringVarP(&file, "filename", "f", "", "manifest with the OVNCluster to check for, and perhaps other documents; the default is the OVNCluster in the API, or `spec: {}` without one")
 	return cmd
 }
 
@@ -102,7 +107,7 @@ func (p *plugin) checkEnvironment(ctx context.Context, migrate bool, format, fil
 	return envcheck.Environment(cluster, spec), nil
 }
 
-// specOf reads the manifest of an OVNCluster; nil without a file.
+// specOf reads the OVNCluster in a manifest, which may have documents of other kinds; nil without a file.
 func specOf(file string) (*v1alpha1.OVNClusterSpec, error) {
 	if file == "" {
 		return nil, nil
@@ -111,12 +116,43 @@ func specOf(file string) (*v1alpha1.OVNClusterSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the manifest: %w", err)
 	}
-	var cluster v1alpha1.OVNCluster
-	if err := yaml.UnmarshalStrict(content, &cluster); err != nil {
-		return nil, fmt.Errorf("read the manifest %s: %w", file, err)
+	var spec *v1alpha1.OVNClusterSpec
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		found, err := specIn(document, err)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("read the manifest %s: %w", file, err)
+		case found != nil && spec != nil:
+			return nil, fmt.Errorf("the manifest %s has several documents of kind OVNCluster: leave one", file)
+		case found != nil:
+			spec = found
+		}
 	}
-	if cluster.Kind != "OVNCluster" {
-		return nil, fmt.Errorf("the manifest %s has the kind %q, not OVNCluster", file, cluster.Kind)
+	if spec == nil {
+		return nil, fmt.Errorf("the manifest %s has no document of kind OVNCluster", file)
+	}
+	return spec, nil
+}
+
+// specIn returns the spec of a document of kind OVNCluster; nil for documents of other kinds. err is the error that reading it has returned.
+func specIn(document []byte, err error) (*v1alpha1.OVNClusterSpec, error) {
+	if err != nil {
+		return nil, err
+	}
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(document, &kind); err != nil {
+		return nil, err
+	}
+	if kind.Kind != "OVNCluster" {
+		return nil, nil
+	}
+	var cluster v1alpha1.OVNCluster
+	if err := yaml.UnmarshalStrict(document, &cluster); err != nil {
+		return nil, err
 	}
 	return &cluster.Spec, nil
 }

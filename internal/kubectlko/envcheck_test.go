@@ -126,6 +126,41 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// TestSpecOfManifestsWithSeveralDocuments reads the OVNCluster of each sample, some of which have other objects in the same file.
+func TestSpecOfManifestsWithSeveralDocuments(t *testing.T) {
+	samples, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", "ovncluster*.yaml"))
+	must.Succeed(t, err)
+	if len(samples) == 0 {
+		t.Fatal("there are no samples of an OVNCluster")
+	}
+	for _, sample := range samples {
+		if spec, err := specOf(sample); err != nil || spec == nil {
+			t.Errorf("%s: %v", sample, err)
+		}
+	}
+	const claim, cluster = "kind: PersistentVolumeClaim\nspec: {accessModes: [ReadWriteMany]}\n", "kind: OVNCluster\nspec: {network: {mtu: 1400}}\n"
+	for _, tt := range []struct{ name, content, problem string }{
+		{"a comment and empty documents", "# comment\n---\n---\n" + cluster + "---\n", ""},
+		{"the OVNCluster behind another object", claim + "---\n" + cluster, ""},
+		{"no OVNCluster", claim, "no document of kind OVNCluster"},
+		{"two OVNClusters", cluster + "---\n" + cluster, "several documents of kind OVNCluster"},
+		{"text that is not YAML", cluster + "---\n\tx", "read the manifest"},
+	} {
+		file := filepath.Join(t.TempDir(), "manifest.yaml")
+		must.Succeed(t, os.WriteFile(file, []byte(tt.content), 0o600))
+		spec, err := specOf(file)
+		if tt.problem != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.problem) {
+				t.Errorf("%s: %v, want %q", tt.name, err, tt.problem)
+			}
+			continue
+		}
+		if err != nil || spec.Network.MTU != 1400 {
+			t.Errorf("%s: %v, %v", tt.name, spec, err)
+		}
+	}
+}
+
 // serviceCIDRs returns a network with the ClusterIP of the API server.
 func (w *world) serviceCIDRs() string {
 	var service corev1.Service
