@@ -164,6 +164,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		ProviderMTU:     func(ctx context.Context, provider string) (int, error) { return underlay.MTU(ctx, bridge, provider) },
 		CheckNeighbours: neighbours.Check,
 		Services:        cidrs.List,
+		Recorder:        mgr.GetEventRecorder(probes.Recorder),
 		Ready: func(ctx context.Context) error {
 			if !pods.Synced() {
 				return errors.New("the pods of this node are not known yet")

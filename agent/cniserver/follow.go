@@ -59,6 +59,9 @@ func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("add the controller of pods that run: %w", err)
 	}
+	if err := s.setupRepairs(mgr); err != nil {
+		return err
+	}
 	return mgr.Add(s)
 }
 

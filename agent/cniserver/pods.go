@@ -124,6 +124,24 @@ func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.Parti
 	return pod, nil
 }
 
+// ofUID returns the pod of that UID on this node; nil if there is none. It reads all pods of the node.
+func (p *Pods) ofUID(ctx context.Context, uid types.UID) (*metav1.PartialObjectMetadata, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := p.cache.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	for i := range list.Items {
+		if list.Items[i].UID == uid {
+			pod := PodMetadata()
+			list.Items[i].DeepCopyInto(pod)
+			pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+			return pod, nil
+		}
+	}
+	return nil, nil
+}
+
 // podDeletedError is the error of an ADD whose pod was deleted before the ADD finished. It needs no action.
 type podDeletedError string
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
@@ -60,7 +61,11 @@ type Server struct {
 	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.
 	Ready func(context.Context) error
 
-	locks locks
+	// Recorder reports events on pods.
+	Recorder events.EventRecorder
+
+	locks   locks
+	repairs repairs
 }
 
 // Start listens until ctx ends. It makes the server a Runnable of controller-runtime.

@@ -50,8 +50,11 @@ func New(c *client.Client) *Bridge {
 	b := &Bridge{client: c}
 	signal := func(_ string, row model.Model) { b.changes.signal(nameOf(row)) }
 	c.Cache().AddEventHandler(&cache.EventHandlerFuncs{
-		AddFunc:    signal,
-		DeleteFunc: signal,
+		AddFunc: signal,
+		DeleteFunc: func(table string, row model.Model) {
+			signal(table, row)
+			b.changes.signalDeleted(row)
+		},
 		UpdateFunc: func(table string, before, row model.Model) {
 			if !onlyPorts(before, row) {
 				signal(table, row)
@@ -90,6 +93,10 @@ func nameOf(row model.Model) string {
 // Subscribe calls f with the name of each interface, port or bridge that changes, and with "" for other rows, such as the settings in
 // Open_vSwitch. Adding a port to a bridge, or removing one, is not a change of the bridge. f must not block.
 func (b *Bridge) Subscribe(f func(name string)) { b.changes.subscribe(f) }
+
+// SubscribeDeleted calls f with the last record of each port of a pod that is deleted, by this process or by another program. f must not block.
+// Ports that are deleted while the database is disconnected may cause no call.
+func (b *Bridge) SubscribeDeleted(f func(Attachment)) { b.changes.subscribeDeleted(f) }
 
 // Ready returns nil if the database is connected and the integration bridge exists.
 func (b *Bridge) Ready(ctx context.Context) error {

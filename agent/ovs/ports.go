@@ -57,6 +57,29 @@ func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (chang
 	return c, err
 }
 
+// Restore creates the port of a again. It returns false, and changes nothing, if a port of that name or with the same logical port exists: the
+// logical port may belong to a newer container.
+func (b *Bridge) Restore(ctx context.Context, a Attachment) (restored bool, err error) {
+	err = b.commit(ctx, []string{a.Name, logicalPortKey(a.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
+		row, err := b.iface(ctx, a.Name)
+		if err != nil || row != nil {
+			return change{}, err
+		}
+		conflicts, err := b.conflictingPorts(ctx, a.LogicalPort, a.Name)
+		if err != nil || len(conflicts) > 0 {
+			return change{}, err
+		}
+		restored = true
+		c := change{}
+		err = b.insert(&c, &vswitch.Interface{Name: a.Name, ExternalIDs: a.externalIDs()}, prefix)
+		return c, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("attach port %s again: %w", a.Name, err)
+	}
+	return restored, nil
+}
+
 // Detach removes ports in one transaction. It ignores missing ports.
 func (b *Bridge) Detach(ctx context.Context, names ...string) error {
 	err := b.commit(ctx, names, func(ctx context.Context, _ string) (c change, err error) {

@@ -3,13 +3,20 @@
 
 package ovs
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+)
 
 // watchers wakes goroutines that wait for a row of a name. The zero value is ready.
 type watchers struct {
 	mu          sync.Mutex
 	byName      map[string]map[chan struct{}]struct{}
 	subscribers []func(string)
+	deleted     []func(Attachment)
 }
 
 // watch returns a channel that receives an element after each change of name, and a function that ends the watch. Several changes may be
@@ -39,6 +46,29 @@ func (w *watchers) subscribe(f func(string)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.subscribers = append(w.subscribers, f)
+}
+
+func (w *watchers) subscribeDeleted(f func(Attachment)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deleted = append(w.deleted, f)
+}
+
+// signalDeleted passes a deleted row on, if it belonged to a pod.
+func (w *watchers) signalDeleted(row model.Model) {
+	iface, ok := row.(*vswitch.Interface)
+	if !ok {
+		return
+	}
+	a, ok := attachmentOf(iface)
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.deleted {
+		f(a)
+	}
 }
 
 func (w *watchers) signal(name string) {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/nodehealth"
 )
 
 // Check is a kind of check.
@@ -136,7 +138,7 @@ func (p *Pinger) checkNode(ctx context.Context) []Result {
 		return results // its ports are not known
 	}
 	bindings := Result{Check: CheckPorts, Target: p.Node, Detail: fmt.Sprintf("%d ports", report.Ports)}
-	if late := p.late(report.Unbound, time.Now()); len(late) > 0 {
+	if late := p.late(slices.Concat(report.Unbound, report.Portless), time.Now()); len(late) > 0 {
 		bindings.Err = unboundError{late}
 	}
 	return append(results, bindings)
@@ -149,14 +151,28 @@ func reason(text string) error {
 	return errors.New(text)
 }
 
-// unboundError lists ports by the UUIDs of their rows in table Interface.
-type unboundError struct{ interfaces []string }
+// unboundError lists ports by the UUIDs of their rows in table Interface, and pods without a port by their links.
+type unboundError struct{ ports []string }
 
 func (e unboundError) Error() string {
-	return fmt.Sprintf("%d ports are not bound by ovn-controller: rows %s of table Interface", len(e.interfaces), strings.Join(e.interfaces, ", "))
+	var rows, links, parts []string
+	for _, port := range e.ports {
+		if nodehealth.IsPodLink(port) {
+			links = append(links, port)
+		} else {
+			rows = append(rows, port)
+		}
+	}
+	if len(rows) > 0 {
+		parts = append(parts, fmt.Sprintf("%d ports are not bound by ovn-controller: rows %s of table Interface", len(rows), strings.Join(rows, ", ")))
+	}
+	if len(links) > 0 {
+		parts = append(parts, fmt.Sprintf("%d pods have no port in Open vSwitch: links %s", len(links), strings.Join(links, ", ")))
+	}
+	return strings.Join(parts, "; ")
 }
 
-// late records the ports that are not bound now, and returns those that have not been bound for p.settle.
+// late records the ports that are not bound or missing now, and returns those that have not been bound for p.settle.
 func (p *Pinger) late(unbound []string, now time.Time) (late []string) {
 	since := make(map[string]time.Time, len(unbound))
 	for _, port := range unbound {
@@ -172,7 +188,7 @@ func (p *Pinger) late(unbound []string, now time.Time) (late []string) {
 	return late
 }
 
-// recordPorts sets the number of ports that are not bound. It is not known without a result.
+// recordPorts sets the number of ports that are not bound or missing. It is not known without a result.
 func (p *Pinger) recordPorts(results []Result) {
 	if len(results) == 0 {
 		inconsistentPorts.DeleteLabelValues(p.Node)
@@ -180,7 +196,7 @@ func (p *Pinger) recordPorts(results []Result) {
 	}
 	var failed unboundError
 	errors.As(results[0].Err, &failed)
-	inconsistentPorts.WithLabelValues(p.Node).Set(float64(len(failed.interfaces)))
+	inconsistentPorts.WithLabelValues(p.Node).Set(float64(len(failed.ports)))
 }
 
 func (p *Pinger) checkAPIServer(ctx context.Context) []Result {

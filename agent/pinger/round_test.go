@@ -139,6 +139,9 @@ func TestEachFaultFailsItsCheckOnly(t *testing.T) {
 			"a port is not bound", func() { w.report.Unbound = []string{"d1"} }, func() { w.report.Unbound = nil }, []Check{CheckPorts},
 		},
 		{
+			"a pod has no port", func() { w.report.Portless = []string{"0123456789ab_h"} }, func() { w.report.Portless = nil }, []Check{CheckPorts},
+		},
+		{
 			"ovs-ovn does not run", func() { w.noReport = errors.New("connection refused") },
 			func() { w.noReport = nil }, []Check{CheckOpenVSwitch, CheckOVNController},
 		},

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/nodehealth"
 )
 
 func TestHostName(t *testing.T) {
@@ -25,6 +26,9 @@ func TestHostName(t *testing.T) {
 		}
 		if other, taken := names[name]; taken {
 			t.Errorf("%s and %s have the same name %s", what, other, name)
+		}
+		if !nodehealth.IsPodLink(name) {
+			t.Errorf("%s: nodehealth does not know the form of %s", what, name)
 		}
 		names[name] = what
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/nodehealth"
 )
 
 // Route is a route of a container; its gateway is on the link.
@@ -55,6 +57,36 @@ var (
 func HasLink(hostName string) (bool, error) {
 	link, err := find(hostName)
 	return link != nil, err
+}
+
+// MaxNote is the longest note of a link, in bytes (IFALIASZ of linux/if.h, with its NUL).
+const MaxNote = 255
+
+// HostLinks returns the host's ends of all links to containers, without probe links, each with its note.
+func HostLinks() (map[string]string, error) {
+	links, err := netlinksafe.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	notes := map[string]string{}
+	for _, link := range links {
+		if name := link.Attrs().Name; link.Type() == "veth" && nodehealth.IsPodLink(name) {
+			notes[name] = link.Attrs().Alias
+		}
+	}
+	return notes, nil
+}
+
+// Note sets the note of a link (ip-link(8), alias), which exists as long as the link. It succeeds if the link does not exist.
+func Note(hostName, note string) error {
+	link, err := find(hostName)
+	if link == nil {
+		return err
+	}
+	if err := unlessGone(netlink.LinkSetAlias(link, note)); err != nil {
+		return fmt.Errorf("write the alias of link %s: %w", hostName, err)
+	}
+	return nil
 }
 
 // LinkIndex returns the index of a link of the host; 0 if there is no link of that name.

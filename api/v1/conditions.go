@@ -69,6 +69,14 @@ const (
 	ReasonAllInForce = "AllInForce"
 )
 
+// Reasons of events on pods, which agents report.
+const (
+	// ReasonPortRestored: the port of a running pod was missing in Open vSwitch, and was added again.
+	ReasonPortRestored = "PortRestored"
+	// ReasonPortMissing: the port of a running pod is missing in Open vSwitch, and cannot be added again.
+	ReasonPortMissing = "PortMissing"
+)
+
 // ConditionsOf returns the conditions of an object with a controller, or nil for another object.
 func ConditionsOf(object runtime.Object) []metav1.Condition {
 	switch o := object.(type) {

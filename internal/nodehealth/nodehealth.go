@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/kiln-net/kiln/internal/httpserver"
@@ -33,7 +34,15 @@ type Report struct {
 	// each port is among them until its first flows are installed. Both are empty while the database does not answer.
 	Ports   int      `json:"ports"`
 	Unbound []string `json:"unbound,omitempty"`
+	// Portless are the host's ends of veths to containers of which Open vSwitch has no port, so that the pod has no network. During the start and the
+	// end of a pod its veth is among them. The names are hashes. It is empty while the database does not answer.
+	Portless []string `json:"portless,omitempty"`
 }
+
+// IsPodLink reports whether a link of the host has the name of a veth to a container, which agent/sandbox makes.
+func IsPodLink(name string) bool { return podLink(name) }
+
+var podLink = regexp.MustCompile(`^[0-9a-f]{12}_[hg]$`).MatchString
 
 // maxReport bounds a report, in bytes.
 const maxReport = 1 << 20

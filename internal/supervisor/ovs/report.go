@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -36,11 +37,12 @@ func (n *node) report(ctx context.Context) nodehealth.Report {
 	case status != "connected":
 		r.Southbound = "ovn-controller is " + status
 	}
-	ports, err := n.ports(ctx)
+	interfaces, err := n.logicalInterfaces(ctx)
 	if err != nil {
 		r.OpenVSwitch = err.Error()
 		return r
 	}
+	ports := slices.DeleteFunc(slices.Clone(interfaces), func(i vswitch.Interface) bool { return !isPort(&i) })
 	r.Ports = len(ports)
 	bindings, bindingsErr := answer(ctx, n.controller, "debug/dump-local-bindings")
 	bound := boundPorts(bindings)
@@ -52,7 +54,23 @@ func (n *node) report(ctx context.Context) nodehealth.Report {
 		}
 	}
 	slices.Sort(r.Unbound)
+	r.Portless = portless(interfaces)
 	return r
+}
+
+// portless returns the host's ends of veths to containers that are no interfaces of Open vSwitch.
+func portless(interfaces []vswitch.Interface) (names []string) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, link := range links {
+		if nodehealth.IsPodLink(link.Name) && !slices.ContainsFunc(interfaces, func(i vswitch.Interface) bool { return i.Name == link.Name }) {
+			names = append(names, link.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // localBinding is a line of `debug/dump-local-bindings` of ovn-controller.
@@ -74,8 +92,8 @@ func answer(ctx context.Context, daemon *supervisor.Keeper, command string) (str
 	return daemon.Call(ctx, command)
 }
 
-// ports returns OVN's ports on the node. It fails if the database does not answer: the connection alone does not show that.
-func (n *node) ports(ctx context.Context) ([]vswitch.Interface, error) {
+// logicalInterfaces returns the interfaces of the node that name a logical port. It fails if the database does not answer: the connection alone does not show that.
+func (n *node) logicalInterfaces(ctx context.Context) ([]vswitch.Interface, error) {
 	db := n.db.Load()
 	if db == nil || !db.Connected() {
 		return nil, errors.New("not connected to the Open vSwitch database")
@@ -85,15 +103,16 @@ func (n *node) ports(ctx context.Context) ([]vswitch.Interface, error) {
 	if err := db.Echo(ctx); err != nil {
 		return nil, fmt.Errorf("the Open vSwitch database does not answer: %w", err)
 	}
-	var ports []vswitch.Interface
-	if err := db.WhereCache(isPort).List(ctx, &ports); err != nil {
+	var interfaces []vswitch.Interface
+	isLogical := func(i *vswitch.Interface) bool { return i.ExternalIDs["iface-id"] != "" }
+	if err := db.WhereCache(isLogical).List(ctx, &interfaces); err != nil {
 		return nil, fmt.Errorf("read the ports in the Open vSwitch database: %w", err)
 	}
-	return ports, nil
+	return interfaces, nil
 }
 
-// isPort reports whether ovn-controller binds the interface: it names a logical port, and has a device (ovn-controller(8), ovs-vswitchd.conf.db(5)).
+// isPort reports whether ovn-controller binds the interface of a logical port: it has a device (ovn-controller(8), ovs-vswitchd.conf.db(5)).
 // The device of a pod that ends disappears before its interface.
 func isPort(i *vswitch.Interface) bool {
-	return i.ExternalIDs["iface-id"] != "" && i.Ofport != nil && *i.Ofport > 0
+	return i.Ofport != nil && *i.Ofport > 0
 }

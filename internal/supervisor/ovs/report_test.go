@@ -8,10 +8,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodehealth"
@@ -46,6 +49,14 @@ func checkReport(t *testing.T, c central, o Options) {
 	}
 	nbctl("ls-add", "report", "--", "lsp-add", "report", "report")
 	reported("the port is bound", func(r nodehealth.Report) bool { return well(r) && r.Ports == 1 && len(r.Unbound) == 0 })
+	const podLink = "0123456789ab_h"
+	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: podLink}, PeerName: "report1"}))
+	reported("a pod has no port", func(r nodehealth.Report) bool { return well(r) && slices.Equal(r.Portless, []string{podLink}) })
+	vsctl("add-port", "br-int", podLink, "--", "set", "Interface", podLink, "external_ids:iface-id=lost")
+	reported("the pod has a port again", func(r nodehealth.Report) bool { return well(r) && len(r.Portless) == 0 })
+	vsctl("del-port", "br-int", podLink)
+	must.Succeed(t, netlink.LinkDel(must.Value(netlink.LinkByName(podLink))))
+
 	nbctl("ls-del", "report")
 	reported("the port is not bound anymore", func(r nodehealth.Report) bool { return well(r) && len(r.Unbound) == 1 })
 	vsctl("del-port", "br-int", "report0")
