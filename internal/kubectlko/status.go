@@ -44,6 +44,10 @@ type Status struct {
 	NodesWithoutNetwork []Trouble `json:"nodesWithoutNetwork"`
 	// NotReady are the objects of kubeovn.io, besides IPs, whose condition Ready is False.
 	NotReady []Trouble `json:"notReady"`
+	// FalseConditions are the other conditions of these objects that are False, such as GatewayReady, unless their message is that of Ready.
+	FalseConditions []Trouble `json:"falseConditions"`
+	// PodPorts are the events of pods whose port in Open vSwitch was missing: the API server keeps them for an hour.
+	PodPorts []Trouble `json:"podPorts"`
 }
 
 // Trouble is an object that needs attention.
@@ -51,6 +55,7 @@ type Trouble struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
+	Condition string `json:"condition,omitempty"`
 	Reason    string `json:"reason,omitempty"`
 	Message   string `json:"message,omitempty"`
 }
@@ -71,7 +76,7 @@ func (p *plugin) clusterStatus() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Conditions, components, versions, databases, nodes without network and objects that are not ready",
+		Short: "Conditions, components, versions, databases, nodes without network, objects that need attention, and pods whose port was missing",
 		Long: "Prints the state of the network from the API: components need not respond.\n\n" +
 			"Exit codes: 0 if the OVNCluster is Available and not Degraded and every node has a network, 1 otherwise. Objects that are not ready do\n" +
 			"not change it.",
@@ -149,7 +154,7 @@ func statusOf(oc *v1alpha1.OVNCluster) *Status {
 	}
 	s := &Status{
 		Conditions: st.Conditions, Versions: st.Versions, Components: st.Components, Northbound: st.Northbound, Southbound: st.Southbound, Upgrade: st.Upgrade,
-		NodesWithoutNetwork: []Trouble{}, NotReady: []Trouble{},
+		NodesWithoutNetwork: []Trouble{}, NotReady: []Trouble{}, FalseConditions: []Trouble{}, PodPorts: []Trouble{},
 	}
 	s.Healthy = st.ObservedGeneration == oc.Generation && is(v1alpha1.ConditionAvailable, metav1.ConditionTrue) &&
 		!is(v1alpha1.ConditionDegraded, metav1.ConditionTrue)
@@ -167,7 +172,10 @@ func (p *plugin) printStatus(ctx context.Context, format string) error {
 	if s.NodesWithoutNetwork, err = p.nodesWithoutNetwork(ctx); err != nil {
 		return err
 	}
-	if s.NotReady, err = p.notReady(ctx); err != nil {
+	if s.NotReady, s.FalseConditions, err = p.objectTroubles(ctx); err != nil {
+		return err
+	}
+	if s.PodPorts, err = p.podPorts(ctx); err != nil {
 		return err
 	}
 	if len(s.NodesWithoutNetwork) > 0 {
@@ -212,24 +220,60 @@ func (p *plugin) nodesWithoutNetwork(ctx context.Context) ([]Trouble, error) {
 	return troubles, nil
 }
 
-// notReady returns the objects of kubeovn.io/v1 with Ready=False. It skips IPs: each pod has one, and they have no Ready.
-func (p *plugin) notReady(ctx context.Context) ([]Trouble, error) {
-	troubles := []Trouble{}
+// objectTroubles returns the objects of kubeovn.io/v1 with Ready=False, and their other conditions that are False. It skips IPs: each pod has one,
+// and they have no conditions.
+func (p *plugin) objectTroubles(ctx context.Context) (notReady, others []Trouble, err error) {
+	notReady, others = []Trouble{}, []Trouble{}
 	for _, kind := range envcheck.Kinds() {
 		if kind == "IP" {
 			continue
 		}
 		items, err := envcheck.ListUntyped(ctx, p.objects, kubeovnv1.GroupVersion.WithKind(kind))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for i := range items {
-			c := meta.FindStatusCondition(conditionsOf(&items[i]), kubeovnv1.ConditionReady)
-			if c != nil && c.Status == metav1.ConditionFalse {
-				troubles = append(troubles, Trouble{
-					Kind: kind, Namespace: items[i].GetNamespace(), Name: items[i].GetName(), Reason: c.Reason, Message: c.Message,
-				})
-			}
+			own, rest := troublesOf(kind, &items[i])
+			notReady, others = append(notReady, own...), append(others, rest...)
+		}
+	}
+	return notReady, others, nil
+}
+
+// troublesOf returns the condition Ready of an object if it is False, and the other conditions that are False. It skips those with the message of
+// Ready: a condition such as Validated is often its cause.
+func troublesOf(kind string, o *unstructured.Unstructured) (notReady, others []Trouble) {
+	conditions := conditionsOf(o)
+	cause := ""
+	if c := meta.FindStatusCondition(conditions, kubeovnv1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
+		cause = c.Message
+	}
+	for _, c := range conditions {
+		t := Trouble{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Condition: c.Type, Reason: c.Reason, Message: c.Message}
+		switch {
+		case c.Status != metav1.ConditionFalse:
+		case c.Type == kubeovnv1.ConditionReady:
+			notReady = append(notReady, t)
+		case cause == "" || c.Message != cause:
+			others = append(others, t)
+		}
+	}
+	return notReady, others
+}
+
+// podPorts returns the events of pods whose port in Open vSwitch was missing, which agents report.
+func (p *plugin) podPorts(ctx context.Context) ([]Trouble, error) {
+	troubles := []Trouble{}
+	for _, reason := range []string{kubeovnv1.ReasonPortMissing, kubeovnv1.ReasonPortRestored} {
+		list, err := p.pods.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,reason=" + reason})
+		if err != nil {
+			return nil, fmt.Errorf("list events: %w", err)
+		}
+		for i := range list.Items {
+			e := &list.Items[i]
+			troubles = append(troubles, Trouble{
+				Kind: "Pod", Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name, Reason: e.Reason, Message: e.Message,
+			})
 		}
 	}
 	return troubles, nil
@@ -289,6 +333,8 @@ func (s *Status) write(out io.Writer) error {
 	}
 	writeTroubles(w, "NODE WITHOUT NETWORK", s.NodesWithoutNetwork)
 	writeTroubles(w, "OBJECT THAT IS NOT READY", s.NotReady)
+	writeTroubles(w, "OBJECT WITH A FALSE CONDITION", s.FalseConditions)
+	writeTroubles(w, "POD WHOSE PORT WAS MISSING", s.PodPorts)
 	return w.Flush()
 }
 
@@ -307,7 +353,11 @@ func writeTroubles(w io.Writer, title string, troubles []Trouble) {
 		if t.Kind != "Node" {
 			name = t.Kind + " " + name
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", name, plain(t.Reason), plain(t.Message))
+		reason := t.Reason
+		if t.Condition != "" && t.Condition != kubeovnv1.ConditionReady {
+			reason = t.Condition + " " + reason
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, plain(reason), plain(t.Message))
 	}
 	for kind, n := range count {
 		if n > maxRows {

@@ -92,6 +92,29 @@ func TestStatus(t *testing.T) {
 	must.Succeed(w, err)
 	has(out, "Vlan vlan-0", "has no controller", "Vlan: 2 more")
 
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "central"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.90.0.0/24"}}
+	must.Succeed(w, w.objects.Create(t.Context(), subnet))
+	for _, c := range []metav1.Condition{
+		condition(kubeovnv1.ConditionReady, metav1.ConditionFalse, "no node of gatewayNode exists"),
+		condition(kubeovnv1.ConditionGatewayReady, metav1.ConditionFalse, "no node of gatewayNode exists"),
+		condition(kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "without effect in this version: mtu"),
+	} {
+		meta.SetStatusCondition(&subnet.Status.Conditions, c)
+	}
+	must.Succeed(w, w.objects.Status().Update(t.Context(), subnet))
+	must.Succeed(w, w.objects.Create(t.Context(), &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: "web.1", Namespace: "default"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"},
+		Reason:         kubeovnv1.ReasonPortRestored, Message: "its port was missing",
+	}))
+	out, err = w.ko("status")
+	must.Succeed(w, err)
+	has(out, "OBJECT WITH A FALSE CONDITION", "FieldsSupported Test", "without effect in this version: mtu", "POD WHOSE PORT WAS MISSING", "default/web", "its port was missing")
+	if n := strings.Count(out, "no node of gatewayNode exists"); n != 1 {
+		t.Errorf("the cause of Ready is reported %d times:\n%s", n, out)
+	}
+	must.Succeed(w, w.objects.Delete(t.Context(), subnet))
+
 	for _, node := range []struct {
 		unavailable corev1.ConditionStatus
 		says        string
