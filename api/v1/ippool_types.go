@@ -67,7 +67,7 @@ type IPPoolStatus struct {
 // +kubebuilder:resource:scope=Cluster,path=ippools,singular=ippool,shortName=ippool,categories=kiln
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Subnet",type=string,JSONPath=`.spec.subnet`
-// +kubebuilder:printcolumn:name="enableAddressSet",type=boolean,JSONPath=`.spec.enableAddressSet`
+// +kubebuilder:printcolumn:name="enableAddressSet",type=boolean,priority=1,JSONPath=`.spec.enableAddressSet`
 // +kubebuilder:printcolumn:name="IPs",type=string,JSONPath=`.spec.ips`
 // +kubebuilder:printcolumn:name="V4Used",type=number,JSONPath=`.status.v4UsingIPs`
 // +kubebuilder:printcolumn:name="V4Available",type=number,JSONPath=`.status.v4AvailableIPs`
@@ -75,6 +75,7 @@ type IPPoolStatus struct {
 // +kubebuilder:printcolumn:name="V6Available",type=number,JSONPath=`.status.v6AvailableIPs`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type IPPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

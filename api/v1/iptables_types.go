@@ -60,8 +60,9 @@ type IptablesEIPStatus struct {
 // +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.spec.macAddress`
 // +kubebuilder:printcolumn:name="Nat",type=string,JSONPath=`.status.nat`
 // +kubebuilder:printcolumn:name="NatGwDp",type=string,JSONPath=`.spec.natGwDp`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type IptablesEIP struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -120,9 +121,10 @@ type IptablesFIPRuleStatus struct {
 // +kubebuilder:printcolumn:name="V4ip",type=string,JSONPath=`.status.v4ip`
 // +kubebuilder:printcolumn:name="InternalIp",type=string,JSONPath=`.spec.internalIp`
 // +kubebuilder:printcolumn:name="V6ip",type=string,JSONPath=`.status.v6ip`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="NatGwDp",type=string,JSONPath=`.status.natGwDp`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type IptablesFIPRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -209,8 +211,9 @@ type IptablesDnatRuleStatus struct {
 // +kubebuilder:printcolumn:name="InternalPort",type=string,JSONPath=`.spec.internalPort`
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
 // +kubebuilder:printcolumn:name="NatGwDp",type=string,JSONPath=`.status.natGwDp`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type IptablesDnatRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -270,8 +273,9 @@ type IptablesSnatRuleStatus struct {
 // +kubebuilder:printcolumn:name="V6ip",type=string,JSONPath=`.status.v6ip`
 // +kubebuilder:printcolumn:name="InternalCIDR",type=string,JSONPath=`.spec.internalCIDR`
 // +kubebuilder:printcolumn:name="NatGwDp",type=string,JSONPath=`.status.natGwDp`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type IptablesSnatRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -92,9 +92,10 @@ type LBRuleStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="vip",type=string,JSONPath=`.spec.vip`
 // +kubebuilder:printcolumn:name="port(s)",type=string,JSONPath=`.status.ports`
-// +kubebuilder:printcolumn:name="service",type=string,JSONPath=`.status.service`
+// +kubebuilder:printcolumn:name="service",type=string,priority=1,JSONPath=`.status.service`
 // +kubebuilder:printcolumn:name="age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type SwitchLBRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -134,9 +135,10 @@ type RouterLBRuleSpec struct {
 // +kubebuilder:printcolumn:name="ovnEip",type=string,JSONPath=`.spec.ovnEip`
 // +kubebuilder:printcolumn:name="vpc",type=string,JSONPath=`.spec.vpc`
 // +kubebuilder:printcolumn:name="port(s)",type=string,JSONPath=`.status.ports`
-// +kubebuilder:printcolumn:name="service",type=string,JSONPath=`.status.service`
+// +kubebuilder:printcolumn:name="service",type=string,priority=1,JSONPath=`.status.service`
 // +kubebuilder:printcolumn:name="age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type RouterLBRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

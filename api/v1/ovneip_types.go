@@ -72,12 +72,13 @@ type OvnEipStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.status.v4Ip`
 // +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.status.v6Ip`
-// +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.status.macAddress`
-// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
+// +kubebuilder:printcolumn:name="Mac",type=string,priority=1,JSONPath=`.status.macAddress`
+// +kubebuilder:printcolumn:name="Type",type=string,priority=1,JSONPath=`.status.type`
 // +kubebuilder:printcolumn:name="Nat",type=string,JSONPath=`.status.nat`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="ExternalSubnet",type=string,JSONPath=`.spec.externalSubnet`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type OvnEip struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

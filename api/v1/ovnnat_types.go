@@ -62,10 +62,11 @@ type OvnFipStatus struct {
 // +kubebuilder:printcolumn:name="V6Eip",type=string,JSONPath=`.status.v6Eip`
 // +kubebuilder:printcolumn:name="V4Ip",type=string,JSONPath=`.status.v4Ip`
 // +kubebuilder:printcolumn:name="V6Ip",type=string,JSONPath=`.status.v6Ip`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="IpType",type=string,JSONPath=`.spec.ipType`
 // +kubebuilder:printcolumn:name="IpName",type=string,JSONPath=`.spec.ipName`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type OvnFip struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -135,8 +136,9 @@ type OvnSnatRuleStatus struct {
 // +kubebuilder:printcolumn:name="V6Eip",type=string,JSONPath=`.status.v6Eip`
 // +kubebuilder:printcolumn:name="V4IpCidr",type=string,JSONPath=`.status.v4IpCidr`
 // +kubebuilder:printcolumn:name="V6IpCidr",type=string,JSONPath=`.status.v6IpCidr`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type OvnSnatRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -228,8 +230,9 @@ type OvnDnatRuleStatus struct {
 // +kubebuilder:printcolumn:name="InternalPort",type=string,JSONPath=`.status.internalPort`
 // +kubebuilder:printcolumn:name="ExternalPort",type=string,JSONPath=`.status.externalPort`
 // +kubebuilder:printcolumn:name="IpName",type=string,JSONPath=`.spec.ipName`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type OvnDnatRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -103,7 +103,7 @@ type ProviderNetworkStatus struct {
 	Conditions []ProviderNetworkCondition `json:"conditions,omitempty"`
 	// ready is true if all selected nodes are ready.
 	// +optional
-	Ready bool `json:"ready,omitempty"`
+	Ready bool `json:"ready"`
 	// readyNodes are the nodes whose bridge works.
 	// +optional
 	ReadyNodes []string `json:"readyNodes,omitempty"`
@@ -232,6 +232,7 @@ type VlanStatus struct {
 // +kubebuilder:printcolumn:name="conflict",type=boolean,JSONPath=`.status.conflict`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type Vlan struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

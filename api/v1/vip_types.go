@@ -62,6 +62,9 @@ const (
 	VipTypeHealthCheck = "lb_health_check"
 )
 
+// VipTypes are all values of VipSpec.Type.
+var VipTypes = []string{VipTypeSwitchLB, VipTypeKubeHostVM, VipTypeHealthCheck}
+
 // VipStatus is the observed state of a Vip.
 type VipStatus struct {
 	// +optional
@@ -87,11 +90,12 @@ type VipStatus struct {
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.namespace`
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.status.v4ip`
 // +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.status.v6ip`
-// +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.status.mac`
+// +kubebuilder:printcolumn:name="Mac",type=string,priority=1,JSONPath=`.status.mac`
 // +kubebuilder:printcolumn:name="Subnet",type=string,JSONPath=`.spec.subnet`
-// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
+// +kubebuilder:printcolumn:name="Type",type=string,priority=1,JSONPath=`.status.type`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type Vip struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -252,15 +252,16 @@ type BFDPortStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=vpcs,singular=vpc,shortName=vpc,categories=kiln
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="EnableExternal",type=boolean,JSONPath=`.status.enableExternal`
-// +kubebuilder:printcolumn:name="EnableBfd",type=boolean,JSONPath=`.status.enableBfd`
-// +kubebuilder:printcolumn:name="Standby",type=boolean,JSONPath=`.status.standby`
+// +kubebuilder:printcolumn:name="EnableExternal",type=boolean,priority=1,JSONPath=`.status.enableExternal`
+// +kubebuilder:printcolumn:name="EnableBfd",type=boolean,priority=1,JSONPath=`.status.enableBfd`
+// +kubebuilder:printcolumn:name="Standby",type=boolean,priority=1,JSONPath=`.status.standby`
 // +kubebuilder:printcolumn:name="Subnets",type=string,JSONPath=`.status.subnets`
-// +kubebuilder:printcolumn:name="ExtraExternalSubnets",type=string,JSONPath=`.status.extraExternalSubnets`
+// +kubebuilder:printcolumn:name="ExtraExternalSubnets",type=string,priority=1,JSONPath=`.status.extraExternalSubnets`
 // +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.spec.namespaces`
-// +kubebuilder:printcolumn:name="DefaultSubnet",type=string,JSONPath=`.status.defaultLogicalSwitch`
+// +kubebuilder:printcolumn:name="DefaultSubnet",type=string,priority=1,JSONPath=`.status.defaultLogicalSwitch`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type Vpc struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

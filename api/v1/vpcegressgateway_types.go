@@ -210,11 +210,12 @@ type VpcEgressGatewayPhase string
 // +kubebuilder:printcolumn:name="bfd",type=boolean,JSONPath=`.spec.bfd.enabled`
 // +kubebuilder:printcolumn:name="External Subnet",type=string,JSONPath=`.spec.externalSubnet`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
-// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Internal IPs",type=string,JSONPath=`.status.internalIPs`
 // +kubebuilder:printcolumn:name="External IPs",type=string,JSONPath=`.status.externalIPs`
 // +kubebuilder:printcolumn:name="Working Nodes",type=string,JSONPath=`.status.workload.nodes`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type VpcEgressGateway struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
