@@ -78,6 +78,12 @@ func TestTypicalMistakes(t *testing.T) {
 		{row: 27, object: pod("crowded", "ovn.kubernetes.io/logical_switch", "tiny")},
 		{row: 29, object: pod("uninvited", "ovn.kubernetes.io/logical_switch", "vault")},
 		{row: 30, object: pod("lost", "ovn.kubernetes.io/logical_switch", "nowhere")},
+		{row: 32, object: network("Subnet", "excluding", "{cidrBlock: 10.83.0.0/24, excludeIps: [10.83.1.5]}")},
+		{row: 33, object: network("Subnet", "unmasked", "{cidrBlock: 10.84.0.5/24}")},
+		{row: 34, object: network("Vip", "dashed", "{subnet: ovn-default, type: switch-lb-vip}")},
+		{row: 35, object: pod("grouped", "kubeovn.io/ip_address", "10.16.0.9")},
+		{row: 36, object: pod("attached", "k8s.v1.cni.cncf.io/networks", "net1")},
+		{row: 37, object: network("Subnet", "foreign", "{cidrBlock: 10.85.0.0/24, provider: net1.default.ovn}")},
 	} {
 		t.Run(fmt.Sprint("row ", tt.row), func(t *testing.T) {
 			o := &unstructured.Unstructured{}

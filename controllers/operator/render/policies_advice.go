@@ -22,7 +22,7 @@ func (c Config) advice() policy {
 		resources:  []string{"pods", "services", "nodes", "namespaces"},
 		others:     append(workloads(), resources{kubeovnv1.GroupVersion.Group, []string{"subnets"}}),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-		when: "!(" + c.isAccount(ControllerName) + ") && (" + annotationsOfPods("object") + ".exists(k, " + isOurs + ") || " +
+		when: "!(" + c.isAccount(ControllerName) + ") && (" + annotationsOfPods("object") + ".exists(k, " + isOurs + " || " + isForeign + ") || " +
 			annotationsOfWorkload("object") + ".exists(k, " + isOurs + ")) && (oldObject == null || " +
 			annotationsOfPods("object") + " != " + annotationsOfPods("oldObject") + " || " +
 			annotationsOfWorkload("object") + " != " + annotationsOfWorkload("oldObject") + ")",
@@ -31,6 +31,7 @@ func (c Config) advice() policy {
 			{Name: "unknown", Expression: "variables.all.filter(k, k.startsWith('" + annotationPrefix + "') && !(k in " + celList(kubeovnv1.KnownKeys()) + "))"},
 			{Name: "ineffective", Expression: "variables.all.filter(k, variables.all[k] != '' && (k in " + celMap(kubeovnv1.IneffectiveKeys()) +
 				" ? variables.all[k] != " + celMap(kubeovnv1.IneffectiveKeys()) + "[k] : " + isOfAttachment + "))"},
+			{Name: "foreign", Expression: "variables.all.filter(k, " + isForeign + ")"},
 			{Name: "misplaced", Expression: annotationsOfWorkload("object") + ".filter(k, " + isOurs + ")"},
 		},
 		validations: append([]admissionv1.Validation{
@@ -39,6 +40,8 @@ func (c Config) advice() policy {
 			advise("variables.ineffective.size() == 0", "variables.ineffective.join(', ') + ': without effect in this version'"),
 			advise("variables.misplaced.size() == 0",
 				"variables.misplaced.join(', ') + ': without effect here: annotations of pods belong to the metadata of the pod template'"),
+			advise("variables.foreign.size() == 0", "variables.foreign.map(k, k == '"+multusNetworks+"' ? k + ': Kiln makes one interface; only Multus, if it is "+
+				"installed, makes others' : k + ': without effect: write "+annotationPrefix+"' + "+afterForeign+").join('; ')"),
 		}, adviceOnValues()...),
 	}
 }
@@ -58,12 +61,29 @@ func (c Config) adviceOnFields() policy {
 		group: kubeovnv1.GroupVersion.Group, resources: append([]string{"subnets", "vpcs", "vips", "ips"}, unimplemented("")...),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when:       "!(" + c.isAccount(ControllerName) + ") && (oldObject == null || dyn(object).?spec != dyn(oldObject).?spec)",
-		variables:  []admissionv1.Variable{{Name: "fields", Expression: strings.Join(fields, " + ")}},
+		variables:  append([]admissionv1.Variable{{Name: "fields", Expression: strings.Join(fields, " + ")}}, subnetVariables...),
 		validations: []admissionv1.Validation{
 			advise("!(dyn(object).kind in "+celList(kinds)+")", "'this version of Kiln does not implement the kind ' + dyn(object).kind + ': the object has no effect'"),
 			advise("variables.fields.size() == 0", "'without effect in this version: spec.' + variables.fields.join(', spec.')"),
+			advise("variables.unmasked.size() == 0",
+				"'cidrBlock: ' + variables.unmasked.map(c, c + ' has bits after the prefix length, and means ' + string(cidr(c).masked())).join(', ')"),
+			advise("variables.outside.size() == 0",
+				"'excludeIps: ' + variables.outside.join(', ') + ' is outside of cidrBlock ' + variables.cidrs.join(',') + ', and has no effect'"),
+			advise(fmt.Sprintf("dyn(object).kind != 'Subnet' || dyn(object).?spec.?provider.orValue('') in ['', '%s']", kubeovnv1.ProviderOVN),
+				fmt.Sprintf("'provider ' + dyn(object).spec.provider + ': this version makes networks of the provider %s only, and no network of this Subnet'", kubeovnv1.ProviderOVN)),
+			advise("dyn(object).kind != 'Vip' || dyn(object).?spec.?type.orValue('') in "+celList(append([]string{""}, kubeovnv1.VipTypes...)),
+				"'type ' + dyn(object).spec.type + ': Kiln knows no such type, and ignores it: leave it out, or write "+strings.Join(kubeovnv1.VipTypes, ", ")+"'"),
 		},
 	}
+}
+
+// subnetVariables are the networks of a Subnet, those with bits after the prefix length, and the entries of excludeIps that contain no address of the
+// networks. They are empty for other kinds.
+var subnetVariables = []admissionv1.Variable{
+	{Name: "cidrs", Expression: "(dyn(object).kind == 'Subnet' ? dyn(object).?spec.?cidrBlock.orValue('') : '').split(',').map(c, c.trim()).filter(c, isCIDR(c))"},
+	{Name: "unmasked", Expression: "variables.cidrs.filter(c, cidr(c) != cidr(c).masked())"},
+	{Name: "outside", Expression: "(variables.cidrs.size() > 0 ? dyn(object).?spec.?excludeIps.orValue([]) : []).filter(e, !variables.cidrs.exists(c, " +
+		"isCIDR(e) ? cidr(c).containsCIDR(e) || cidr(e).containsCIDR(c) : [e.split('..')[0]].all(a, !isIP(a) || cidr(c).containsIP(a))))"},
 }
 
 // isOurs is true for a key k of Kiln or Kube-OVN, isOfAttachment for that of a network other than a pod's first (`<attachment>.<namespace>`).
@@ -71,6 +91,20 @@ const (
 	isOfAttachment = `k.matches('^[^/]+[.][^/]+[.]kubernetes[.]io/(ip_|mac_|logical_switch|routes$|default_route$|security_groups$|port_|(in|e)gress_|mirror$)') && ` +
 		`!k.startsWith('` + annotationPrefix + `')`
 	isOurs = `(k.startsWith('` + annotationPrefix + `') || ` + isOfAttachment + `)`
+)
+
+// multusNetworks is the annotation with which pods request further interfaces of Multus.
+const multusNetworks = "k8s.v1.cni.cncf.io/networks"
+
+// foreignPrefix is the API group, which users mistake for the domain of the annotations.
+const foreignPrefix = "kubeovn.io/"
+
+// afterForeign is the name in a key k with foreignPrefix. isForeign is true for a key k that Kiln does not read, although users may expect it: with the
+// API group instead of the domain of the annotations, or of Multus.
+var (
+	afterForeign = fmt.Sprintf("k.substring(%d)", len(foreignPrefix))
+	isForeign    = "(k == '" + multusNetworks + "' || k.startsWith('" + foreignPrefix + "') && ('" + annotationPrefix + "' + " + afterForeign + ") in " +
+		celList(kubeovnv1.KnownKeys()) + ")"
 )
 
 // withSimilar returns an expression for an unknown key, with the known names that have the same first letters.

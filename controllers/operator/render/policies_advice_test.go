@@ -115,6 +115,10 @@ func deployment(own, pods map[string]string) *appsv1.Deployment {
 	}
 }
 
+func subnetOf(cidrs string, excluded ...string) *kubeovnv1.Subnet {
+	return &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidrs, ExcludeIPs: excluded}}
+}
+
 func podSpec() corev1.PodSpec {
 	return corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "c", Image: "c"}}}
 }
@@ -139,6 +143,9 @@ func TestAdvice(t *testing.T) {
 		{"a feature that is missing", pod(one("ovn.kubernetes.io/ingress_rate", "10")), "ovn.kubernetes.io/ingress_rate: without effect in this version"},
 		{"another network", pod(one("net1.default.ovn.kubernetes.io/ip_address", "10.16.0.9")), "net1.default.ovn.kubernetes.io/ip_address: without effect"},
 		{"another network of another plugin", pod(one("net1.default.kubernetes.io/ip_address.net1", "10.16.0.9")), "without effect in this version"},
+		{"the API group as the domain", pod(one("kubeovn.io/ip_address", "10.16.0.9")), "kubeovn.io/ip_address: without effect: write ovn.kubernetes.io/ip_address"},
+		{"another annotation with the API group", pod(one("kubeovn.io/team", "a")), ""},
+		{"further interfaces", deployment(nil, one("k8s.v1.cni.cncf.io/networks", "net1")), "k8s.v1.cni.cncf.io/networks: Kiln makes one interface; only Multus"},
 		{"an annotation of Kubernetes", pod(one("a.alpha.kubernetes.io/name", "b")), ""},
 		{"a value that is ignored", pod(one("ovn.kubernetes.io/port_security", "yes")), `ovn.kubernetes.io/port_security: "yes" cannot be read, and is ignored: write true or false`},
 		{"a pod template", deployment(nil, one("ovn.kubernetes.io/aaps", "A")), `ovn.kubernetes.io/aaps: "A" cannot be read, and is ignored: write names of Vips`},
@@ -161,6 +168,20 @@ func TestAdvice(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{Vlan: "v", EnableExternalLBAddress: true},
 		}, "without effect in this version: spec.enableExternalLBAddress"},
 		{"an overlay subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.0.0.0/24"}}, ""},
+		{"a subnet of both families", subnetOf("10.0.0.0/24,fd00::/64", "10.0.0.9", "10.0.0.20..10.0.0.30", "fd00::9", "fd00::1..fd00::5", "10.0.0.128/25"), ""},
+		{"a network with host bits", subnetOf("10.204.0.5/24, fd00::/64"), "cidrBlock: 10.204.0.5/24 has bits after the prefix length, and means 10.204.0.0/24"},
+		{"an IPv6 network with host bits", subnetOf("fd00::5/64"), "cidrBlock: fd00::5/64 has bits after the prefix length, and means fd00::/64"},
+		{"an excluded address outside", subnetOf("10.0.0.0/24,fd00::/64", "10.0.0.9", "10.0.1.9", "fd01::1..fd01::5", "10.1.0.0/24"),
+			"excludeIps: 10.0.1.9, fd01::1..fd01::5, 10.1.0.0/24 is outside of cidrBlock 10.0.0.0/24,fd00::/64, and has no effect"},
+		{"a provider of another plugin", &kubeovnv1.Subnet{
+			ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.0.0.0/24", Provider: "net1.default.ovn"},
+		}, "provider net1.default.ovn: this version makes networks of the provider ovn only"},
+		{"the provider of Kiln", &kubeovnv1.Subnet{
+			ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.0.0.0/24", Provider: "ovn"},
+		}, ""},
+		{"a type of Vips that does not exist", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{Type: "switch-lb-vip"}},
+			"type switch-lb-vip: Kiln knows no such type, and ignores it: leave it out, or write switch_lb_vip, "},
+		{"a type of Vips", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{Type: kubeovnv1.VipTypeSwitchLB}}, ""},
 		{"a VPC with an external gateway", &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VpcSpec{EnableExternal: true}}, "spec.enableExternal"},
 		{"a Vip of attachments", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{AttachSubnets: []string{"a"}}}, "spec.attachSubnets"},
 		{"an IP as Kube-OVN writes it", &kubeovnv1.IP{
