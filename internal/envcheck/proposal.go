@@ -61,7 +61,22 @@ func (p *proposal) tunnel(value string) string {
 		p.spec.Network.TunnelType = t
 		return ""
 	}
+	if value == "vlan" {
+		return "set network.podVlan, with a Vlan and a ProviderNetwork (docs/user/underlay.md#ovn-default-on-a-physical-network)"
+	}
 	return "Kiln has tunnels of the types geneve and vxlan"
+}
+
+// conflistName is a name of the conflist that Kiln can have.
+var conflistName = regexp.MustCompile(`^([0-9]{2})-kube-ovn\.conflist$`)
+
+func (p *proposal) cniConfName(value string) string {
+	name := conflistName.FindStringSubmatch(value)
+	if name == nil {
+		return "agent.cniConfPriority sets the two digits of the name; the rest is fixed"
+	}
+	p.spec.Agent.CNIConfPriority = name[1]
+	return ""
 }
 
 // interfaceName is a name of an interface without characters of a regular expression.

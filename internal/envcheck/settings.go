@@ -58,13 +58,20 @@ var klog = own("v", "log_dir", "log_file", "log_file_max_size", "logtostderr", "
 
 const fixedName = "the name is fixed in Kiln: objects with the other name need a change"
 
+// cniConfName is the name of the conflist, of which the OVNCluster sets the two digits.
+func cniConfName() setting {
+	s := carried("cni-conf-name", "agent.cniConfPriority", (*proposal).cniConfName)
+	s.none = []string{"01-kube-ovn.conflist"}
+	return s
+}
+
 func controllerSettings() []setting {
 	all := append(own("ovn-nb-addr", "ovn-sb-addr", "ovn-timeout", "ovsdb-con-timeout", "ovsdb-con-maxretry", "ovsdb-inactivity-timeout",
 		"cust-crd-retry-min-delay", "cust-crd-retry-max-delay", "worker-num", "gc-interval", "inspect-interval", "nodepg-probe-time",
 		"ls-dnat-mod-dl-dst", "ls-ct-skip-dst-lport-ips", "cluster-tcp-loadbalancer", "cluster-udp-loadbalancer", "cluster-sctp-loadbalancer",
 		"cluster-tcp-session-loadbalancer", "cluster-udp-session-loadbalancer", "cluster-sctp-session-loadbalancer", "enable-metrics", "enable-pprof",
 		"pprof-port", "image", "enable-live-migration-optimize", "default-provider-name", "default-interface-name", "default-vlan-name",
-		"default-vlan-id", "default-exchange-link-name", "external-gateway-config-ns", "external-gateway-switch", "external-gateway-net",
+		"default-vlan-id", "external-gateway-config-ns", "external-gateway-switch", "external-gateway-net",
 		"external-gateway-vlanid", "bfd-min-tx", "bfd-min-rx", "detect-mult", "frr-image", "enable-eip-snat", "leader-elect-lease-duration",
 		"leader-elect-renew-deadline", "leader-elect-retry-period", "tls-min-version", "tls-max-version", "tls-cipher-suites"), klog...)
 	all = append(all, inObjects("default-gateway", "default-exclude-ips", "default-gateway-check", "default-logical-gateway", "default-u2o-interconnection",
@@ -77,6 +84,7 @@ func controllerSettings() []setting {
 		lost("default-ls", "ovn-default", fixedName),
 		lost("cluster-router", "ovn-cluster", fixedName),
 		lost("node-switch", "join", fixedName),
+		lost("default-exchange-link-name", "false", "exchangeLinkName of ProviderNetworks has no effect"),
 		lost("pod-nic-type", "veth-pair", "pods have a pair of virtual Ethernet devices"),
 		switchedOff("enable-lb", "services.podAccess", func(p *proposal) { p.spec.Services.PodAccess = v1alpha1.PodAccessNode }),
 		switchedOff("enable-np", "policies.networkPolicies", func(p *proposal) { p.spec.Policies.NetworkPolicies = v1alpha1.NetworkPoliciesIgnored }),
@@ -106,7 +114,7 @@ func agentSettings() []setting {
 	return append(all,
 		carried("iface", "nodes.tunnelInterface", (*proposal).tunnelInterface),
 		carried("mtu", "network.mtu", (*proposal).mtu),
-		lost("cni-conf-name", "01-kube-ovn.conflist", "agent.cniConfPriority sets the two digits of the name; the rest is fixed"),
+		cniConfName(),
 		lost("host-tunnel-src", "false", "tunnels have the address of the tunnel interface"),
 		lost("encap-checksum", "true", "tunnels have checksums"),
 		lost("set-vxlan-tx-off", "false", "offloads of the tunnel interface stay as they are"),
