@@ -19,6 +19,9 @@ const (
 	ConditionFieldsSupported = "FieldsSupported"
 	// ConditionNamespacesBound exists on subnets of custom VPCs. It is False while the subnet names namespaces that its VPC does not list.
 	ConditionNamespacesBound = "NamespacesBound"
+	// ConditionPodsPlaced exists on Subnets and custom VPCs with namespaces. It is False while running pods of these namespaces have addresses of the
+	// default subnet, because they were created before.
+	ConditionPodsPlaced = "PodsPlaced"
 	// ConditionPortsAvailable exists on subnets with more addresses than their switch can have ports. It is False while the switch has all
 	// its ports: new pods wait.
 	ConditionPortsAvailable = "PortsAvailable"
@@ -55,6 +58,10 @@ const (
 	ReasonNotImplemented = "NotImplemented"
 	// ReasonValid: the spec is valid.
 	ReasonValid = "Valid"
+	// ReasonPlaced: no pod of the namespaces is in the default subnet.
+	ReasonPlaced = "Placed"
+	// ReasonPodsElsewhere: pods of the namespaces are in the default subnet.
+	ReasonPodsElsewhere = "PodsElsewhere"
 	// ReasonPortsAvailable: the switch of a subnet can have further ports.
 	ReasonPortsAvailable = "PortsAvailable"
 	// ReasonSwitchFull: the switch of a subnet has all the ports that it can have.

@@ -22,19 +22,14 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
-// indexSubnet finds pods by the subnet in their annotations.
-const indexSubnet = "pod.subnet"
-
 // SetupWithManager adds the controllers of pods and of their IP objects. Call it once, before the manager starts.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	exportMetrics()
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexSubnet, subnetOf); err != nil {
-		return fmt.Errorf("index pods by subnet: %w", err)
-	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexGroups, groupsOf); err != nil {
 		return fmt.Errorf("index pods by security group: %w", err)
 	}
@@ -200,7 +195,7 @@ func podView(s *kubeovnv1.Subnet) [11]string {
 // enqueuePodsOf enqueues the pods of a subnet with low priority, after pods without a network.
 func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q k8s.Queue) {
 	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.MatchingFields{indexSubnet: subnet}, client.UnsafeDisableDeepCopy)
+	err := r.Client.List(ctx, &pods, client.MatchingFields{lookup.IndexPodSubnet: subnet}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "cannot list the pods of a subnet", "subnet", subnet)
 		return

@@ -24,7 +24,7 @@ type inputs struct {
 	subnet *kubeovnv1.Subnet
 	// vpc is the VPC of the subnet with its applied spec, nil if it does not exist. The default VPC always exists.
 	vpc *kubeovnv1.Vpc
-	// named are the namespaces that the subnet of a custom VPC names or selects.
+	// named are the namespaces that the subnet names or selects.
 	named []string
 	// peers are the other subnets of its VPC that overlap with it.
 	peers []*kubeovnv1.Subnet
@@ -78,10 +78,8 @@ func (r *Reconciler) gatherFor(ctx context.Context, subnet *kubeovnv1.Subnet) (i
 			return inputs{}, err
 		}
 	}
-	if lookup.VpcOf(subnet) != kubeovnv1.DefaultVpc {
-		if in.named, err = r.Namespaces.Selected(ctx, subnet); err != nil {
-			return inputs{}, err
-		}
+	if in.named, err = r.Namespaces.Selected(ctx, subnet); err != nil {
+		return inputs{}, err
 	}
 	if in.join, err = r.join(ctx, subnet); err != nil {
 		return inputs{}, err

@@ -57,6 +57,25 @@ func (r *Reconciler) setNamespacesBound(in inputs) {
 	k8s.WarnAnew(r.Recorder, in.subnet, before, *conditions, c.Type)
 }
 
+// setPodsPlaced sets the condition PodsPlaced of a subnet that binds namespaces, and removes it from other subnets.
+func (r *Reconciler) setPodsPlaced(ctx context.Context, in inputs) error {
+	conditions := &in.subnet.Status.Conditions
+	if len(in.named) == 0 || in.subnet.Name == kubeovnv1.DefaultSubnet {
+		apimeta.RemoveStatusCondition(conditions, kubeovnv1.ConditionPodsPlaced)
+		return nil
+	}
+	c, err := r.Namespaces.Placed(ctx, in.named)
+	if err != nil {
+		return err
+	}
+	before := slices.Clone(*conditions)
+	k8s.SetConditions(conditions, in.subnet.Generation, c)
+	if wasFalse := apimeta.IsStatusConditionFalse(before, c.Type); !wasFalse { // later messages differ in the number only
+		k8s.WarnAnew(r.Recorder, in.subnet, before, *conditions, c.Type)
+	}
+	return nil
+}
+
 // isBoundOtherwise reports whether a subnet's condition NamespacesBound is stale with respect to its VPC.
 func (r *Reconciler) isBoundOtherwise(ctx context.Context, subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) bool {
 	c := apimeta.FindStatusCondition(subnet.Status.Conditions, kubeovnv1.ConditionNamespacesBound)
@@ -65,11 +84,16 @@ func (r *Reconciler) isBoundOtherwise(ctx context.Context, subnet *kubeovnv1.Sub
 	return err != nil || c == nil || (message == "") != (c.Status == metav1.ConditionTrue) || message != "" && message != c.Message
 }
 
-// selectors enqueues the subnets of custom VPCs that may select a namespace, whose labels have changed.
-func (r *Reconciler) selectors(ctx context.Context, _ client.Object) []reconcile.Request {
-	names, err := r.Namespaces.Selecting(ctx, func(vpc string) bool { return vpc != kubeovnv1.DefaultVpc })
+// binding enqueues the subnets that name a namespace, or may select it: it was created or deleted, or its labels have changed.
+func (r *Reconciler) binding(ctx context.Context, namespace client.Object) []reconcile.Request {
+	return k8s.Requests(r.bindingNamed(ctx, namespace.GetName())...)
+}
+
+// bindingNamed returns the subnets that name or may select a namespace.
+func (r *Reconciler) bindingNamed(ctx context.Context, namespace string) []string {
+	names, err := r.Namespaces.Naming(ctx, namespace)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return k8s.Requests(names...)
+	return names
 }

@@ -33,7 +33,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its condition GatewayReady; its Vlan and the nodes that are ready for its ProviderNetwork, with their states; the namespaces that it selects; other subnets, VPCs, nodes, CIDRs of Services
+// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its condition GatewayReady; its Vlan and the nodes that are ready for its ProviderNetwork, with their states; the namespaces that it names or selects, and their pods in the default subnet; other subnets, VPCs, nodes, CIDRs of Services
 // and the API server, with which its addresses or names can conflict; pods that share its vips; Vips and OvnEips that load balancers serve;
 // the usage of its addresses; reports of nodes about its gateway; its own IP objects; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
@@ -61,7 +61,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(k8s.Changed(withoutRouter))).
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.onVlan), builder.WithPredicates(k8s.Changed(viewVlan))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.onProvider), builder.WithPredicates(k8s.Changed(viewProvider))).
-		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.selectors), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.binding), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Pod{}, r.Namespaces.OnMisplaced(r.bindingNamed)).
 		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.NodeRecords(k8s.Changed(viewNode)))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onHost), builder.WithPredicates(k8s.Changed(stateOf))).
 		Watches(&corev1.Node{}, r.onSilentGateways()).

@@ -40,6 +40,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	}
 	r.setNamespacesBound(in)
 	r.setPortsAvailable(subnet)
+	if err := r.setPodsPlaced(ctx, in); err != nil {
+		return err
+	}
 	if err := r.setGatewayAnswers(ctx, in); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,13 +31,15 @@ const workers = 16
 const subnetsDelay = 200 * time.Millisecond
 
 // SetupWithManager registers the reconciler. Changes of the Vpc, of other VPCs and of subnets that share addresses, names or namespaces
-// with it wake it, as does drift.
+// with it wake it, as do its namespaces, their pods in the default subnet, and drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.affectedVpcs), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		Watches(&corev1.Pod{}, r.Namespaces.OnMisplaced(r.listing)).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.onNamespace), builder.WithPredicates(k8s.ComesOrGoes)).
 		WatchesRawSource(&r.detached).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindVpc)).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindProtection)).
@@ -44,6 +47,11 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 			reconciler.OwnersOf(r.Northbound, translate.KindVpc), reconciler.OwnersOf(r.Northbound, translate.KindProtection))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
+}
+
+// onNamespace enqueues the VPCs that list a namespace.
+func (r *Reconciler) onNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	return k8s.Requests(r.listing(ctx, ns.GetName())...)
 }
 
 // onSubnet enqueues a subnet's VPC, both before and after a change.

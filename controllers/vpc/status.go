@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -40,6 +41,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 	if found.err == nil {
 		status.VpcPeerings = found.linked
 	}
+	if err := r.setPodsPlaced(ctx, in.vpc); err != nil {
+		return err
+	}
 	problem := validation.Joined(slices.Concat(found.problems, found.conflicts))
 	ready := readyCondition(found)
 	if in.vpc.DeletionTimestamp != nil {
@@ -54,6 +58,38 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 		k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady)
 	}
 	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
+}
+
+// setPodsPlaced sets the condition PodsPlaced of a VPC that lists namespaces, and removes it from other VPCs.
+func (r *Reconciler) setPodsPlaced(ctx context.Context, vpc *kubeovnv1.Vpc) error {
+	conditions := &vpc.Status.Conditions
+	listed := k8s.AppliedVpc(vpc).Spec.Namespaces
+	if len(listed) == 0 || vpc.Name == kubeovnv1.DefaultVpc {
+		apimeta.RemoveStatusCondition(conditions, kubeovnv1.ConditionPodsPlaced)
+		return nil
+	}
+	c, err := r.Namespaces.Placed(ctx, listed)
+	if err != nil {
+		return err
+	}
+	before := slices.Clone(*conditions)
+	k8s.SetConditions(conditions, vpc.Generation, c)
+	if wasFalse := apimeta.IsStatusConditionFalse(before, c.Type); !wasFalse { // later messages differ in the number only
+		k8s.WarnAnew(r.Recorder, vpc, before, *conditions, c.Type)
+	}
+	return nil
+}
+
+// listing returns the VPCs that list a namespace.
+func (r *Reconciler) listing(ctx context.Context, namespace string) (names []string) {
+	vpcs, err := r.Namespaces.Listing(ctx, namespace)
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	for _, vpc := range vpcs {
+		names = append(names, vpc.Name)
+	}
+	return names
 }
 
 // readyCondition reports whether the whole current spec is applied.

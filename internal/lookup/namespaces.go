@@ -43,6 +43,9 @@ func NewNamespaces(ctx context.Context, indexer client.FieldIndexer, reader clie
 	if err := indexer.IndexField(ctx, &kubeovnv1.Vpc{}, indexVpcNamespaces, vpcNamespaces); err != nil {
 		return nil, fmt.Errorf("index VPCs by namespace: %w", err)
 	}
+	if err := indexer.IndexField(ctx, &corev1.Pod{}, IndexPodSubnet, podSubnet); err != nil {
+		return nil, fmt.Errorf("index pods by subnet: %w", err)
+	}
 	return &Namespaces{reader: reader}, nil
 }
 
@@ -77,21 +80,6 @@ func (n *Namespaces) Subnets(ctx context.Context, ns *corev1.Namespace) ([]strin
 		return nil, err
 	}
 	return SubnetsOf(ns, bound, vpc, listed), nil
-}
-
-// Selecting returns the names of the subnets with namespaceSelectors, in the VPCs that keep selects.
-func (n *Namespaces) Selecting(ctx context.Context, keep func(vpc string) bool) ([]string, error) {
-	var list kubeovnv1.SubnetList
-	if err := n.reader.List(ctx, &list, client.MatchingFields{indexBoundNamespaces: anySelector}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list subnets with namespaceSelectors: %w", err)
-	}
-	var names []string
-	for i := range list.Items {
-		if keep(VpcOf(k8s.Applied(&list.Items[i]))) {
-			names = append(names, list.Items[i].Name)
-		}
-	}
-	return names, nil
 }
 
 // Selected returns the names of the namespaces that a subnet names or selects, sorted. A name may be that of a namespace that does not exist.
