@@ -28,8 +28,8 @@ func TestMissingPorts(t *testing.T) {
 	}
 }
 
-// hasPort waits until a container has a port with its flows, and compares its record.
-func hasPort(c *agenttest.Container, name string, ids map[string]string) {
+// hasSamePort waits until a container has a port with its flows, and compares its record.
+func hasSamePort(c *agenttest.Container, name string, ids map[string]string) {
 	c.Helper()
 	c.Eventually("the port exists again", func() bool { return c.Interfaces()[name].ExternalIDs["ovn-installed"] == "true" })
 	have := c.Interfaces()[name].ExternalIDs
@@ -65,7 +65,7 @@ func portRestored(t *testing.T, n *agenttest.Node) {
 	name, ids := c.Port()
 	before := restored(n)
 	n.Detach(name)
-	hasPort(c, name, ids)
+	hasSamePort(c, name, ids)
 	n.Eventually("the event", func() bool { return told(c, v1.ReasonPortRestored) })
 	if now := restored(n); now != before+1 {
 		t.Errorf("%v ports were restored, before the deletion %v", now, before)
@@ -81,7 +81,7 @@ func deletedPortStays(t *testing.T, n *agenttest.Node) {
 	other := n.Added(n.Pod("other-port", 302)) // a repair after the DEL's event shows that this event was processed
 	name, ids := other.Port()
 	n.Detach(name)
-	hasPort(other, name, ids)
+	hasSamePort(other, name, ids)
 	c.HasNoPort()
 	n.Eventually("only the other port is counted", func() bool { return restored(n) == before+1 })
 }
@@ -96,7 +96,7 @@ func replacedPortStays(t *testing.T, n *agenttest.Node) {
 	time.Sleep(2 * time.Second) // longer than the delay of repairs
 	first.HasNoPort()
 	n.Detach(name)
-	hasPort(second, name, ids)
+	hasSamePort(second, name, ids)
 	first.HasNoPort()
 }
 
@@ -120,7 +120,7 @@ func portRestoredAfterRestart(t *testing.T, n *agenttest.Node) {
 		n.Detach(name)
 		n.Detach(tenantName)
 	})
-	hasPort(c, name, ids)
-	hasPort(tenant, tenantName, tenantIDs)
+	hasSamePort(c, name, ids)
+	hasSamePort(tenant, tenantName, tenantIDs)
 	must.Succeed(t, c.Check())
 }

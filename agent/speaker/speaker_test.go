@@ -149,7 +149,7 @@ func newWorld(t *testing.T) *world {
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{kubeovnv1.AnnotationBGP.Key(): "true"}},
 		Spec:       kubeovnv1.SubnetSpec{CIDRBlock: "10.1.0.0/16", Gateway: "10.1.0.1"},
 		Status: kubeovnv1.SubnetStatus{Conditions: []metav1.Condition{
-			{Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionTrue, Reason: "Valid", LastTransitionTime: metav1.Now()},
+			{Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionTrue, ObservedGeneration: 1, Reason: "Valid", LastTransitionTime: metav1.Now()},
 		}},
 	})
 	own := newPod("speaker-a", "10.1.9.9", "")

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -34,6 +35,9 @@ func TestARuleIsServedAndChecked(t *testing.T) {
 		t.Errorf("the Service is %+v", s.Spec)
 	}
 	w.serves("web", "172.30.0.1:80= [fd00:172::1]:80= |  | ")
+	idle := w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "Service default/slr-web of the rule has no ready endpoint")
+	mistakes.Sees(t, 40, idle.Message)
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "applied, but connections are refused")
 	list := w.slicesOf("slr-web", []discoveryv1.EndpointPort{tcp("http", 8080)}, a, b)
 	const both = "172.30.0.1:80=10.16.0.20:8080,10.16.0.21:8080 [fd00:172::1]:80=[fd00:10:16::14]:8080,[fd00:10:16::15]:8080 | " +
 		"10.16.0.20=a.default@web 10.16.0.21=b.default@web " +

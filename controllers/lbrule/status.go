@@ -23,6 +23,8 @@ import (
 const (
 	ReasonChecked   = "Checked"
 	ReasonUnchecked = "Unchecked"
+	// ReasonNoEndpoints: the rule has no endpoint, and connections are refused.
+	ReasonNoEndpoints = "NoEndpoints"
 )
 
 func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) error {
@@ -40,7 +42,7 @@ func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) erro
 		if s.checks.off {
 			apimeta.RemoveStatusCondition(&status.Conditions, kubeovnv1.ConditionEndpointsChecked)
 		} else {
-			k8s.SetConditions(&status.Conditions, rule.GetGeneration(), checked(s.checks))
+			k8s.SetConditions(&status.Conditions, rule.GetGeneration(), checked(s))
 		}
 	}
 	k8s.WarnAnew(r.Recorder, rule.Object, before, status.Conditions, kubeovnv1.ConditionValidated)
@@ -55,16 +57,41 @@ func ready(s *state) metav1.Condition {
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; "))
 	}
 	condition := k8s.Ready(s.err, northbound.ErrWaiting)
+	if s.err == nil && s.idle() {
+		condition.Message = "applied, but " + s.withoutEndpoints()
+		return condition
+	}
 	if s.in.Kind == translate.KindRouterLBRule && !s.outside && s.err == nil {
 		condition.Message = fmt.Sprintf("applied for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
 	}
 	return condition
 }
 
-func checked(c checks) metav1.Condition {
+// idle reports whether the rule has no endpoint.
+func (s *state) idle() bool {
+	for _, vip := range s.in.VIPs {
+		for _, port := range s.in.Ports {
+			if len(s.in.EndpointsOf(vip, port)) > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *state) withoutEndpoints() string {
+	return fmt.Sprintf("connections are refused: Service %s of the rule has no ready endpoint: check the rule's namespace and selector, and its pods", s.service)
+}
+
+func checked(s *state) metav1.Condition {
+	c := s.checks
 	condition := metav1.Condition{
 		Type: kubeovnv1.ConditionEndpointsChecked, Status: metav1.ConditionTrue, Reason: ReasonChecked,
 		Message: "endpoints that do not answer get no connections",
+	}
+	if s.idle() {
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, ReasonNoEndpoints, s.withoutEndpoints()
+		return condition
 	}
 	if c.missing != "" {
 		condition.Status, condition.Reason = metav1.ConditionFalse, ReasonUnchecked

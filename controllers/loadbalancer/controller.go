@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -36,7 +37,10 @@ type Reconciler struct {
 	ServiceCIDRs svc.CIDRs
 	Recorder     events.EventRecorder
 	Gate         *reconciler.StartGate
+	// UnservedDelay is the time after which a Service of type LoadBalancer without an address has an event; a minute if it is 0.
+	UnservedDelay time.Duration
 
+	unserved reconciler.Reports[types.NamespacedName, string]
 	holders  *holders
 	requests k8s.RequestSource
 }
@@ -109,12 +113,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if s == nil || !r.concerns(s) {
 		r.release(req.NamespacedName)
 		if s == nil || !marked(s) {
-			return ctrl.Result{}, nil
+			return r.reportUnserved(req.NamespacedName, s), nil
 		}
 		base := s.DeepCopy()
 		apimeta.RemoveStatusCondition(&s.Status.Conditions, kubeovnv1.ConditionAddressAssigned)
 		return ctrl.Result{}, k8s.PatchStatus(ctx, r.Client, base, s)
 	}
+	r.unserved.Forget(req.NamespacedName)
 	r.holders.waits(req.NamespacedName, true) // before the search: an address that becomes free afterwards enqueues the Service
 	result, err := r.assign(ctx, s)
 	if err != nil {
@@ -123,6 +128,34 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.holders.waits(req.NamespacedName, result.waits())
 	r.hold(req.NamespacedName, result.addresses)
 	return ctrl.Result{}, r.patchStatus(ctx, s, result)
+}
+
+// ReasonNoPool is the event of a Service of type LoadBalancer that no pool serves.
+const ReasonNoPool = "NoPool"
+
+// unservedDelay is the default of UnservedDelay. Another controller of load balancers has this time to show that it serves the Service.
+const unservedDelay = time.Minute
+
+// reportUnserved reports an event on a Service of type LoadBalancer that no pool serves, and that shows no trace of another controller: an address, a
+// condition or a finalizer. s is nil if the Service does not exist.
+func (r *Reconciler) reportUnserved(key types.NamespacedName, s *corev1.Service) ctrl.Result {
+	if s == nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil ||
+		len(s.Status.LoadBalancer.Ingress)+len(s.Status.Conditions)+len(s.Finalizers) > 0 {
+		r.unserved.Forget(key)
+		return ctrl.Result{}
+	}
+	if left := cmp.Or(r.UnservedDelay, unservedDelay) - time.Since(s.CreationTimestamp.Time); left > 0 {
+		return ctrl.Result{RequeueAfter: left}
+	}
+	message := "the Service gets no address: it has no loadBalancerClass, and Kiln serves classes of pools only: "
+	if class := s.Spec.LoadBalancerClass; class != nil {
+		message = fmt.Sprintf("the Service gets no address: no pool of the OVNCluster has the class %s: ", *class)
+	}
+	message += "create the Service again with a class of spec.services.loadBalancerPools, or install a controller that serves it"
+	if r.unserved.New(key, message) {
+		k8s.Warn(r.Recorder, s, ReasonNoPool, message)
+	}
+	return ctrl.Result{}
 }
 
 func (r *Reconciler) release(key types.NamespacedName) {

@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/loadbalancer"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 
@@ -56,6 +57,7 @@ func (w *world) start() *controllertest.Process {
 			}
 			r = &loadbalancer.Reconciler{
 				Client: p.Client, Pools: w.pools, Networks: p.Networks, Services: p.Services, ServiceCIDRs: cidrs, Recorder: p.Recorder, Gate: p.Gate,
+				UnservedDelay: 1,
 			}
 			return r.SetupWithManager(ctx, p.Manager)
 		},
@@ -133,6 +135,38 @@ func (w *world) assigned(services []*corev1.Service, want ...string) {
 		}
 		return ""
 	})
+}
+
+// A Service that no pool serves would wait for ever without a reason.
+func TestServicesThatNoPoolServes(t *testing.T) {
+	w := newWorld(t, "192.0.2.0/30")
+	w.start()
+	other := balancer("other-class", func(s *corev1.Service) { s.Spec.LoadBalancerClass = new("example.com/private") })
+	none := balancer("no-class", func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil })
+	foreign := balancer("foreign", func(s *corev1.Service) {
+		s.Spec.LoadBalancerClass, s.Finalizers = nil, []string{"service.kubernetes.io/load-balancer-cleanup"}
+	})
+	served := balancer("served")
+	w.Create(foreign, served, other, none)
+	w.has(served, "192.0.2.0", loadbalancer.ReasonAssigned)
+	for s, note := range map[*corev1.Service]string{
+		other: "the Service gets no address: no pool of the OVNCluster has the class example.com/private: create the Service again with a class",
+		none:  "the Service gets no address: it has no loadBalancerClass, and Kiln serves classes of pools only: create the Service again with a class",
+	} {
+		w.Event(s, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: loadbalancer.ReasonNoPool, Note: note})
+	}
+	var list eventsv1.EventList
+	w.Must(w.Client.List(t.Context(), &list))
+	for _, e := range list.Items {
+		if e.Reason == loadbalancer.ReasonNoPool && (e.Regarding.UID == foreign.UID || e.Regarding.UID == served.UID) {
+			t.Errorf("Service %s has the event %q", e.Regarding.Name, e.Note)
+		}
+		if e.Regarding.UID == none.UID && e.Reason == loadbalancer.ReasonNoPool {
+			mistakes.Sees(t, 42, e.Note)
+		}
+	}
+	foreign.Finalizers = nil
+	w.Must(w.Client.Update(t.Context(), foreign))
 }
 
 func TestAddressesOfBothFamilies(t *testing.T) {

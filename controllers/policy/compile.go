@@ -32,6 +32,8 @@ type compiled struct {
 	uses  []podset.Selector
 	// problems describe for the user the parts of the policy that cannot be expressed. These parts allow nothing.
 	problems []string
+	// unnamed are the named ports of ingress rules that no subject of the policy has. Their rules allow nothing.
+	unnamed []string
 	// flows is the sum of translate.PolicyRule.Flows over the rules of a NetworkPolicy.
 	flows int
 	// logRate is the maximum of packets per second that a NetworkPolicy adds to the logs of its namespace on a node. limitLogs sets it to 0 if no rule logs.
@@ -207,6 +209,9 @@ func (c *compiler) addNamedPort(rule translate.PolicyRule, p peers, port port) {
 		return r
 	}
 	if rule.Direction == translate.Ingress {
+		if set := withPort(c.subjects); len(c.numbers(set)) == 0 && !slices.Contains(c.unnamed, port.name) {
+			c.unnamed = append(c.unnamed, port.name)
+		}
 		c.towards(at, withPort(c.subjects), p)
 		return
 	}

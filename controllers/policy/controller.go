@@ -5,6 +5,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,8 @@ type Reconciler struct {
 	Gate     *reconciler.StartGate
 	// Ignore: NetworkPolicies and cluster-wide policies get no rows (v1alpha1.NetworkPoliciesIgnored).
 	Ignore bool
+	// UnnamedDelay is the age at which a NetworkPolicy with a port name that none of its pods has gets an event; a minute if it is 0.
+	UnnamedDelay time.Duration
 
 	policies, groups, sets k8s.RequestSource
 
@@ -66,6 +69,7 @@ type Reconciler struct {
 	logs     logs
 	patience patient
 	reported reconciler.Reports[desired.Owner, string]
+	unnamed  reconciler.Reports[desired.Owner, string]
 	optional map[string]*clusterReconciler // by kind
 }
 
@@ -119,6 +123,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if np == nil {
 		r.reported.Forget(owner)
+		r.unnamed.Forget(owner)
 		return r.removePolicy(ctx, req.NamespacedName)
 	}
 	if r.Ignore {
@@ -135,7 +140,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if problems := strings.Join(last.problems, "; "); r.reported.New(owner, problems) {
 		k8s.Warn(r.Recorder, np, ReasonNotExpressed, problems)
 	}
-	if err != nil || result.RequeueAfter > 0 { // the previous ACLs may still name the meter
+	written := err == nil && result.RequeueAfter == 0
+	if left := r.reportUnnamed(owner, np, last.unnamed); left > 0 && (result.RequeueAfter == 0 || left < result.RequeueAfter) {
+		result.RequeueAfter = left
+	}
+	if !written { // the previous ACLs may still name the meter
 		return result, k8s.Unless(err, northbound.ErrWaiting)
 	}
 	return result, r.writeMeter(ctx, np.Namespace)
@@ -151,6 +160,31 @@ func (r *Reconciler) removePolicy(ctx context.Context, key client.ObjectKey) (ct
 	}
 	return result, r.writeMeter(ctx, key.Namespace)
 }
+
+// ReasonPortNameUnknown is the event of a NetworkPolicy with a port name that none of the selected pods has.
+const ReasonPortNameUnknown = "PortNameUnknown"
+
+// unnamedDelay is the default of UnnamedDelay: pods are often created together with their policy, or after it.
+const unnamedDelay = time.Minute
+
+// reportUnnamed reports an event on a policy with port names that no selected pod has. It returns the time until a new policy has to be read again.
+func (r *Reconciler) reportUnnamed(owner desired.Owner, np *networkingv1.NetworkPolicy, names []string) time.Duration {
+	message := ""
+	if len(names) > 0 {
+		if left := cmp.Or(r.UnnamedDelay, unnamedDelay) - time.Since(np.CreationTimestamp.Time); left > 0 {
+			return left
+		}
+		message = fmt.Sprintf("no pod that the policy selects has a port of the name %s: its rule for that port allows nothing: write the name as in the pods, or a number",
+			k8s.Some(names, maxUnnamed))
+	}
+	if r.unnamed.New(owner, message) {
+		k8s.Warn(r.Recorder, np, ReasonPortNameUnknown, message)
+	}
+	return 0
+}
+
+// maxUnnamed is the number of port names in a message.
+const maxUnnamed = 5
 
 // compile compiles a NetworkPolicy and applies the bound of its namespace.
 func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {

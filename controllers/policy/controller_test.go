@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 
+	"github.com/kiln-net/kiln/controllers/policy"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -186,6 +188,21 @@ ingress:
 	})
 	w.Delete(two)
 	w.expect(np, first)
+}
+
+// A rule with a misspelt port name allows nothing: users must learn it from an event.
+func TestPortNamesThatNoPodHas(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.pod("default", "one", "app=web", corev1.ContainerPort{Name: "http", ContainerPort: 8080})
+	np := w.policyOf("default", "web", `
+podSelector: {matchLabels: {app: web}}
+ingress:
+- ports: [{port: htpp}, {port: http}, {port: 80}]
+`)
+	const note = "no pod that the policy selects has a port of the name htpp: its rule for that port allows nothing: write the name as in the pods, or a number"
+	w.Event(np, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: policy.ReasonPortNameUnknown, Note: note})
+	mistakes.Sees(t, 41, note)
 }
 
 func TestInexpressibleRulesDenyAndAreReported(t *testing.T) {

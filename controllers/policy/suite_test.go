@@ -48,7 +48,9 @@ func (w world) startWith(ignore bool) *controllertest.Process {
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			pods = networktest.Pods(p)
-			policies = &policy.Reconciler{Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate, Ignore: ignore}
+			policies = &policy.Reconciler{
+				Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate, Ignore: ignore, UnnamedDelay: 1,
+			}
 			return p.Run(ctx, pods, policies)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
