@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// columns returns the columns of `kubectl get` by kind; those with a priority above 0 appear with -o wide only.
+// columns returns the columns of `kubectl get` by kind; columns with a priority above 0 appear with -o wide only.
 func columns(t *testing.T) map[string][]apiextensionsv1.CustomResourceColumnDefinition {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "config", "crd", "bases", "kubeovn.io_*.yaml"))

@@ -40,8 +40,8 @@ func hasSamePort(c *agenttest.Container, name string, ids map[string]string) {
 	}
 }
 
-// told reports whether the agent has an event with the reason on the pod.
-func told(c *agenttest.Container, reason string) bool {
+// reported reports whether the agent has an event with the reason on the pod.
+func reported(c *agenttest.Container, reason string) bool {
 	var events corev1.EventList
 	must.Succeed(c.TB, c.API.List(c.Context(), &events, client.InNamespace(c.Pod.Namespace)))
 	for _, e := range events.Items {
@@ -66,7 +66,7 @@ func portRestored(t *testing.T, n *agenttest.Node) {
 	before := restored(n)
 	n.Detach(name)
 	hasSamePort(c, name, ids)
-	n.Eventually("the event", func() bool { return told(c, v1.ReasonPortRestored) })
+	n.Eventually("the event", func() bool { return reported(c, v1.ReasonPortRestored) })
 	if now := restored(n); now != before+1 {
 		t.Errorf("%v ports were restored, before the deletion %v", now, before)
 	}

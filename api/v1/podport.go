@@ -29,7 +29,7 @@ func IsPublished(pod metav1.Object) bool {
 	return PodNetwork{Allocated: annotations[keyAllocated] == "true", UID: types.UID(annotations[keyPodUID])}.IsFor(pod.GetUID())
 }
 
-// IsMirror reports whether annotations are those of a mirror pod: a kubelet created it for a static pod of its node. The API server lets each kubelet create mirror
+// IsMirror reports whether annotations belong to a mirror pod: a kubelet created it for a static pod of its node. The API server lets each kubelet create mirror
 // pods in every namespace, with any labels and annotations, so nothing that a mirror pod requests is honoured.
 func IsMirror(annotations map[string]string) bool {
 	_, mirror := annotations[corev1.MirrorPodAnnotationKey]

@@ -182,7 +182,7 @@ func (w *World) Subnet(name string, change func(*kubeovnv1.SubnetSpec), running 
 	return s
 }
 
-// Joined creates the IP object of a node's port, as the controller of nodes does: port has the addresses of the port, own those of the node.
+// Joined creates the IP object of a node's port, as the controller of nodes does: port has the addresses of the port, own has the addresses of the node.
 func (w *World) Joined(node, port string, own ...string) *kubeovnv1.IP {
 	w.Helper()
 	ip := &kubeovnv1.IP{

@@ -101,7 +101,7 @@ func (c *claims) keep(node string, addresses []netip.Addr) (waiting []string) {
 	return waiting
 }
 
-// report reports whether an event with a text is due: the text is another one than that of the node's last event, which is claimRetry old.
+// report reports whether an event with a text is due: the node's last event has another text, and is claimRetry old.
 func (c *claims) report(node, text string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ func mirrorName() *problem {
 	return &problem{message: "addresses are retained for another pod of this name, and a static pod does not get them: rename the static pod"}
 }
 
-// warnOfMirror tells the user of a new mirror pod which of its requests are ignored.
+// warnOfMirror reports on a new mirror pod which of its requests are ignored.
 func (r *Reconciler) warnOfMirror(ctx context.Context, pod *corev1.Pod) {
 	if !kubeovnv1.IsMirror(pod.Annotations) {
 		return

@@ -72,14 +72,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return errors.Join(err, r.ipObjects.SetupWithManager(mgr))
 }
 
-func subnetOf(o client.Object) []string {
-	subnet := o.GetAnnotations()[kubeovnv1.AnnotationLogicalSwitch.Key()]
-	if subnet == "" {
-		return nil
-	}
-	return []string{subnet}
-}
-
 // onPod enqueues pods whose port may need a change. At the start, pods that already have their network come last.
 func (r *Reconciler) onPod() handler.EventHandler {
 	return handler.Funcs{

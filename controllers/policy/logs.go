@@ -109,7 +109,7 @@ func (r *Reconciler) forgetLogs(key types.NamespacedName) {
 	r.logs.set(key, 0)
 }
 
-// setupLogs adds the controller that restores meters, and deletes those of namespaces without logging policies.
+// setupLogs adds the controller that restores meters, and deletes meters of namespaces without logging policies.
 func (r *Reconciler) setupLogs(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("networkpolicylogs").

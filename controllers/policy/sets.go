@@ -124,7 +124,7 @@ func (r *Reconciler) addressesOfNode(ctx context.Context, node string) ([]netip.
 	return nodeAddresses(ip), nil
 }
 
-// nodeAddresses returns the addresses from which processes on a node connect to pods: its own and those of its port, by the IP object of the port.
+// nodeAddresses returns the addresses from which processes on a node connect to pods: its own and its port's, by the IP object of the port.
 func nodeAddresses(ip *kubeovnv1.IP) []netip.Addr {
 	if k8s.NodeOf(ip) == "" {
 		return nil

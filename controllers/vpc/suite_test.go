@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 type tenants struct {
 	*controllertest.World
 	process *controllertest.Process
-	// limits are those of the controller of VPCs.
+	// limits of the controller of VPCs.
 	limits v1alpha1.ControlPlaneProtection
 }
 

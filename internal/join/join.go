@@ -164,7 +164,7 @@ func (l *Leases) whoWaits(subnet string) []string {
 	return objects
 }
 
-// AddressesOf returns a node's addresses on the join subnet, or nil before its port is applied. The annotations tell when: nodes can write
+// AddressesOf returns a node's addresses on the join subnet, or nil before its port is applied. The annotations show when. Nodes can write
 // them, so the addresses are those of the node's lease.
 func AddressesOf(allocator *ipam.Allocator, node *corev1.Node) []netip.Addr {
 	if node.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "" {

@@ -4,10 +4,11 @@
 package k8s
 
 import (
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // ComesOrGoes passes creations and deletions, and no updates.

@@ -131,7 +131,7 @@ func finished(o client.Object) bool {
 	return ok && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed)
 }
 
-// Naming returns the names of the subnets that name a namespace, and of those with namespaceSelectors, which may select it.
+// Naming returns the names of the subnets that name a namespace, and of subnets with namespaceSelectors, which may select it.
 func (n *Namespaces) Naming(ctx context.Context, namespace string) ([]string, error) {
 	var names []string
 	for _, key := range []string{namespace, anySelector} {

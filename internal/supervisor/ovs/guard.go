@@ -28,7 +28,7 @@ const (
 	guardTable = "kiln-databases"
 	// guardRefresh is the interval in which tables are written again for which no event reports that another program has flushed them.
 	guardRefresh = time.Minute
-	// databasePorts are the ports of the databases: those of clients and of Raft.
+	// databasePorts are the ports of the databases for clients and for Raft.
 	databasePorts = "{ 6641-6645, 6649 }"
 	// podsInterface is the interface on which packets of pods reach their node.
 	podsInterface = "ovn0"
@@ -54,7 +54,7 @@ var guardedPorts = []struct {
 
 // limits are the content of the table, and of the file that preserves it.
 type limits struct {
-	// Northbound and Southbound are the addresses of members, Clients those of the nodes of northd and kube-ovn-controller.
+	// Northbound and Southbound are the addresses of members, Clients are the addresses of nodes of northd and kube-ovn-controller.
 	Northbound []string `json:"northbound,omitempty"`
 	Southbound []string `json:"southbound,omitempty"`
 	Clients    []string `json:"clients,omitempty"`

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// file is the name of the report, in OVN's runtime directory. It contains the boot ID, so that a report from before a reboot does not count.
+// file is the name of the report, in OVN's runtime directory. It contains the boot ID, so that a report of the time before a reboot does not count.
 const file = "kiln-databases-guard"
 
 // bootID identifies the boot of the kernel (random(4)). Tests replace it.
