@@ -91,7 +91,7 @@ func (s *scenario) takenDown(t *testing.T) {
 	for what, err := range map[string]error{
 		"one": s.admin.Delete(t.Context(), s.cluster(t)), "all": s.admin.DeleteAllOf(t.Context(), &v1alpha1.OVNCluster{}),
 	} {
-		g.Expect(err).To(MatchError(ContainSubstring("kubectl annotate ovncluster default kubeovn.io/allow-removal=true")), what)
+		g.Expect(err).To(MatchError(MatchRegexp("kubectl annotate ovnclusters? default kubeovn.io/allow-removal=true")), what)
 	}
 	s.remove(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True Removing: waiting for the end of controller-0"))

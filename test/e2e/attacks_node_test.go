@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -62,16 +61,9 @@ var _ = Describe("a stolen node", Ordered, ContinueOnFailure, func() {
 		GinkgoHelper()
 		pod, err := suite.Cluster.Run(ctx, cluster.Server(besideStolen, name, suite.Workers[0]))
 		Expect(err).NotTo(HaveOccurred())
-		from, to := fromPod(pods.from), netip.AddrPortFrom(cluster.PodAddrs(pod)[0], cluster.HTTPPort)
-		connectsAtOnce(ctx, from, to)
-		np := applyPolicy(ctx, besideStolen, name, fmt.Sprintf("podSelector: {matchLabels: {app: %q}}\npolicyTypes: [Ingress]", name))
-		Eventually(func() (string, error) {
-			list, _, err := connectOnce(ctx, from, to)
-			if err != nil || len(list) != 1 {
-				return "", err
-			}
-			return list[0].Failure, nil
-		}).WithContext(ctx).WithTimeout(time.Minute).ShouldNot(BeEmpty(), "policy %s isolates pod %s", np.Name, name)
+		connects(ctx, pods.from, pod, tcp, cluster.HTTPPort, true)
+		applyPolicy(ctx, besideStolen, name, fmt.Sprintf("podSelector: {matchLabels: {app: %q}}\npolicyTypes: [Ingress]", name))
+		connects(ctx, pods.from, pod, tcp, cluster.HTTPPort, false)
 	}
 
 	// addresses patches the addresses in the status of the stolen node, by its kubelet. The kubelet itself writes them again after a while.
