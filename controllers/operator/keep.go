@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // eventBehaviourLost is the reason of the event on an object that the operator cannot change.
@@ -48,7 +49,7 @@ type strictStep struct {
 
 var strictSteps = []strictStep{
 	{strictMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictSince }, (*Reconciler).knowsTenancy, (*Reconciler).keepNetworks},
-	{strictGroupsMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictGroupsSince }, (*Reconciler).runsOwnImage, (*Reconciler).keepGroups},
+	{strictGroupsMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictGroupsSince }, (*Reconciler).runsOwnVersion, (*Reconciler).keepGroups},
 }
 
 // keepTenancy writes the previous permissions into the objects that earlier versions of Kiln, or Kube-OVN, serve: any
@@ -150,6 +151,14 @@ func (r *Reconciler) knowsTenancy(controllers []*corev1.Pod) bool {
 // runsOwnImage reports whether a controller runs the operator's image.
 func (r *Reconciler) runsOwnImage(controllers []*corev1.Pod) bool {
 	return slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == r.Image })
+}
+
+// runsOwnVersion reports whether a controller runs the operator's image, or has reported the operator's version: spec.image can name the same image in another
+// registry, or by its digest. Images of a working tree have no version of their own.
+func (r *Reconciler) runsOwnVersion(controllers []*corev1.Pod) bool {
+	return r.runsOwnImage(controllers) || version.Kiln != version.Development && slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
+		return r.versions.known(containerOf(pod)).Kiln == version.Kiln
+	})
 }
 
 // orForbidden returns err, or a halt if the operator's role is from an earlier version and forbids the request.

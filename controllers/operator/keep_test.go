@@ -19,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // TestKeepTenancy upgrades from a version without spec.tenancy, with objects that it has served and one without a status.
@@ -202,4 +203,27 @@ func TestKeepTenancy(t *testing.T) {
 	g.Expect(operate.keepTenancy(t.Context(), fresh)).To(Succeed())
 	g.Expect(fresh.cluster.Status.StrictSince).NotTo(BeNil())
 	g.Expect(read()["kept-old"].namespaces).To(Equal(all), "Kube-OVN may have served it")
+}
+
+// spec.image can name the operator's image in another registry: only the controller's version shows that it knows the defaults.
+func TestAControllerOfTheSameVersionKnowsTheDefaults(t *testing.T) {
+	defer func(before string) { version.Kiln = before }(version.Kiln)
+	version.Kiln = "v2"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "controller", UID: "u"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "mirror/kiln@sha256:1"}}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1"}}
+	r := &Reconciler{Image: "example.com/kiln:v2", versions: newVersions(nil)}
+	knows := func(want bool, when string) {
+		t.Helper()
+		if got := r.runsOwnVersion([]*corev1.Pod{pod}); got != want {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	knows(false, "before the controller reports its version")
+	r.versions.note(containerOf(pod), version.Programs{Kiln: "v1"})
+	knows(false, "an earlier version")
+	r.versions.note(containerOf(pod), version.Programs{Kiln: "v2"})
+	knows(true, "the operator's version")
+	version.Kiln = version.Development
+	r.versions.note(containerOf(pod), version.Programs{Kiln: version.Development})
+	knows(false, "two builds of a working tree")
 }

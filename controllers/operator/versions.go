@@ -83,6 +83,13 @@ func (v *versions) note(key containerKey, programs version.Programs) {
 	v.cached[key] = cachedVersion{Programs: programs}
 }
 
+// known returns the versions that a container has reported.
+func (v *versions) known(key containerKey) version.Programs {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.cached[key].Programs
+}
+
 // noteLevel stores the level of a member and reports whether it was not known.
 func (v *versions) noteLevel(key containerKey, level int) bool {
 	v.mu.Lock()

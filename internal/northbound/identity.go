@@ -154,3 +154,6 @@ func externalID(model any, key string) string {
 	}
 	return ""
 }
+
+// KeyOf returns the key of a row (desired.Row) from its external_ids.
+func KeyOf(externalIDs map[string]string) string { return externalIDs[keyKey] }

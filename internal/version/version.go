@@ -16,8 +16,11 @@ import (
 	"github.com/kiln-net/kiln/internal/httpserver"
 )
 
+// Development is the version of programs that are not of a release.
+const Development = "dev"
+
 // Kiln is this program's version: the tag of its image. The image build sets it.
-var Kiln = "dev"
+var Kiln = Development
 
 // Path is the HTTP path of versions, on the address of the probes.
 const Path = "/version"
