@@ -43,9 +43,10 @@ func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) 
 	if err != nil {
 		return err
 	}
-	var used []netip.Prefix
+	// The status has them also while the Deployment does not exist, such as after its deletion by hand.
+	used := append(parsed(p.cluster.Status.PodCIDRs), parsed(p.cluster.Status.JoinCIDRs)...)
 	if controller, is := live.(*appsv1.Deployment); is {
-		used = parsed(render.CIDRs(controller))
+		used = append(used, parsed(render.CIDRs(controller))...)
 	}
 	for _, n := range slices.Concat(p.nodes, p.foreign) {
 		address, field, cidr := within(lists, &n)

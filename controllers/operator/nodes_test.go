@@ -65,6 +65,15 @@ func TestAnInvalidAddressAffectsOneNode(t *testing.T) {
 	s.stable(t)
 	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("True NodeAddresses"))
 
+	controller := &appsv1.Deployment{}
+	g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
+	g.Expect(s.admin.Delete(t.Context(), controller)).To(Succeed())
+	g.Eventually(func() bool {
+		again := &appsv1.Deployment{}
+		return s.exists(t, again, render.ControllerName)() == nil && again.UID != controller.UID
+	}).Should(BeTrue(), "the node does not prevent that the controller is created again")
+	s.settledOn(t, s.cluster(t).Spec.Image)
+
 	s.addNode(t, "twin", "192.0.2.11", map[string]string{render.ControlPlaneLabel: ""})
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("nodes twin and worker-1 have one InternalIP, 192.0.2.11: give each its own"))
 	g.Eventually(func() []string { return s.nodeEvents(t, "twin") }).Should(ContainElement("Warning AddressShared"))

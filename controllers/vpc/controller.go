@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.missing(ctx, req.Name, in)
 	}
 	if req.Name == kubeovnv1.DefaultVpc {
-		r.lastDefault.Store(in.vpc.Spec.DeepCopy())
+		r.lastDefault.Store(k8s.AppliedVpc(in.vpc).Spec.DeepCopy())
 	}
 	switch {
 	case in.vpc.DeletionTimestamp == nil:
