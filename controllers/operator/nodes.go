@@ -43,10 +43,13 @@ func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) 
 	if err != nil {
 		return err
 	}
-	// The status has them also while the Deployment does not exist, such as after its deletion by hand.
-	used := append(parsed(p.cluster.Status.PodCIDRs), parsed(p.cluster.Status.JoinCIDRs)...)
+	var used []netip.Prefix
 	if controller, is := live.(*appsv1.Deployment); is {
-		used = append(used, parsed(render.CIDRs(controller))...)
+		used = parsed(render.CIDRs(controller))
+	} else if p.cluster.Status.Northbound.ClusterID != "" { // installed, and the Deployment was deleted by hand
+		for _, list := range lists {
+			used = append(used, list.cidrs...)
+		}
 	}
 	for _, n := range slices.Concat(p.nodes, p.foreign) {
 		address, field, cidr := within(lists, &n)
