@@ -54,7 +54,7 @@ func Report(t testing.TB, process string, scrape func() string) {
 	var took []time.Duration
 	text := ""
 	for range scrapes {
-		time.Sleep(pause)
+		time.Sleep(pause) // a measurement on request: the next figures exist only after this time
 		began := time.Now()
 		text = scrape()
 		took = append(took, time.Since(began))

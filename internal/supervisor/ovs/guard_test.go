@@ -213,7 +213,7 @@ func TestAFlushedTableIsWrittenAgainAtOnce(t *testing.T) {
 	g := newGuard(Options{ConfigDir: t.TempDir(), OVNRunDir: t.TempDir()})
 	g.follow(guarded(), "node-1")
 	must.Succeed(t, g.apply(t.Context()))
-	handle := func() string {
+	handle := func() string { // nft(8), because knftables does not list the handle of a table
 		return string(must.Value(exec.CommandContext(t.Context(), "nft", "-a", "list", "table", "inet", guardTable).Output()))
 	}
 	before := handle()

@@ -63,7 +63,7 @@ type node struct {
 }
 
 // Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
-// returns an error if a person has to change something, or if a daemon keeps failing.
+// returns an error if a person has to change something, or if a daemon keeps failing. It is long because it is the list of start steps and loops, whose order matters.
 func Run(ctx context.Context, o Options) error {
 	guard := newGuard(o)
 	if err := guard.restore(ctx); err != nil { // before all steps that can fail: the databases of this node wait for it
