@@ -281,6 +281,14 @@ func (s *SubnetSpec) PhysicalGateway() bool { return s.Vlan != "" && !s.LogicalG
 // OnRouter reports whether the router of the VPC has a port in the subnet.
 func (s *SubnetSpec) OnRouter() bool { return s.Vlan == "" || s.LogicalGateway || s.U2OInterconnection }
 
+// SoleNamespace returns the namespace that the subnet lists, or "" if it lists none or may be for several.
+func (s *SubnetSpec) SoleNamespace() string {
+	if len(s.Namespaces) != 1 || len(s.NamespaceSelectors) > 0 || len(s.AllowedNamespaces) > 0 {
+		return ""
+	}
+	return s.Namespaces[0]
+}
+
 // U2OFeatures are options of the interconnection of an underlay subnet with the overlay.
 type U2OFeatures struct {
 	// overlayOnlyRouting sends traffic to other underlay subnets by the physical router, even if they are interconnected, too.

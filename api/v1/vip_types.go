@@ -11,8 +11,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule=`(has(self.v6ip) ? self.v6ip : "") == (has(oldSelf.v6ip) ? oldSelf.v6ip : "")`,message="v6ip cannot change: create another Vip",messageExpression=`'v6ip cannot change from "' + (has(oldSelf.v6ip) ? oldSelf.v6ip : "") + '" to "' + (has(self.v6ip) ? self.v6ip : "") + '": create another Vip'`
 // +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another Vip",messageExpression=`'macAddress cannot change from "' + (has(oldSelf.macAddress) ? oldSelf.macAddress : "") + '" to "' + (has(self.macAddress) ? self.macAddress : "") + '": create another Vip'`
 type VipSpec struct {
-	// namespace whose pods may use the Vip, and in which selector selects pods. When empty, allowedNamespaces decides; with tenancy.membership Open, pods of every namespace
-	// may use the Vip by its name.
+	// namespace whose pods may use the Vip, and in which selector selects pods. When empty, allowedNamespaces decides. When both are empty, pods of the namespace of the subnet
+	// may use the Vip by its name, if the subnet lists only this one; with tenancy.membership Open, pods of every namespace may.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Namespace string `json:"namespace,omitempty"`

@@ -120,7 +120,9 @@ func (r *controller) monitorOf(
 		}
 		unfit := ""
 		if vip != nil {
-			unfit = r.unfit(rule, s, vip, subnet)
+			if unfit, err = r.unfit(ctx, rule, s, vip, subnet); err != nil {
+				return m, "", err
+			}
 		}
 		switch {
 		case unfit != "":
@@ -148,27 +150,30 @@ func (r *controller) monitorOf(
 
 // unfit returns the reason why a Vip cannot be the source of a subnet's health checks, or "". OVN answers ARP and neighbour discovery for the source
 // itself, so a pod with the address would lose its traffic. Kube-OVN creates the Vip without a type, as users create the Vips of pods.
-func (r *controller) unfit(rule *rule, s *state, vip *kubeovnv1.Vip, subnet string) string {
+func (r *controller) unfit(ctx context.Context, rule *rule, s *state, vip *kubeovnv1.Vip, subnet string) (why string, err error) {
 	user := r.Allocator.UserOf(translate.VipHolder(vip.Name))
 	if user != "" || vip.Spec.Type == "" {
 		r.watch(rule, s, "use/"+subnet)
 	}
 	switch of := cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet); {
 	case of != subnet:
-		return "is of subnet " + of
+		return "is of subnet " + of, nil
 	case user != "":
-		return "is used by port " + user
+		return "is used by port " + user, nil
 	case vip.Spec.Type == kubeovnv1.VipTypeHealthCheck:
-		return ""
+		return "", nil
 	case vip.Spec.Type != "":
-		return "is of type " + vip.Spec.Type
+		return "is of type " + vip.Spec.Type, nil
 	case len(vip.Spec.Selector) > 0:
-		return "has a selector of pods"
+		return "has a selector of pods", nil
 	}
 	for _, user := range r.Vips.UsersOf(vip.Name) {
-		if r.Grants.Vip(user.Pod.Namespace, vip) == "" {
-			return "is for pod " + user.Pod.String()
+		switch denied, err := r.Grants.Vip(ctx, user.Pod.Namespace, vip); {
+		case err != nil:
+			return "", err
+		case denied == "":
+			return "is for pod " + user.Pod.String(), nil
 		}
 	}
-	return ""
+	return "", nil
 }

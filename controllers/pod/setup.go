@@ -176,11 +176,11 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 }
 
 // podView is the part of a subnet's applied spec that the ports and annotations of its pods depend on.
-func podView(s *kubeovnv1.Subnet) [11]string {
-	return [11]string{
+func podView(s *kubeovnv1.Subnet) [12]string {
+	return [12]string{
 		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU),
 		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options, strings.Join(s.Spec.Vips, " "), string(s.Spec.PortSecurity), s.Spec.Vlan,
-		fmt.Sprint(s.Spec.LogicalGateway),
+		fmt.Sprint(s.Spec.LogicalGateway), s.Spec.SoleNamespace(),
 	}
 }
 

@@ -113,7 +113,8 @@ func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip
 	case vip.DeletionTimestamp != nil:
 		return vip, "is being deleted", nil
 	}
-	return vip, r.Grants.Vip(pod.Namespace, vip), nil
+	reason, err = r.Grants.Vip(ctx, pod.Namespace, vip)
+	return vip, reason, err
 }
 
 func vipSubnet(vip *kubeovnv1.Vip) string { return cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet) }
@@ -144,10 +145,14 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 		if err != nil {
 			return nil, fmt.Errorf("get Vip %s: %w", name, err)
 		}
-		if vip == nil {
+		if vip == nil || vip.Spec.Type != "" || vipSubnet(vip) != subnet.Name {
 			continue
 		}
-		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && r.Grants.Vip(pod.Namespace, vip) == "" {
+		denied, err := r.Grants.Vip(ctx, pod.Namespace, vip)
+		if err != nil {
+			return nil, err
+		}
+		if denied == "" {
 			addresses = append(addresses, vipAddresses(vip)...)
 		}
 	}

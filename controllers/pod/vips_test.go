@@ -4,12 +4,15 @@
 package pod_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 // A port with port security accepts the subnet's vips that its pod requests, and no other addresses.
@@ -69,4 +72,25 @@ func TestAPodGetsNoVipOfItsSubnetAsItsOwn(t *testing.T) {
 	w.InForce(s, process)
 	w.allocated(v6)
 	w.has(v6, "10.16.0.9,fd00:10:16::100")
+}
+
+// Manifests of Kube-OVN have Vips that list no namespace.
+func TestAVipThatListsNoNamespaceIsForTheOnlyNamespaceOfItsSubnet(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("tenants", "10.17.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Namespaces = []string{"default", "other"} })
+	process := w.start()
+	_, err := process.Allocator.Allocate(translate.VipHolder("v"), ipam.Request{Subnet: "tenants", Addresses: []netip.Addr{netip.MustParseAddr("10.17.0.50")}})
+	w.Must(err)
+	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{Subnet: "tenants"}}
+	w.Create(vip)
+	vip.Status.V4IP = "10.17.0.50"
+	w.Must(w.Client.Status().Update(w.Context(), vip))
+	user := newPod("default", "user", "vip", "v")
+	w.Create(user)
+	w.warned(user, "does not list namespace default: add it to allowedNamespaces of the Vip")
+	w.Change(s, func() { s.Spec.Namespaces = []string{"default"} })
+	w.InForce(s, process)
+	if w.allocated(user); address(user) != "10.17.0.50" {
+		t.Errorf("the pod has %s", address(user))
+	}
 }

@@ -85,7 +85,12 @@ func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	s.lease, s.problem, s.err = r.hold(ctx, vip)
 	s.usedBy = r.Allocator.UserOf(translate.VipHolder(vip.Name))
 	for _, user := range r.Vips.UsersOf(vip.Name) {
-		if r.Grants.Vip(user.Pod.Namespace, vip) == "" {
+		denied, err := r.Grants.Vip(ctx, user.Pod.Namespace, vip)
+		if err != nil {
+			s.err = errors.Join(s.err, err)
+			return s
+		}
+		if denied == "" {
 			s.users = append(s.users, user)
 		}
 	}

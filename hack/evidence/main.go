@@ -108,8 +108,8 @@ func (r *recorder) record(ctx context.Context, target string) error {
 	switch {
 	case after != tree:
 		return fmt.Errorf("the product changed while %s ran: there is no record of it", s.Name)
-	case exit == nil && record.total() == 0:
-		return fmt.Errorf("the output of %s has no result of a test: there is no record of it", s.Name)
+	case record.total() == 0:
+		return errors.Join(exit, fmt.Errorf("the output of %s has no result of a test: there is no record of it", s.Name))
 	}
 	if err := record.write(r.root); err != nil {
 		return err

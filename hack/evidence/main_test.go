@@ -151,6 +151,10 @@ func TestAProductThatChangesMeanwhileHasNoRecord(t *testing.T) {
 
 func TestARunWithoutTestsHasNoRecord(t *testing.T) {
 	root := repository(t)
+	err := record(t, root, nil, "the lab did not start\n", errors.New("exit status 2"))
+	if records, _ := readRecords(root); len(records) > 0 || err == nil || !strings.Contains(err.Error(), "exit status 2") {
+		t.Errorf("a suite that did not start: records %v, %v", records, err)
+	}
 	if err := record(t, root, nil, "nothing to do\n", nil); err == nil || !strings.Contains(err.Error(), "no result of a test") {
 		t.Errorf("error %v", err)
 	}

@@ -4,12 +4,14 @@
 package envcheck
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -48,6 +50,9 @@ func membership(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 		for i := range c.Objects[kind] {
 			object := &c.Objects[kind][i]
 			subject := kind + " " + object.GetName()
+			if kind == "Vip" {
+				delete(users[subject], ofSubnet(c, object))
+			}
 			if f := judgeMembership(object, slices.Sorted(maps.Keys(users[subject])), open, keeps); f != nil {
 				f.Subject = subject
 				found = append(found, *f)
@@ -75,4 +80,20 @@ func judgeMembership(object *unstructured.Unstructured, users []string, open, ke
 		return &Finding{OK, "", fmt.Sprintf("pods of namespaces %s name it: the operator adds allowedNamespaces [*], so that they keep it", names)}
 	}
 	return &Finding{Warning, "", fmt.Sprintf("pods of namespaces %s name it, and it does not list these: new pods there do not get it. Add them to allowedNamespaces, or remove the annotation of the pods", names)}
+}
+
+// ofSubnet returns the namespace that may use a Vip because the Vip lists none and its subnet lists only this one.
+func ofSubnet(c *Cluster, object *unstructured.Unstructured) string {
+	var vip kubeovnv1.Vip
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &vip) != nil || vip.Spec.Namespace != "" || len(vip.Spec.AllowedNamespaces) > 0 {
+		return ""
+	}
+	name := cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet)
+	subnets := c.Objects["Subnet"]
+	i := slices.IndexFunc(subnets, func(o unstructured.Unstructured) bool { return o.GetName() == name })
+	var subnet kubeovnv1.Subnet
+	if i < 0 || runtime.DefaultUnstructuredConverter.FromUnstructured(subnets[i].Object, &subnet) != nil {
+		return ""
+	}
+	return subnet.Spec.SoleNamespace()
 }

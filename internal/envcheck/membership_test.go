@@ -31,14 +31,20 @@ func TestNamespacesThatWouldLoseGroupsAreListed(t *testing.T) {
 		OVNCluster: &v1alpha1.OVNCluster{},
 		Pods: []corev1.Pod{
 			pod("shop", kubeovnv1.AnnotationGroups, "listed, open,strict"), pod("bank", kubeovnv1.AnnotationGroups, "open,strict"),
-			pod("shop", kubeovnv1.AnnotationVip, "own"), pod("bank", kubeovnv1.AnnotationAAPs, "own,unlisted"),
+			pod("shop", kubeovnv1.AnnotationVip, "own"), pod("bank", kubeovnv1.AnnotationAAPs, "own,unlisted,in-banks,in-shops"),
 		},
 		Objects: map[string][]unstructured.Unstructured{
 			"SecurityGroup": {
 				object("SecurityGroup", "listed", map[string]any{"allowedNamespaces": []any{"shop"}}), object("SecurityGroup", "open", map[string]any{"allowedNamespaces": []any{"*"}}),
 				object("SecurityGroup", "strict", map[string]any{"allowedNamespaces": []any{"shop"}}), object("SecurityGroup", "unused", map[string]any{}),
 			},
-			"Vip": {object("Vip", "own", map[string]any{"namespace": "shop"}), object("Vip", "unlisted", map[string]any{})},
+			"Vip": {
+				object("Vip", "own", map[string]any{"namespace": "shop"}), object("Vip", "unlisted", map[string]any{}),
+				object("Vip", "in-banks", map[string]any{"subnet": "banks"}), object("Vip", "in-shops", map[string]any{"subnet": "shops"}),
+			},
+			"Subnet": {
+				object("Subnet", "banks", map[string]any{"namespaces": []any{"bank"}}), object("Subnet", "shops", map[string]any{"namespaces": []any{"shop"}}),
+			},
 		},
 	}
 	w := Workload{Kind: "Deployment", ObjectMeta: metav1.ObjectMeta{Namespace: "mail"}}
@@ -60,9 +66,12 @@ func TestNamespacesThatWouldLoseGroupsAreListed(t *testing.T) {
 		strict = "warning SecurityGroup strict: pods of namespaces bank, mail name it, a"
 		own    = "warning Vip own: pods of namespaces bank name it, and it "
 	)
-	check("during the upgrade", v1alpha1.OVNClusterSpec{}, open, strict, own, "ok Vip unlisted: pods of namespaces bank name it: the ope")
+	check("during the upgrade", v1alpha1.OVNClusterSpec{}, open, strict, own, "ok Vip unlisted: pods of namespaces bank name it: the ope",
+		"ok Vip in-shops: pods of namespaces bank name it: the ope")
 	c.OVNCluster.Status.StrictGroupsSince = &metav1.Time{}
-	check("after the upgrade", v1alpha1.OVNClusterSpec{}, open, strict, own, "warning Vip unlisted: pods of namespaces bank name it, and it ")
+	check("after the upgrade", v1alpha1.OVNClusterSpec{}, open, strict, own, "warning Vip unlisted: pods of namespaces bank name it, and it ",
+		"warning Vip in-shops: pods of namespaces bank name it, and it ")
 	check("with open membership", v1alpha1.OVNClusterSpec{Tenancy: v1alpha1.Tenancy{Membership: v1alpha1.MembershipOpen}},
-		open, "ok SecurityGroup strict: it admits every namespace. List namespac", own, "ok Vip unlisted: it admits every namespace. List namespac")
+		open, "ok SecurityGroup strict: it admits every namespace. List namespac", own, "ok Vip unlisted: it admits every namespace. List namespac",
+		"ok Vip in-shops: it admits every namespace. List namespac")
 }

@@ -5,6 +5,7 @@
 package grants
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -78,13 +79,21 @@ func (r *Rules) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
 	return fmt.Sprintf("IPPool %s does not list namespace %s: add it to namespaces or allowedNamespaces of the pool", pool.Name, namespace)
 }
 
-// Vip decides for a Vip, but not for its subnet.
-func (r *Rules) Vip(namespace string, vip *kubeovnv1.Vip) (denied string) {
+// Vip decides for a Vip, but not for its subnet. A Vip that lists no namespace is for the namespace of its subnet, if the subnet is for only one.
+func (r *Rules) Vip(ctx context.Context, namespace string, vip *kubeovnv1.Vip) (denied string, err error) {
 	switch {
 	case r.open && vip.Spec.Namespace == "", vip.Spec.Namespace == namespace, allows(vip.Spec.AllowedNamespaces, namespace):
-		return ""
+		return "", nil
+	case vip.Spec.Namespace == "" && len(vip.Spec.AllowedNamespaces) == 0:
+		s, err := k8s.Find[kubeovnv1.Subnet](ctx, r.reader, client.ObjectKey{Name: cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet)}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return "", fmt.Errorf("get subnet of Vip %s: %w", vip.Name, err)
+		}
+		if s != nil && k8s.Applied(s).Spec.SoleNamespace() == namespace {
+			return "", nil
+		}
 	}
-	return fmt.Sprintf("does not list namespace %s: add it to allowedNamespaces of the Vip", namespace)
+	return fmt.Sprintf("does not list namespace %s: add it to allowedNamespaces of the Vip", namespace), nil
 }
 
 // Groups are the security groups that a pod names.

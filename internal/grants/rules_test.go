@@ -63,21 +63,44 @@ func with(annotations map[string]string, key, value string) map[string]string {
 
 func TestWhichNamespacesMayUseAVip(t *testing.T) {
 	const namespace = "shop"
+	scheme := runtime.NewScheme()
+	if err := kubeovnv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	subnet := func(name string, spec kubeovnv1.SubnetSpec) *kubeovnv1.Subnet {
+		return &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	}
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		subnet(kubeovnv1.DefaultSubnet, kubeovnv1.SubnetSpec{}),
+		subnet("shops", kubeovnv1.SubnetSpec{Namespaces: []string{namespace}}),
+		subnet("banks", kubeovnv1.SubnetSpec{Namespaces: []string{"bank"}}),
+		subnet("both", kubeovnv1.SubnetSpec{Namespaces: []string{namespace, "bank"}}),
+		subnet("guests", kubeovnv1.SubnetSpec{Namespaces: []string{namespace}, AllowedNamespaces: []kubeovnv1.AllowedNamespace{"bank"}}),
+		subnet("selected", kubeovnv1.SubnetSpec{Namespaces: []string{namespace}, NamespaceSelectors: []metav1.LabelSelector{{}}}),
+	).Build()
 	for name, c := range map[string]struct {
 		spec          kubeovnv1.VipSpec
 		granted, open bool
 	}{
-		"no namespace":       {kubeovnv1.VipSpec{}, false, true},
-		"its own":            {kubeovnv1.VipSpec{Namespace: namespace}, true, true},
-		"another one":        {kubeovnv1.VipSpec{Namespace: "bank"}, false, false},
-		"a list with it":     {kubeovnv1.VipSpec{Namespace: "bank", AllowedNamespaces: []kubeovnv1.AllowedNamespace{"mail", namespace}}, true, true},
-		"a list without it":  {kubeovnv1.VipSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{"mail"}}, false, true},
-		"all namespaces":     {kubeovnv1.VipSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}}, true, true},
-		"one and all others": {kubeovnv1.VipSpec{Namespace: "bank", AllowedNamespaces: []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}}, true, true},
+		"no namespace":                             {kubeovnv1.VipSpec{}, false, true},
+		"no namespace, in a subnet of this one":    {kubeovnv1.VipSpec{Subnet: "shops"}, true, true},
+		"no namespace, in a subnet of another one": {kubeovnv1.VipSpec{Subnet: "banks"}, false, true},
+		"no namespace, in a subnet of two":         {kubeovnv1.VipSpec{Subnet: "both"}, false, true},
+		"no namespace, in a subnet with guests":    {kubeovnv1.VipSpec{Subnet: "guests"}, false, true},
+		"no namespace, in a subnet by labels":      {kubeovnv1.VipSpec{Subnet: "selected"}, false, true},
+		"no namespace, in no subnet":               {kubeovnv1.VipSpec{Subnet: "missing"}, false, true},
+		"another one, in a subnet of this one":     {kubeovnv1.VipSpec{Subnet: "shops", Namespace: "bank"}, false, false},
+		"a list, in a subnet of this one":          {kubeovnv1.VipSpec{Subnet: "shops", AllowedNamespaces: []kubeovnv1.AllowedNamespace{"mail"}}, false, true},
+		"its own":                                  {kubeovnv1.VipSpec{Namespace: namespace}, true, true},
+		"another one":                              {kubeovnv1.VipSpec{Namespace: "bank"}, false, false},
+		"a list with it":                           {kubeovnv1.VipSpec{Namespace: "bank", AllowedNamespaces: []kubeovnv1.AllowedNamespace{"mail", namespace}}, true, true},
+		"a list without it":                        {kubeovnv1.VipSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{"mail"}}, false, true},
+		"all namespaces":                           {kubeovnv1.VipSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}}, true, true},
+		"one and all others":                       {kubeovnv1.VipSpec{Namespace: "bank", AllowedNamespaces: []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}}, true, true},
 	} {
 		for open, want := range map[bool]bool{false: c.granted, true: c.open} {
-			if denied := NewRules(nil, nil, open).Vip(namespace, &kubeovnv1.Vip{Spec: c.spec}); (denied == "") != want {
-				t.Errorf("%s, membership open %t: %q", name, open, denied)
+			if denied, err := NewRules(reader, nil, open).Vip(t.Context(), namespace, &kubeovnv1.Vip{Spec: c.spec}); err != nil || (denied == "") != want {
+				t.Errorf("%s, membership open %t: %q (%v)", name, open, denied, err)
 			}
 		}
 	}
