@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -26,7 +27,7 @@ import (
 const (
 	// guardTable is the guard's nftables table, in the inet family.
 	guardTable = "kiln-databases"
-	// guardRefresh is the interval in which tables are written again for which no event reports that another program has flushed them.
+	// guardRefresh is the interval of comparisons of the guard's table, and in which other tables are written again: another program may have flushed them.
 	guardRefresh = time.Minute
 	// databasePorts are the ports of the databases for clients and for Raft.
 	databasePorts = "{ 6641-6645, 6649 }"
@@ -88,19 +89,23 @@ type guard struct {
 	// file preserves the limits over a reboot, and runtime is the directory in which the databases read that the table exists (portguard). Both
 	// are empty in tests.
 	file, runtime string
+	refresh       time.Duration
+	log           logr.Logger
 	// known is true once an OVNCluster or the file was read. Until then the table of a previous process stays.
 	known bool
 	// limits are the newest ones; nil if the ports are open.
 	limits *limits
-	// applied is the last transaction that succeeded; empty after a failure.
-	applied string
-	// touched is set when another transaction has deleted the table.
-	touched atomic.Bool
+	// written is the last transaction, empty if it failed. objects are those of the table after the last one that succeeded (tableObjects).
+	written string
+	objects []string
 	nft     knftables.Interface
+	// applied is set if the last attempt to apply the limits succeeded. rewritten counts changes by other programs that were reverted.
+	applied   atomic.Bool
+	rewritten atomic.Int64
 }
 
 func newGuard(o Options) *guard {
-	return &guard{file: filepath.Join(o.certificates(), "databases-guard.json"), runtime: o.OVNRunDir}
+	return &guard{file: filepath.Join(o.certificates(), "databases-guard.json"), runtime: o.OVNRunDir, refresh: guardRefresh, log: o.Log}
 }
 
 // restore writes the table of the last process, before the API server can be reached and before anything else can fail. Without the file it does nothing.
@@ -129,50 +134,65 @@ func (g *guard) follow(cluster *v1alpha1.OVNCluster, node string) {
 	g.known, g.limits = true, l
 }
 
-// apply makes the table what the limits say. It is idempotent, and starts no program if nothing has changed.
-func (g *guard) apply(ctx context.Context) error {
+// apply makes the table what the limits say, if the limits or another program have changed, and then preserves and reports it. It is idempotent, and starts
+// no program if nothing has changed.
+func (g *guard) apply(ctx context.Context) (err error) {
 	if !g.known {
 		return nil
 	}
+	defer func() { g.applied.Store(err == nil) }()
+	if err := g.ensureTable(ctx); err != nil {
+		return errors.Join(fmt.Errorf("guard the databases' ports: %w", err), g.reportFailure(err))
+	}
+	return errors.Join(g.preserve(), g.report())
+}
+
+func (g *guard) ensureTable(ctx context.Context) error {
 	if g.nft == nil {
 		nft, err := knftables.New(knftables.InetFamily, guardTable)
 		if err != nil {
-			return fmt.Errorf("guard the databases' ports: %w", err)
+			return err
 		}
 		g.nft = nft
 	}
 	tx := g.nft.NewTransaction()
 	tx.Add(&knftables.Table{})
 	tx.Delete(&knftables.Table{}) // in one transaction, so that the table is never missing
+	before := tx.NumOperations()
 	if g.limits != nil {
 		addGuard(tx, *g.limits)
 	}
-	if g.touched.Swap(false) && !g.exists(ctx) {
-		g.applied = ""
+	if tx.String() == g.written {
+		have, err := tableObjects(guardTable)
+		if err != nil || slices.Equal(have, g.objects) {
+			return err
+		}
+		g.rewritten.Add(1)
+		g.log.Info("another program has changed the nftables table that limits the access to the databases' ports; writing it again", "table", guardTable)
 	}
-	if tx.String() == g.applied {
-		return nil
-	}
-	g.applied = ""
+	return g.write(ctx, tx, tx.NumOperations()-before)
+}
+
+// write replaces the table by one with a number of objects.
+func (g *guard) write(ctx context.Context, tx *knftables.Transaction, count int) error {
+	g.written = ""
 	if g.limits == nil || !g.limits.Member {
 		if err := g.withdraw(); err != nil {
 			return err
 		}
 	}
 	if err := g.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("guard the databases' ports: %w", err)
-	}
-	if err := g.preserve(); err != nil {
 		return err
 	}
-	g.applied = tx.String()
+	objects, err := tableObjects(guardTable)
+	if err != nil {
+		return err
+	}
+	if len(objects) != count {
+		return fmt.Errorf("table %s has %d objects after %d were written: another program has changed it", guardTable, len(objects), count)
+	}
+	g.written, g.objects = tx.String(), objects
 	return nil
-}
-
-// exists reports whether the table has its chains.
-func (g *guard) exists(ctx context.Context) bool {
-	chains, err := g.nft.List(ctx, "chains")
-	return err == nil && slices.Contains(chains, chainForwarded)
 }
 
 func (g *guard) withdraw() error {
@@ -182,7 +202,29 @@ func (g *guard) withdraw() error {
 	return portguard.Withdraw(g.runtime)
 }
 
-// preserve writes the file, or removes it, and reports the table to the databases of this node.
+// member reports whether the databases of this node have to learn the state of the table.
+func (g *guard) member() bool { return g.runtime != "" && g.limits != nil && g.limits.Member }
+
+// report reports the table to the databases of this node. A member that waits for it must not depend on the disk that preserve needs.
+func (g *guard) report() error {
+	if !g.member() {
+		return nil
+	}
+	return portguard.Report(g.runtime)
+}
+
+// reportFailure replaces the report by the reason why the table cannot be written, unless the table with earlier limits still exists.
+func (g *guard) reportFailure(why error) error {
+	if !g.member() {
+		return nil
+	}
+	if have, err := tableObjects(guardTable); err == nil && len(have) > 0 && slices.Equal(have, g.objects) {
+		return nil
+	}
+	return portguard.Fail(g.runtime, why.Error())
+}
+
+// preserve writes the file, or removes it.
 func (g *guard) preserve() error {
 	if g.file == "" {
 		return nil
@@ -194,13 +236,11 @@ func (g *guard) preserve() error {
 		return nil
 	}
 	var have limits
-	if content, err := os.ReadFile(g.file); err != nil || json.Unmarshal(content, &have) != nil || !reflect.DeepEqual(have, *g.limits) {
-		if err := g.save(); err != nil {
-			return fmt.Errorf("preserve the limits of the databases' ports: %w", err)
-		}
+	if content, err := os.ReadFile(g.file); err == nil && json.Unmarshal(content, &have) == nil && reflect.DeepEqual(have, *g.limits) {
+		return nil
 	}
-	if g.limits.Member {
-		return portguard.Report(g.runtime)
+	if err := g.save(); err != nil {
+		return fmt.Errorf("preserve the limits of the databases' ports over a reboot: %w", err)
 	}
 	return nil
 }

@@ -38,6 +38,11 @@ var (
 	droppedDesc = prometheus.NewDesc("kiln_ovn_controller_dropped_packets_total", "Packets beyond a limit of spec.network.controlPlaneProtection that did not reach ovn-controller.",
 		[]string{"hostname", "vpc", "kind"}, nil)
 
+	guardDesc = prometheus.NewDesc("kiln_database_guard_applied",
+		"1 while the rules of nftables for the databases' ports are as the OVNCluster requires, 0 after a failure or before the OVNCluster is known.", []string{"hostname"}, nil)
+	rewrittenDesc = prometheus.NewDesc("kiln_database_guard_rewrites_total",
+		"Changes of the rules for the databases' ports by other programs that the process has reverted.", []string{"hostname"}, nil)
+
 	datapathDesc   = prometheus.NewDesc("kube_ovn_datapath", "A datapath that exists; always 1.", []string{"hostname", "datapath", "type"}, nil)
 	datapathsDesc  = prometheus.NewDesc("kube_ovn_dp_total", "Datapaths of the node.", []string{"hostname"}, nil)
 	portDesc       = prometheus.NewDesc("kube_ovn_dp_if", "A port of a datapath; always 1.", []string{"hostname", "datapath", "port", "type", "ofPort"}, nil)
@@ -75,6 +80,8 @@ func (n *node) collect(ctx context.Context, f *supervisor.Figures) {
 		n.count(n.collectDropped(ctx, f))
 	}
 	n.providers.collectUplinks(f)
+	f.Present(guardDesc, n.guard.applied.Load(), n.options.Node)
+	f.Counter(rewrittenDesc, float64(n.guard.rewritten.Load()), n.options.Node)
 	f.Gauge(failedDesc, float64(n.failed.Load()), n.options.Node)
 }
 

@@ -108,18 +108,13 @@ func Run(ctx context.Context, o Options) error {
 	})
 	group.Go(func() error { n.providers.guard(ctx); return nil })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
-	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
+	forNode, forGuard := make(chan *v1alpha1.OVNCluster, 1), make(chan *v1alpha1.OVNCluster, 1)
+	group.Go(func() error { forward(ctx, o.Clusters, forNode, forGuard); return nil })
 	group.Go(func() error {
-		deleted := func() {
-			guard.touched.Store(true)
-			select {
-			case changes <- struct{}{}:
-			default: // a change is pending already
-			}
-		}
-		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "subscribing again") }, func() error { return watchTable(ctx, deleted) })
+		n.configure(ctx, sync.OnceFunc(func() { close(connected) }), forNode, changes)
 		return nil
 	})
+	group.Go(func() error { guard.run(ctx, o.Node, forGuard); return nil })
 	group.Go(func() error {
 		changed := func() {
 			select {
@@ -155,9 +150,27 @@ func gates(gate chan struct{}) (first, second, third func()) {
 	return sync.OnceFunc(all.Done), sync.OnceFunc(all.Done), sync.OnceFunc(all.Done)
 }
 
+// forward passes the newest OVNCluster to receivers, until ctx ends. Each channel holds one: a receiver that is busy misses earlier ones.
+func forward(ctx context.Context, clusters <-chan *v1alpha1.OVNCluster, receivers ...chan *v1alpha1.OVNCluster) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case cluster := <-clusters:
+			for _, receiver := range receivers {
+				select {
+				case <-receiver:
+				default:
+				}
+				receiver <- cluster
+			}
+		}
+	}
+}
+
 // configure reconciles the database and the kernel: at the start, at each change of the OVNCluster, and at each change of links,
 // addresses and routes. It calls startSwitch once the database is ready.
-func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan struct{}) {
+func (n *node) configure(ctx context.Context, startSwitch func(), clusters <-chan *v1alpha1.OVNCluster, changes <-chan struct{}) {
 	db := connect(ctx, n.options)
 	if db == nil {
 		return
@@ -190,9 +203,8 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 		select {
 		case <-ctx.Done():
 			return
-		case cluster := <-n.options.Clusters:
+		case cluster := <-clusters:
 			n.follow(cluster.Status.Southbound)
-			n.guard.follow(cluster, n.options.Node)
 			n.everyPort.Store(cluster.Spec.Monitoring.PortSeries == v1alpha1.PortSeriesAll)
 		case <-changes:
 		case <-refresh:
@@ -240,13 +252,12 @@ func connect(ctx context.Context, o Options) *client.Client {
 }
 
 func (n *node) reconcile(ctx context.Context, db *client.Client) error {
-	guardErr := n.guard.apply(ctx)
 	if _, err := root(ctx, db); err != nil {
-		return errors.Join(err, guardErr)
+		return err
 	}
 	address, err := n.tunnelAddress(ctx, db)
 	if err != nil && !address.IsValid() {
-		return errors.Join(err, guardErr)
+		return err
 	}
 	configureErr := configure(ctx, db, settings{
 		node:          n.options.Node,
@@ -260,7 +271,7 @@ func (n *node) reconcile(ctx context.Context, db *client.Client) error {
 		n.configured()
 		configureErr = n.reset(ctx)
 	}
-	return errors.Join(err, configureErr, guardErr)
+	return errors.Join(err, configureErr)
 }
 
 func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr, error) {

@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// file is the name of the report, in OVN's runtime directory. It contains the boot ID, so that a report of the time before a reboot does not count.
+// file is the name of the report, in OVN's runtime directory. It contains the boot ID, so that a report of the time before a reboot does not count, or
+// the reason of a failure.
 const file = "kiln-databases-guard"
 
 // bootID identifies the boot of the kernel (random(4)). Tests replace it.
@@ -25,17 +26,46 @@ func Report(directory string) error {
 	if err != nil {
 		return fmt.Errorf("read the boot ID: %w", err)
 	}
-	path := filepath.Join(directory, file)
-	if have, err := os.ReadFile(path); err == nil && string(have) == string(boot) {
+	if have, err := os.ReadFile(filepath.Join(directory, file)); err == nil && string(have) == string(boot) {
 		return nil
 	}
-	if err := os.WriteFile(path+".new", boot, 0o600); err != nil {
-		return fmt.Errorf("report the guard of the databases' ports: %w", err)
+	return write(directory, string(boot))
+}
+
+func write(directory, report string) error {
+	path := filepath.Join(directory, file)
+	err := os.WriteFile(path+".new", []byte(report), 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err != nil {
 		return fmt.Errorf("report the guard of the databases' ports: %w", err)
 	}
 	return nil
+}
+
+// failed begins a report of a failure.
+const failed = "failed: "
+
+// Fail replaces the report by the reason why the access cannot be limited. Repeating it changes nothing.
+func Fail(directory, why string) error {
+	if Failure(directory) == why {
+		return nil
+	}
+	return write(directory, failed+why)
+}
+
+// Failure returns the reason why the access cannot be limited, "" if there is none.
+func Failure(directory string) string {
+	have, err := os.ReadFile(filepath.Join(directory, file))
+	if err != nil {
+		return ""
+	}
+	why, is := strings.CutPrefix(string(have), failed)
+	if !is {
+		return ""
+	}
+	return why
 }
 
 // Withdraw removes the report, before the access is opened.

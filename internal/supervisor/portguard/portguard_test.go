@@ -34,6 +34,17 @@ func TestAReportEndsWithTheBoot(t *testing.T) {
 	must.Succeed(t, Withdraw(directory))
 	must.Succeed(t, Withdraw(directory))
 	want("after it was withdrawn", false)
+	must.Succeed(t, Fail(directory, "no nftables"))
+	must.Succeed(t, Fail(directory, "no nftables"))
+	want("after a failure", false)
+	if why := Failure(directory); why != "no nftables" {
+		t.Errorf("the failure is %q", why)
+	}
+	must.Succeed(t, Report(directory))
+	want("after the failure ended", true)
+	if why := Failure(directory); why != "" {
+		t.Errorf("after it ended the failure is %q", why)
+	}
 	must.Succeed(t, os.Remove(bootID))
 	want("without a boot ID", false)
 }
