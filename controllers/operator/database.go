@@ -39,11 +39,23 @@ func (r *Reconciler) runSouthbound(ctx context.Context, p *pass) error {
 	return r.runDatabase(ctx, p, render.Southbound)
 }
 
-// noteDisks reports members whose disk is not writable. They wait until it is.
-func (p *pass) noteDisks(db render.Database, reports map[string]adminapi.Status) {
+// noteFailures reports failures of the members' nodes that a person has to repair: a disk that is not writable, and ports that cannot be protected. Their
+// members wait.
+func (p *pass) noteFailures(db render.Database, reports map[string]adminapi.Status) {
 	for _, node := range slices.Sorted(maps.Keys(reports)) {
-		if why := reports[node].DiskFailure; why != "" {
-			p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("node %s: %s", node, why)})
+		for _, why := range []string{reports[node].DiskFailure, reports[node].Unguarded} {
+			if why != "" {
+				p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("node %s: %s", node, why)})
+			}
+		}
+	}
+}
+
+// hear records why members have not started their servers.
+func (p *pass) hear(db render.Database, reports map[string]adminapi.Status) {
+	for _, pod := range p.podsOf(db.Workload) {
+		if why := reports[pod.Spec.NodeName].Waiting; why != "" {
+			p.waiting[pod.Name] = why
 		}
 	}
 }
@@ -56,7 +68,8 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	reports, askErr := r.askMembers(ctx, p, db)
 	status := p.database(db)
 	p.recordBackups(db, reports)
-	p.noteDisks(db, reports)
+	p.noteFailures(db, reports)
+	p.hear(db, reports)
 	// If no ready member answers, the state of the database is unknown and the recorded status stays.
 	if askErr == nil || len(reports) > 0 {
 		if err := raft.Record(status, reports); err != nil {

@@ -51,17 +51,28 @@ func TestAWaitingDatabaseIsRetried(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).ShouldNot(ContainSubstring("QuorumLost"))
 }
 
-func TestAFullDiskIsReported(t *testing.T) {
+// TestFailuresOfMembersNodesAreReported fills the disk of a member, which also fails to make backups, and makes nftables of its node unusable.
+func TestFailuresOfMembersNodesAreReported(t *testing.T) {
 	s := installed(t)
 	g := newG(t)
 	pod := &corev1.Pod{}
 	g.Expect(s.exists(t, pod, "ovn-central-sb-0")()).To(Succeed())
 	before, _ := s.members["sb"].Status(t.Context())
-	s.members["sb"].set(func(status *adminapi.Status) { *status = adminapi.Status{Waiting: "no room", DiskFailure: "no room"} })
-	s.setReady(t, pod, false)
-	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("ovn-central-sb: node " + node + ": no room"))
+	for _, report := range []adminapi.Status{{Waiting: "no room", DiskFailure: "no room"}, {Waiting: "no nftables", Unguarded: "no nftables"}} {
+		s.members["sb"].set(func(status *adminapi.Status) { *status = report })
+		s.setReady(t, pod, false)
+		g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("ovn-central-sb: node " + node + ": " + report.Waiting))
+		s.members["sb"].set(func(status *adminapi.Status) { *status = before })
+		s.setReady(t, pod, true)
+		g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	}
+
+	// A member that runs without a guard is reported as well.
+	s.members["sb"].set(func(status *adminapi.Status) { status.Unguarded = "flushed" })
+	s.touch(t, "sb")
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("ovn-central-sb: node " + node + ": flushed"))
 	s.members["sb"].set(func(status *adminapi.Status) { *status = before })
-	s.setReady(t, pod, true)
+	s.touch(t, "sb")
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 
 	// Other messages do not replace it.

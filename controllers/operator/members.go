@@ -134,7 +134,7 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 		if report, ok := reports[pod.Spec.NodeName]; ok && report.Waiting == "" {
 			continue // it has its data and waits for the other members
 		}
-		if why := trouble(pod, p.now); why != "" && missing[pod.Spec.NodeName] == "" && pod.Spec.NodeName != "" {
+		if why := trouble(pod, p.waiting[pod.Name], p.now); why != "" && missing[pod.Spec.NodeName] == "" && pod.Spec.NodeName != "" {
 			missing[pod.Spec.NodeName] = why
 		}
 	}

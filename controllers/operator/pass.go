@@ -63,6 +63,8 @@ type pass struct {
 	stopped []string
 	// protection is the state of the admission policies.
 	protection protection
+	// waiting are the reasons why members of databases have not started their servers, by pod.
+	waiting map[string]string
 	// notes are further reasons to wait, by component.
 	notes map[string][]note
 	// wake is the time of the next pass if no watch triggers one before; zero for never.
@@ -175,6 +177,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		inventory: map[objectKey]bool{},
 		live:      map[string]client.Object{},
 		notes:     map[string][]note{},
+		waiting:   map[string]string{},
 	}, nil
 }
 

@@ -75,9 +75,9 @@ func unreadyUntil(pod *corev1.Pod) time.Time {
 	return since.Add(patience)
 }
 
-// trouble returns why a pod will not become ready by itself, or an empty string. The text contains no durations, so that
-// it stays the same while the problem does.
-func trouble(pod *corev1.Pod, now time.Time) string {
+// trouble returns why a pod will not become ready by itself, or an empty string. waiting is what its process reports to wait for, if it does. The text
+// contains no durations, so that it stays the same while the problem does.
+func trouble(pod *corev1.Pod, waiting string, now time.Time) string {
 	if !pod.DeletionTimestamp.IsZero() {
 		return ""
 	}
@@ -98,8 +98,10 @@ func trouble(pod *corev1.Pod, now time.Time) string {
 	if now.Before(unreadyUntil(pod)) {
 		return ""
 	}
-	return fmt.Sprintf("node %s: not ready for a long time: see kubectl -n %s describe pod %s, and its logs",
-		pod.Spec.NodeName, pod.Namespace, pod.Name)
+	if waiting == "" {
+		waiting = fmt.Sprintf("see kubectl -n %s describe pod %s, and its logs", pod.Namespace, pod.Name)
+	}
+	return cut(fmt.Sprintf("node %s: not ready for a long time: %s", pod.Spec.NodeName, waiting), maxMessage)
 }
 
 // startingReasons are waiting reasons of a container that are normal during its start.

@@ -91,10 +91,14 @@ func TestTroubleOfAPod(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "kube-system", CreationTimestamp: metav1.NewTime(now)},
 				Spec:       corev1.PodSpec{NodeName: "n"}, Status: c.status,
 			}
-			if got := trouble(pod, now); got != c.want {
+			if got := trouble(pod, "", now); got != c.want {
 				t.Errorf("trouble is %q; want %q", got, c.want)
 			}
 		})
+	}
+	waits := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Conditions: unready(time.Hour)}}
+	if got := trouble(waits, "its disk is full", now); got != "node n: not ready for a long time: its disk is full" {
+		t.Errorf("trouble of a pod that reports a reason is %q", got)
 	}
 	if got := lastWords(strings.Repeat("ü", maxReason)); len(got) > maxReason+len("…") || !strings.HasSuffix(got, "…") {
 		t.Errorf("a long line is cut to %d bytes", len(got))

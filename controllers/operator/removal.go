@@ -212,7 +212,7 @@ func (p *pass) uncleanedNodes() []string {
 			delete(why, node)
 		case !silent(p.node(node)):
 			why[node] = "cleaning"
-			if t := trouble(pod, p.now); t != "" {
+			if t := trouble(pod, "", p.now); t != "" {
 				why[node] = strings.TrimPrefix(t, "node "+node+": ")
 			}
 		}

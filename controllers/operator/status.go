@@ -160,7 +160,7 @@ func (p *pass) trouble(name string, pod *corev1.Pod) string {
 		}
 		return ""
 	}
-	why := trouble(pod, p.now)
+	why := trouble(pod, p.waiting[pod.Name], p.now)
 	if until := unreadyUntil(pod); why == "" && !ready(pod) && pod.DeletionTimestamp.IsZero() && p.now.Before(until) {
 		p.wakeAt(until)
 	}

@@ -50,8 +50,10 @@ const (
 
 // Status is one member's view of its Raft cluster.
 type Status struct {
-	// Waiting is why the server has not been started. Only DiskFailure, NeedsRejoin, MovedClusterID and Backups are set besides it.
+	// Waiting is why the server has not been started. Only DiskFailure, Unguarded, NeedsRejoin, MovedClusterID and Backups are set besides it.
 	Waiting string `json:"waiting,omitempty"`
+	// Unguarded is why nftables of the member's node cannot limit the access to its ports. A member that has not been started waits for it.
+	Unguarded string `json:"unguarded,omitempty"`
 	// DiskFailure is why the server cannot be started: its file is not writable.
 	DiskFailure string `json:"diskFailure,omitempty"`
 	// NeedsRejoin is set when the member's data no longer matches its record. The member waits to be kicked and added again.

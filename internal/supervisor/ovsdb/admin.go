@@ -20,6 +20,7 @@ import (
 func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	if waiting := m.waiting.Load(); waiting != nil {
 		status := *waiting
+		status.Unguarded = m.unguarded()
 		m.backups.tell(&status)
 		return status, nil
 	}
@@ -52,6 +53,7 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	if status.Versions, err = m.versions(ctx); err != nil {
 		return adminapi.Status{}, err
 	}
+	status.Unguarded = m.unguarded()
 	m.backups.tell(&status)
 	return status, nil
 }

@@ -4,6 +4,7 @@
 package ovsdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,9 +17,29 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/portguard"
 )
 
-// waitingForGuard is the status of a member whose ports are not limited yet.
-const waitingForGuard = "nftables of this node do not limit the access to the database's ports yet: the pod ovs-ovn of the node does that at its start, see its log " +
-	"(or set spec.central.portAccess to Open and protect the ports yourself)"
+// Statuses of a member whose ports are not limited. Both say what to do.
+const (
+	waitingForGuard = "nftables of this node do not limit the access to the database's ports yet: the pod ovs-ovn of the node does that at its start, see its log " + orOpen
+	cannotBeGuarded = "nftables of this node cannot limit the access to the database's ports: repair nftables of the node " + orOpen + ": "
+	orOpen          = "(or set spec.central.portAccess to Open and protect the ports yourself)"
+)
+
+// unguarded returns why `kiln ovs` cannot limit the access to the member's ports, "" if it reports no failure.
+func (m *member) unguarded() string {
+	if why := portguard.Failure(m.options.RunDir); why != "" {
+		return cannotBeGuarded + why
+	}
+	return ""
+}
+
+// waitForGuard sets the status of a member that must wait. The wait has no end: a member that listens without a guard is open to each node.
+func (m *member) waitForGuard() {
+	reason := cmp.Or(m.unguarded(), waitingForGuard)
+	if had := m.waiting.Load(); had == nil || had.Waiting != reason {
+		m.options.Log.Info("waiting", "reason", reason)
+	}
+	m.wait(reason)
+}
 
 // guardedFile marks, next to the database file, that `kiln ovs` of this node has limited the access to the member's ports. Without it the member does not
 // wait: during the first installation the databases start before ovs-ovn exists, and earlier versions of ovs-ovn do not report.
@@ -33,7 +54,8 @@ func (m *member) mustWait(f files) bool {
 	return err == nil
 }
 
-// watchGuard sends to changed when `kiln ovs` reports that the ports are limited, and records this in the data directory. It returns when ctx ends.
+// watchGuard sends to changed when `kiln ovs` reports that the ports are limited, which it records in the data directory, or another failure. It returns
+// when ctx ends.
 func (m *member) watchGuard(ctx context.Context, changed chan<- struct{}) {
 	report := func(err error) {
 		if ctx.Err() == nil {
@@ -55,9 +77,11 @@ func (m *member) followGuard(ctx context.Context, changed chan<- struct{}) error
 	if err := watcher.Add(m.options.RunDir); err != nil {
 		return fmt.Errorf("watch %s: %w", m.options.RunDir, err)
 	}
+	failure := ""
 	for {
-		if portguard.Reported(m.options.RunDir) {
-			if err := m.recordGuard(); err != nil {
+		reported, before := portguard.Reported(m.options.RunDir), failure
+		if failure = portguard.Failure(m.options.RunDir); reported || failure != before {
+			if err := m.recordGuard(reported); err != nil {
 				return err
 			}
 			select {
@@ -78,9 +102,9 @@ func (m *member) followGuard(ctx context.Context, changed chan<- struct{}) error
 	}
 }
 
-func (m *member) recordGuard() error {
+func (m *member) recordGuard(reported bool) error {
 	path := newFiles(m.options).guardedFile()
-	if _, err := os.Stat(path); err == nil {
+	if _, err := os.Stat(path); err == nil || !reported {
 		return nil
 	}
 	if err := os.MkdirAll(m.options.DataDir, 0o750); err != nil {

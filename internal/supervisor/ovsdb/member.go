@@ -188,8 +188,7 @@ func (m *member) prepare(ctx context.Context, f files) error {
 	}
 	for {
 		if m.cluster != nil && m.mustWait(f) {
-			m.wait(waitingForGuard)
-			m.options.Log.Info("waiting", "reason", waitingForGuard)
+			m.waitForGuard()
 		} else if m.cluster != nil {
 			if begun, err := m.tryToBegin(ctx, f); begun || err != nil {
 				return err
