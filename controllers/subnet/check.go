@@ -102,6 +102,9 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem := r.interconnectionInUse(in, features.Interconnection); problem != nil {
 		return checked{}, problem
 	}
+	if problem := r.vipsInUse(in.subnet, features.Vips); problem != nil {
+		return checked{}, problem
+	}
 	return found, r.checkUse(in, network)
 }
 

@@ -17,9 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // indexVips is an index of pods by the addresses that they share (shareKey).
@@ -65,6 +67,23 @@ func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map
 		sharing[vip] = slices.Compact(sharing[vip]) // during a live migration, two pods have the port of one machine
 	}
 	return sharing, nil
+}
+
+// vipsInUse returns a problem if an address that a change adds to vips has a holder: every pod of the subnet could take over its traffic by port_vips.
+func (r *Reconciler) vipsInUse(s *kubeovnv1.Subnet, vips []netip.Addr) *validation.Problem {
+	if s.Status.ValidatedSpec == nil { // a new subnet, or one of an earlier version, which keeps its vips
+		return nil
+	}
+	had := ipfamily.ValidAddrs(s.Status.ValidatedSpec.Vips...)
+	for _, vip := range vips {
+		if slices.Contains(had, vip) {
+			continue
+		}
+		if holder := r.Allocator.Holder(s.Name, vip); holder != "" {
+			return validation.InUse("vips: %s: delete its owner, or choose an address that nothing has", ipam.Holder{Address: vip, Port: holder})
+		}
+	}
+	return nil
 }
 
 // portOf returns the name of the logical switch port of a pod or of the virtual machine that it runs.

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 // sharer creates a pod with a port on a subnet that shares addresses with other pods. It runs a virtual machine unless machine is "".
@@ -71,6 +72,30 @@ func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 
 	n.change(s, func() { s.Spec.Vips = []string{"fd00:20::100"} })
 	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster", "shop-ovn-cluster", "shop-vip-fd00:20::100")
+}
+
+// TestVipsTakeNoAddressOfAPod adds addresses that a pod, a Vip and nothing hold to the vips of a subnet, and a pod of another tenant names them.
+func TestVipsTakeNoAddressOfAPod(t *testing.T) {
+	n := startMeasured(t) // the release of an address is an event
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64"})
+	for holder, address := range map[string]string{"web.default": "10.20.0.100", translate.VipHolder("shared"): "fd00:20::100"} {
+		n.hold(holder, "shop", address)
+	}
+	n.sharer("thief", "", "shop", "10.20.0.100,fd00:20::100")
+	for _, c := range []struct{ vip, holder string }{{"10.20.0.100", "web.default"}, {"fd00:20::100", "vip/shared"}} {
+		n.Get(s)
+		n.Change(s, func() { s.Spec.Vips = []string{"10.20.0.99", c.vip} })
+		n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "vips: "+c.vip+" ("+c.holder+")")
+		n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster", "shop-ovn-cluster")
+		n.process.Allocator.Release(c.holder)
+		n.option("Logical_Switch_Port", "name", "shop-vip-"+c.vip, "options", "virtual-parents", "thief.default")
+		n.Get(s)
+		n.change(s, func() { s.Spec.Vips = nil })
+	}
+	n.Get(s)
+	n.change(s, func() { s.Spec.Vips = []string{"10.20.0.100"} })
+	n.hold("late.default", "shop", "10.20.0.100") // as by an earlier version
+	n.change(s, func() { s.Spec.Vips = []string{"10.20.0.100", "fd00:20::99"} })
 }
 
 // Users can write any annotations on a pod, but they can choose no port other than the port of the pod.
