@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -91,11 +93,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 		return err
 	}
 	var failed []error
-	for annotation := range pod.Annotations {
-		provider, ok := strings.CutSuffix(annotation, v1.AnnotationCIDR.For(""))
-		if !ok {
-			continue
-		}
+	for provider := range providers(pod) {
 		network, missing := allocation(pod, "", provider)
 		if missing != "" { // the controller writes it again soon
 			continue
@@ -111,6 +109,17 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// providers returns the providers of the networks that the annotations of a pod describe.
+func providers(pod *metav1.PartialObjectMetadata) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for annotation := range pod.Annotations {
+			if provider, is := strings.CutSuffix(annotation, v1.AnnotationCIDR.For("")); is && !yield(provider) {
+				return
+			}
+		}
+	}
 }
 
 // catchUp applies the changes of annotations and MTU since the ADD has read them, and the routes to the overlay: follow skips a container that

@@ -16,9 +16,17 @@ type locks struct {
 	held map[string]chan struct{}
 }
 
+// tryLock returns the function that unlocks the interface, or false if another operation on it runs.
+func (l *locks) tryLock(containerID, ifName string) (func(), bool) {
+	_, release := l.try(keyOf(containerID, ifName))
+	return release, release != nil
+}
+
+func keyOf(containerID, ifName string) string { return containerID + "/" + ifName }
+
 // lock waits until the interface is free, or ctx ends, and returns the function that unlocks it.
 func (l *locks) lock(ctx context.Context, containerID, ifName string) (func(), error) {
-	key := containerID + "/" + ifName
+	key := keyOf(containerID, ifName)
 	for {
 		free, release := l.try(key)
 		if release != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -26,8 +27,8 @@ import (
 )
 
 const (
-	// repairDelay is the time between the deletion of a port and its repair. Another agent, which is about to end, may serve the DEL: it removes the
-	// port first, and the veth a moment later.
+	// repairDelay is the time between the deletion of a port, or the discovery that it is missing, and its repair. Another agent, which is about to end,
+	// may serve the DEL: it removes the port first, and the veth a moment later.
 	repairDelay = time.Second
 	// repairInterval is the interval of comparisons of the node's veths with the ports. They find ports that disappeared while the agent or the
 	// connection to Open vSwitch was down.
@@ -51,40 +52,56 @@ func init() { metrics.Registry.MustRegister(restoredPorts, missingPorts) }
 type repairs struct {
 	requests k8s.RequestSource
 
-	mu      sync.Mutex
-	deleted map[string]deletion // by port
-	failed  map[string]bool     // ports that are still missing after an attempt
+	mu     sync.Mutex
+	absent map[string]absence // by port
+	failed map[string]bool    // ports that are still missing after an attempt
 }
 
-// deletion is the last record of a deleted port.
-type deletion struct {
+// absence is a port that is missing since a time. The attachment is the last record of a port whose deletion was seen, and empty for others.
+type absence struct {
 	ovs.Attachment
-	at time.Time
+	since time.Time
 }
 
 // portDeleted records the deletion of a port, by whichever program. It does not block.
 func (r *repairs) portDeleted(a ovs.Attachment) {
 	r.mu.Lock()
-	if r.deleted == nil {
-		r.deleted = map[string]deletion{}
-	}
-	r.deleted[a.Name] = deletion{a, time.Now()}
+	r.record(a.Name, absence{a, time.Now()})
 	r.mu.Unlock()
 	r.requests.Add(a.Name)
 }
 
-func (r *repairs) record(name string) (deletion, bool) {
+// portMissing records that a link has no port, unless that is known.
+func (r *repairs) portMissing(name string) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	d, ok := r.deleted[name]
-	return d, ok
+	if _, known := r.absent[name]; !known {
+		r.record(name, absence{since: time.Now()})
+	}
+	r.mu.Unlock()
+	r.requests.Add(name)
 }
 
-// done forgets a port that was added again, or that needs none.
-func (r *repairs) done(name string) {
+func (r *repairs) record(name string, missing absence) {
+	if r.absent == nil {
+		r.absent = map[string]absence{}
+	}
+	r.absent[name] = missing
+}
+
+func (r *repairs) absence(name string) (absence, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.deleted, name)
+	missing, known := r.absent[name]
+	return missing, known
+}
+
+// done forgets an absence that has ended, or that needs no repair. It keeps the record of a later deletion of the same port.
+func (r *repairs) done(name string, ended absence) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.absent[name].since.Equal(ended.since) {
+		delete(r.absent, name)
+	}
 	delete(r.failed, name)
 }
 
@@ -126,7 +143,7 @@ func (s *Server) setupRepairs(mgr ctrl.Manager) error {
 	return nil
 }
 
-// comparePorts compares the veths of the node with the ports of Open vSwitch. It records each attachment on its veth, and requests the repair of
+// comparePorts compares the veths of the node with the ports of Open vSwitch. It writes a note of each attachment on its veth, and requests the repair of
 // veths without a port.
 func (s *Server) comparePorts(ctx context.Context) error {
 	attachments, err := s.Bridge.Attachments(ctx)
@@ -142,16 +159,17 @@ func (s *Server) comparePorts(ctx context.Context) error {
 		return err
 	}
 	var failed []error
-	for name, noted := range links {
+	for name, link := range links {
 		a, ok := attached[name]
 		if !ok {
-			s.repairs.requests.Add(name)
+			s.repairs.portMissing(name)
 			continue
 		}
-		s.repairs.done(name)
-		if note := noteOf(a); note != noted && note != "" {
-			failed = append(failed, sandbox.Note(name, note))
+		text, err := s.noteOf(ctx, a)
+		if err == nil && text != link.Note && text != "" {
+			err = sandbox.Note(name, text)
 		}
+		failed = append(failed, err)
 	}
 	missingPorts.WithLabelValues(s.Node).Set(float64(s.repairs.missing()))
 	return errors.Join(failed...)
@@ -159,24 +177,30 @@ func (s *Server) comparePorts(ctx context.Context) error {
 
 // repair adds a port again, if its container still runs and no other container has its logical port.
 func (s *Server) repair(ctx context.Context, name string) (ctrl.Result, error) {
-	d, deleted := s.repairs.record(name)
-	if wait := repairDelay - time.Since(d.at); deleted && wait > 0 {
+	missing, known := s.repairs.absence(name)
+	if !known {
+		return ctrl.Result{}, nil
+	}
+	if wait := repairDelay - time.Since(missing.since); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
-	a := d.Attachment
-	if !deleted {
-		var known bool
-		var err error
-		if a, known, err = s.noted(ctx, name); err != nil || !known {
-			return ctrl.Result{}, err
-		}
+	a, needed := missing.Attachment, true
+	var err error
+	if a.ContainerID == "" {
+		a, needed, err = s.noted(ctx, name)
 	}
-	restored, err := s.restore(ctx, a)
-	if err != nil {
+	restored := false
+	if needed && err == nil {
+		restored, err = s.restore(ctx, a)
+	}
+	if errors.Is(err, errBusy) {
+		return ctrl.Result{RequeueAfter: repairDelay}, nil
+	}
+	if err == nil {
+		s.repairs.done(name, missing)
+	} else if needed {
 		s.repairs.fail(name)
 		s.reportPort(ctx, a, v1.ReasonPortMissing, fmt.Sprintf("The pod has no network: its port %s is missing in Open vSwitch, and cannot be added again: %v", name, err))
-	} else {
-		s.repairs.done(name)
 	}
 	missingPorts.WithLabelValues(s.Node).Set(float64(s.repairs.missing()))
 	if !restored || err != nil {
@@ -186,18 +210,24 @@ func (s *Server) repair(ctx context.Context, name string) (ctrl.Result, error) {
 	ctrl.LoggerFrom(ctx).Info("added a port again that was missing in Open vSwitch", "pod", a.PodNamespace+"/"+a.PodName, "logicalPort", a.LogicalPort)
 	s.reportPort(ctx, a, v1.ReasonPortRestored, fmt.Sprintf(
 		"The pod had no network: its port %s was missing in Open vSwitch. The agent has added it again. Find the program that removes ports of br-int", name))
-	return ctrl.Result{}, s.follow(ctx, types.NamespacedName{Namespace: a.PodNamespace, Name: a.PodName})
+	if len(a.ProbePorts) > 0 {
+		s.Probes.Wake() // a pass without the port has removed its routes
+	}
+	return ctrl.Result{}, s.follow(ctx, podOf(a))
 }
 
+// errBusy means that an ADD or DEL of the interface runs.
+var errBusy = errors.New("an ADD or DEL runs")
+
 // restore adds the port of a again. It returns false if the container needs none: its pod or its namespace was deleted, or another container has its
-// logical port. It waits for an ADD or DEL of the interface that runs.
+// logical port. It returns errBusy during an ADD or DEL of the interface: an ADD that waits for the port of another container must not delay others.
 func (s *Server) restore(ctx context.Context, a ovs.Attachment) (bool, error) {
-	unlock, err := s.locks.lock(ctx, a.ContainerID, a.IfName)
-	if err != nil {
-		return false, err
+	unlock, free := s.locks.tryLock(a.ContainerID, a.IfName)
+	if !free {
+		return false, errBusy
 	}
 	defer unlock()
-	exists, err := s.Pods.Exists(ctx, types.NamespacedName{Namespace: a.PodNamespace, Name: a.PodName}, types.UID(a.PodUID))
+	exists, err := s.Pods.Exists(ctx, podOf(a), types.UID(a.PodUID))
 	if err != nil || !exists {
 		return false, err
 	}
@@ -211,9 +241,10 @@ func (s *Server) restore(ctx context.Context, a ovs.Attachment) (bool, error) {
 	return s.Bridge.Restore(ctx, a)
 }
 
+// reportPort reports an event on the pod of an attachment, if it exists.
 func (s *Server) reportPort(ctx context.Context, a ovs.Attachment, reason, message string) {
-	pod, err := s.Pods.get(ctx, types.NamespacedName{Namespace: a.PodNamespace, Name: a.PodName})
-	if err == nil && pod != nil {
+	pod, err := s.Pods.get(ctx, podOf(a))
+	if err == nil && pod != nil && isPod(pod, types.UID(a.PodUID)) {
 		k8s.Warn(s.Recorder, pod, reason, message)
 	}
 }
@@ -221,44 +252,90 @@ func (s *Server) reportPort(ctx context.Context, a ovs.Attachment, reason, messa
 // noteVersion begins the record of an attachment on its veth.
 const noteVersion = "kiln1"
 
-// noteOf returns the record of an attachment on its veth, from which noted makes the port again. It is empty if a value does not fit.
-func noteOf(a ovs.Attachment) string {
-	fields := []string{noteVersion, a.ContainerID, a.IfName, a.Network, a.PodUID, a.NetNS}
+// note is the record of an attachment on its veth, from which noted makes the port again.
+type note struct{ containerID, ifName, network, podUID, netNS, provider string }
+
+// String returns the text of a note; "" if a value does not fit.
+func (n note) String() string {
+	fields := []string{noteVersion, n.containerID, n.ifName, n.network, n.podUID, n.netNS, n.provider}
 	for _, f := range fields {
 		if f == "" || strings.ContainsAny(f, " \n") {
 			return ""
 		}
 	}
-	if note := strings.Join(fields, " "); len(note) <= sandbox.MaxNote {
-		return note
+	if text := strings.Join(fields, " "); len(text) <= sandbox.MaxNote {
+		return text
 	}
 	return ""
 }
 
-// noted returns the attachment of a veth by its record and the annotations of its pod; false without a record, or if the pod does not exist. Users
-// may write annotations, so they must agree with the subnet, as for an ADD.
+// parseNote returns false for text that is no note.
+func parseNote(text string) (note, bool) {
+	fields := strings.Split(text, " ")
+	if len(fields) != 7 || fields[0] != noteVersion {
+		return note{}, false
+	}
+	return note{fields[1], fields[2], fields[3], fields[4], fields[5], fields[6]}, true
+}
+
+// noteOf returns the text of the note of an attachment; "" if it has none, or if the pod does not exist.
+func (s *Server) noteOf(ctx context.Context, a ovs.Attachment) (string, error) {
+	pod, err := s.Pods.get(ctx, podOf(a))
+	if err != nil || pod == nil {
+		return "", err
+	}
+	return note{a.ContainerID, a.IfName, a.Network, a.PodUID, a.NetNS, providerOf(pod, a.LogicalPort)}.String(), nil
+}
+
+// providerOf returns the provider of the network whose logical port a pod has; "" if none of its networks has that port.
+func providerOf(pod *metav1.PartialObjectMetadata, port string) string {
+	for provider := range providers(pod) {
+		if logicalPort(pod, provider) == port {
+			return provider
+		}
+	}
+	return ""
+}
+
+// noted returns the attachment of a veth by its note and the annotations of its pod. It returns false without a note, if the pod does not exist, or
+// if a later container of the pod has the interface. Users may write annotations, so they must agree with the subnet, as for an ADD. If they do not, the
+// error says so, and the attachment names the pod.
 func (s *Server) noted(ctx context.Context, name string) (ovs.Attachment, bool, error) {
 	links, err := sandbox.HostLinks()
 	if err != nil {
 		return ovs.Attachment{}, false, err
 	}
-	fields := strings.Split(links[name], " ")
-	if len(fields) != 6 || fields[0] != noteVersion {
+	n, is := parseNote(links[name].Note)
+	if !is || superseded(links, name, n) {
 		return ovs.Attachment{}, false, nil
 	}
-	r := wire.Request{ContainerID: fields[1], IfName: fields[2], Network: fields[3], PodUID: fields[4], NetNS: fields[5], Provider: v1.ProviderOVN}
-	pod, err := s.Pods.ofUID(ctx, types.UID(r.PodUID))
+	pod, err := s.Pods.ofUID(ctx, types.UID(n.podUID))
 	if err != nil || pod == nil {
 		return ovs.Attachment{}, false, err
 	}
-	network, missing := allocation(pod, pod.UID, r.Provider)
+	network, missing := allocation(pod, pod.UID, n.provider)
 	if missing == "" {
 		missing, err = s.Pods.unfit(ctx, network)
 	}
-	if err != nil || missing != "" {
-		return ovs.Attachment{}, false, err
+	if err == nil && missing != "" {
+		err = errors.New(missing)
 	}
+	r := wire.Request{ContainerID: n.containerID, IfName: n.ifName, Network: n.network, PodUID: n.podUID, NetNS: n.netNS, Provider: n.provider}
 	a := attachmentOf(r, pod, network, sandbox.Interface{HostName: name})
-	a.ProbePorts, err = s.probePorts(ctx, pod, network)
-	return a, err == nil, err
+	if err == nil {
+		a.ProbePorts, err = s.probePorts(ctx, pod, network)
+	}
+	return a, true, err
+}
+
+// superseded reports whether a later link has the same interface of the same pod: its container has replaced the container of the named link, which may
+// still exist.
+func superseded(links map[string]sandbox.HostLink, name string, n note) bool {
+	for _, link := range links {
+		other, is := parseNote(link.Note)
+		if is && other.podUID == n.podUID && other.ifName == n.ifName && link.Index > links[name].Index {
+			return true
+		}
+	}
+	return false
 }

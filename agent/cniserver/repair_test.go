@@ -4,10 +4,18 @@
 package cniserver_test
 
 import (
+	"context"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,8 +31,15 @@ func TestMissingPorts(t *testing.T) {
 		"a DEL is not undone": deletedPortStays,
 		"the port of a replaced container is not added again":                replacedPortStays,
 		"a port that was deleted while the agent did not run is added again": portRestoredAfterRestart,
+		"each interface of a pod gets its own port again":                    portsOfSeveralNetworks,
+		"the node reaches probes through a port that was added again":        probesOfRestoredPort,
+		"a port whose network does not fit its subnet is reported":           unfitPortReported,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, n.In(t)) })
+		t.Run(name, func(t *testing.T) {
+			own := n.In(t)
+			defer func() { n.Agent = own.Agent }() // some restart it
+			test(t, own)
+		})
 	}
 }
 
@@ -100,27 +115,105 @@ func replacedPortStays(t *testing.T, n *agenttest.Node) {
 	first.HasNoPort()
 }
 
-func portRestoredAfterRestart(t *testing.T, n *agenttest.Node) {
-	c := n.Added(n.Pod("lost-while-down", 304))
-	tenant := n.Tenant("lost-tenant", 305)
+// lostWhileDown detaches ports while the agent does not run, which has written a note of each before.
+func lostWhileDown(n *agenttest.Node, f func(), names ...string) {
+	n.Helper()
 	restart := func(f func()) {
 		n.Agent.Kill()
 		f()
 		n.StartAgent()
 		n.WaitReady()
 	}
-	alias := func(name string) string { return n.Link(name).Attrs().Alias }
-	name, ids := c.Port()
-	tenantName, tenantIDs := tenant.Port()
-	restart(func() {}) // records the ports at its start
-	n.Eventually("the record on the veths", func() bool {
-		return strings.Contains(alias(name), c.ID) && strings.Contains(alias(tenantName), tenant.ID)
+	restart(func() {}) // it compares the ports at its start
+	n.Eventually("the notes on the veths", func() bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return n.Link(name).Attrs().Alias == "" })
 	})
 	restart(func() {
-		n.Detach(name)
-		n.Detach(tenantName)
+		f()
+		for _, name := range names {
+			n.Detach(name)
+		}
 	})
+}
+
+func portRestoredAfterRestart(t *testing.T, n *agenttest.Node) {
+	c := n.Added(n.Pod("lost-while-down", 304))
+	tenant := n.Tenant("lost-tenant", 305)
+	name, ids := c.Port()
+	tenantName, tenantIDs := tenant.Port()
+	lostWhileDown(n, func() {}, name, tenantName)
 	hasSamePort(c, name, ids)
 	hasSamePort(tenant, tenantName, tenantIDs)
 	must.Succeed(t, c.Check())
+}
+
+func portsOfSeveralNetworks(t *testing.T, n *agenttest.Node) {
+	pod := n.Pod("several", 306)
+	const provider = "net1.default.ovn"
+	cidr := netip.MustParsePrefix("10.77.0.0/24")
+	subnet := agenttest.SubnetOf("net1", cidr.String())
+	subnet.Spec.Provider, subnet.Spec.Gateway = provider, "10.77.0.1"
+	n.Create(subnet)
+	n.WriteNetwork(pod, v1.PodNetwork{
+		Provider: provider, UID: pod.UID, Allocated: true, Routed: true, Addresses: []netip.Addr{netip.MustParseAddr("10.77.0.5")},
+		MAC: net.HardwareAddr{0x02, 0, 0, 0x77, 0, 5}, CIDRs: []netip.Prefix{cidr}, Gateways: []netip.Addr{netip.MustParseAddr("10.77.0.1")},
+		LogicalSwitch: subnet.Name, LogicalRouter: v1.DefaultVpc,
+	})
+	c := n.Added(pod)
+	name, ids := c.Port()
+	list := must.Value(libcni.ConfListFromBytes(regexp.MustCompile(`("provider": *)"ovn"`).ReplaceAll(n.Conflist(), []byte(`$1"`+provider+`"`))))
+	runtime := c.Runtime()
+	runtime.IfName = "net1"
+	_, err := c.CNI.AddNetworkList(t.Context(), list, runtime)
+	must.Succeed(t, err)
+	t.Cleanup(func() { must.Succeed(t, c.CNI.DelNetworkList(context.Background(), list, runtime)) })
+	second, secondIDs := "", map[string]string(nil)
+	for other, iface := range n.Interfaces() {
+		if iface.ExternalIDs["iface-id"] == "several.default."+provider {
+			second, secondIDs = other, iface.ExternalIDs
+		}
+	}
+	if second == "" {
+		t.Fatal("the second interface has no port")
+	}
+	lostWhileDown(n, func() {}, name, second)
+	hasSamePort(c, name, ids)
+	hasSamePort(c, second, secondIDs)
+}
+
+// probeRoutes returns how many routes of probes lead to a pod.
+func probeRoutes(c *agenttest.Container) (count int) {
+	c.Helper()
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: 76, Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	must.Succeed(c.TB, err)
+	for _, route := range routes {
+		if route.Dst != nil && route.Dst.IP.String() == strings.Split(c.Pod.Annotations["ovn.kubernetes.io/ip_address"], ",")[0] {
+			count++
+		}
+	}
+	return count
+}
+
+func probesOfRestoredPort(t *testing.T, n *agenttest.Node) {
+	c := n.Tenant("probed", 307)
+	name, ids := c.Port()
+	n.Eventually("the routes of probes", func() bool { return probeRoutes(c) == 2 })
+	n.Detach(name)
+	n.Eventually("without a port there are no routes", func() bool { return probeRoutes(c) == 0 })
+	hasSamePort(c, name, ids)
+	n.Eventually("the routes of probes exist again", func() bool { return probeRoutes(c) == 2 })
+}
+
+// unfitPortReported changes the network in the annotations, so that the agent cannot know which port the container had.
+func unfitPortReported(t *testing.T, n *agenttest.Node) {
+	c := n.Added(n.Pod("unfit", 308))
+	name, _ := c.Port()
+	missing := func() float64 { return n.Metric("kiln_pod_ports_missing").GetMetric()[0].GetGauge().GetValue() }
+	lostWhileDown(n, func() { n.AnnotateIn(c.Pod, 308, "nowhere") }, name)
+	n.Change("nowhere-net", func(s *v1.SubnetSpec) { s.Vpc = "elsewhere" })
+	n.Eventually("the event", func() bool { return reported(c, v1.ReasonPortMissing) })
+	n.Eventually("the metric", func() bool { return missing() == 1 })
+	c.HasNoPort()
+	c.MustDel()
+	n.Eventually("the metric after the end of the container", func() bool { return missing() == 0 })
 }

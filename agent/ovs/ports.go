@@ -61,6 +61,7 @@ func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (chang
 // logical port may belong to a newer container.
 func (b *Bridge) Restore(ctx context.Context, a Attachment) (restored bool, err error) {
 	err = b.commit(ctx, []string{a.Name, logicalPortKey(a.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
+		restored = false // a transaction that failed is planned again
 		row, err := b.iface(ctx, a.Name)
 		if err != nil || row != nil {
 			return change{}, err

@@ -62,19 +62,26 @@ func HasLink(hostName string) (bool, error) {
 // MaxNote is the longest note of a link, in bytes (IFALIASZ of linux/if.h, with its NUL).
 const MaxNote = 255
 
-// HostLinks returns the host's ends of all links to containers, without probe links, each with its note.
-func HostLinks() (map[string]string, error) {
+// HostLink is the host's end of a link to a container.
+type HostLink struct {
+	// Index grows: of two links, the one with the higher index was made later.
+	Index int
+	Note  string
+}
+
+// HostLinks returns the host's ends of all links to containers, without probe links, by name.
+func HostLinks() (map[string]HostLink, error) {
 	links, err := netlinksafe.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	notes := map[string]string{}
+	found := map[string]HostLink{}
 	for _, link := range links {
-		if name := link.Attrs().Name; link.Type() == "veth" && nodehealth.IsPodLink(name) {
-			notes[name] = link.Attrs().Alias
+		if attrs := link.Attrs(); link.Type() == "veth" && nodehealth.IsPodLink(attrs.Name) {
+			found[attrs.Name] = HostLink{Index: attrs.Index, Note: attrs.Alias}
 		}
 	}
-	return notes, nil
+	return found, nil
 }
 
 // Note sets the note of a link (ip-link(8), alias), which exists as long as the link. It succeeds if the link does not exist.
