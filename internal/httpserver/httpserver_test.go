@@ -129,14 +129,19 @@ func (c *connection) Close() error { c.closed.Store(true); return nil }
 
 // port returns a function that connects from a source, and one that accepts, on a port with bounds.
 func port() (connect func(netip.Addr) *connection, accept func() net.Conn) {
+	connect, accept, _ = boundedPort()
+	return connect, accept
+}
+
+func boundedPort() (connect func(netip.Addr) *connection, accept func() net.Conn, l *listener) {
 	n := network{accepted: make(chan net.Conn, 10*maxConnections)}
-	l := &listener{Listener: n, rates: Rates{PerSecond: newPerSecond, Burst: newBurst}}
+	l = &listener{Listener: n, rates: Rates{PerSecond: newPerSecond, Burst: newBurst}}
 	connect = func(source netip.Addr) *connection {
 		c := &connection{source: source}
 		n.accepted <- c
 		return c
 	}
-	return connect, func() net.Conn { return must.Value(l.Accept()) }
+	return connect, func() net.Conn { return must.Value(l.Accept()) }, l
 }
 
 func address(host int) netip.Addr {
@@ -183,6 +188,27 @@ func TestAFullPortAcceptsNewSources(t *testing.T) {
 	}
 	if innocent.closed.Load() {
 		t.Error("the connection of a source with one connection is closed although others have more")
+	}
+}
+
+func TestAFullPortKeepsTheConnectionsOfKnownSources(t *testing.T) {
+	connect, accept, l := boundedPort()
+	l.known = func(source netip.Addr) bool { return source == address(2) }
+	known := []*connection{connect(address(2)), connect(address(2))}
+	for range known {
+		accept()
+	}
+	for source := range 2 * maxConnections { // one connection of each: the known source has the most, and the oldest
+		connect(address(100 + source))
+		accept()
+	}
+	for _, c := range known {
+		if c.closed.Load() {
+			t.Error("a connection of the known source is closed")
+		}
+	}
+	if len(l.open) > maxConnections {
+		t.Errorf("%d connections are open", len(l.open))
 	}
 }
 

@@ -32,16 +32,22 @@ const maxSources = 4096
 // Listen opens a TCP port with bounds on its connections. A source is an IP address. A source with too many connections is refused. If the port has
 // too many connections, the oldest connection of the source that has the most is closed, so that a few sources cannot exclude the others.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
+	return ListenWith(ctx, address, nil)
+}
+
+// ListenWith is Listen with known sources. Their connections are not closed for others while sources that are not known have any. known must not block.
+func ListenWith(ctx context.Context, address string, known func(source netip.Addr) bool) (net.Listener, error) {
 	inner, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
-	return &listener{Listener: inner, rates: Rates{PerSecond: newPerSecond, Burst: newBurst}}, nil
+	return &listener{Listener: inner, rates: Rates{PerSecond: newPerSecond, Burst: newBurst}, known: known}, nil
 }
 
 type listener struct {
 	net.Listener
 	rates Rates
+	known func(netip.Addr) bool // nil for none
 
 	mu   sync.Mutex
 	open []*conn // the oldest first
@@ -112,11 +118,27 @@ func (l *listener) add(c *conn) (evicted *conn, added bool) {
 		return nil, false
 	}
 	if len(l.open) >= maxConnections {
-		most := slices.Max(slices.Collect(maps.Values(counts)))
-		evicted = l.open[slices.IndexFunc(l.open, func(o *conn) bool { return counts[o.source] == most })]
+		candidates := l.candidates()
+		most := 0
+		for _, o := range candidates {
+			most = max(most, counts[o.source])
+		}
+		evicted = candidates[slices.IndexFunc(candidates, func(o *conn) bool { return counts[o.source] == most })]
 	}
 	l.open = append(l.open, c)
 	return evicted, true
+}
+
+// candidates returns the connections of which a full port closes one, the oldest first.
+func (l *listener) candidates() []*conn {
+	if l.known == nil {
+		return l.open
+	}
+	others := slices.DeleteFunc(slices.Clone(l.open), func(o *conn) bool { return l.known(o.source) })
+	if len(others) == 0 {
+		return l.open
+	}
+	return others
 }
 
 // abort closes a connection with a TCP reset, which leaves no state in the kernel.

@@ -112,7 +112,7 @@ func (a *Access) serve(ctx context.Context) error {
 		return err
 	}
 	reviews := newReviewer(client.AuthenticationV1().TokenReviews(), client.AuthorizationV1().SubjectAccessReviews(), time.Now)
-	listener, err := httpserver.Listen(ctx, fmt.Sprintf(":%d", a.Port))
+	listener, err := httpserver.ListenWith(ctx, fmt.Sprintf(":%d", a.Port), reviews.isKnown)
 	if err != nil {
 		return fmt.Errorf("serve metrics over TLS: %w", err)
 	}

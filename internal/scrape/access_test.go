@@ -64,8 +64,9 @@ func reviews(t *testing.T, asked *int) *reviewer {
 		switch review.Spec.Token {
 		case "unreachable":
 			return true, nil, errors.New("no connection")
-		case "prometheus", "somebody":
-			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: review.Spec.Token}}
+		case "prometheus", "rotated", "somebody":
+			user := strings.ReplaceAll(review.Spec.Token, "rotated", "prometheus")
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: user}}
 		}
 		return true, review, nil
 	})
@@ -141,7 +142,7 @@ func TestRandomTokensDoNotStopAnAllowedToken(t *testing.T) {
 			if err := r.decide(t.Context(), scraper, "prometheus"); err != nil {
 				t.Fatal(err)
 			}
-			r.all.SetLimit(0) // no wait in this test
+			r.forOthers.SetLimit(0) // no wait in this test
 			asked = 0
 			for i := range 3 * maxDecisions {
 				_ = r.decide(t.Context(), source(i), fmt.Sprint("guess ", i))
@@ -174,10 +175,55 @@ func TestASourceWithRandomTokensDoesNotDelayNewTokensOfOthers(t *testing.T) {
 	}
 }
 
+// TestManySourcesDoNotDelayANewTokenOfAKnownSource: bound tokens are replaced while Prometheus runs, and the API server must review the new one.
+func TestManySourcesDoNotDelayANewTokenOfAKnownSource(t *testing.T) {
+	asked := 0
+	r := reviews(t, &asked)
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	if err := r.decide(t.Context(), scraper, "prometheus"); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Hour)
+	r.forOthers.SetLimit(0) // the flood uses all its reviews, and none of its requests waits in this test
+	r.forKnown.SetLimit(0)  // the known source does not wait either
+	for i := range 2 * maxSourcesOfTest {
+		_ = r.decide(t.Context(), netip.AddrFrom4([4]byte{10, byte(17 + i>>16), byte(i >> 8), byte(i)}), fmt.Sprint("guess ", i))
+	}
+	if asked > 1+allBurst || len(r.knownSources) != 1 {
+		t.Errorf("%d reviews, %d known sources after a flood without a valid token", asked, len(r.knownSources))
+	}
+	if err := r.decide(t.Context(), scraper, "rotated"); err != nil {
+		t.Errorf("the new token of a source that reads metrics: %v", err)
+	}
+	now = now.Add(knownAge)
+	if err := r.decide(t.Context(), scraper, "stolen"); !errors.Is(err, errTooMany) {
+		t.Errorf("a source that has read no metrics for long has reviews of its own: %v", err)
+	}
+}
+
+// maxSourcesOfTest is above the number of sources whose rates are recorded (httpserver.Rates).
+const maxSourcesOfTest = 4096
+
+func TestKnownSourcesAreBounded(t *testing.T) {
+	asked := 0
+	r := reviews(t, &asked)
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	for i := range byte(2 * maxKnown) {
+		now = now.Add(time.Millisecond)
+		r.remember(netip.AddrFrom4([4]byte{10, 17, 0, i}))
+		r.remember(scraper)
+	}
+	if len(r.knownSources) > maxKnown || !r.isKnown(scraper) {
+		t.Errorf("%d known sources; the one with the last request is known: %t", len(r.knownSources), r.isKnown(scraper))
+	}
+}
+
 func TestListsOfDecisionsAreBounded(t *testing.T) {
 	asked := 0
 	r := reviews(t, &asked)
-	r.all.SetLimit(rate.Inf)
+	r.forOthers.SetLimit(rate.Inf)
 	r.sources = httpserver.Rates{PerSecond: rate.Inf}
 	for i := range 3 * maxDecisions {
 		_ = r.decide(t.Context(), stranger, fmt.Sprint("guess ", i))

@@ -30,11 +30,15 @@ const (
 	// reviewTimeout bounds the reviews of one request.
 	reviewTimeout = 5 * time.Second
 	// newPerSecond and newBurst bound what requests with new tokens cost the API server: newPerSecond and newBurst for each source,
-	// allPerSecond and allBurst for all sources together. Tokens that were allowed before are not counted.
+	// allPerSecond and allBurst for all known sources together, and the same for all others. Tokens that were allowed before are not counted.
 	newPerSecond = 1
 	newBurst     = 5
 	allPerSecond = 5
 	allBurst     = 10
+	// knownAge is how long a source is known after an allowed request. Bound tokens of ServiceAccounts are replaced after about an hour at the latest.
+	knownAge = 2 * time.Hour
+	// maxKnown bounds the number of known sources.
+	maxKnown = 64
 	// decisionAge is how long a decision is used again.
 	decisionAge = time.Minute
 	// staleAge is how long an allowed token stays allowed while the API server cannot review it again. It is asked every retryAge.
@@ -52,11 +56,15 @@ type reviewer struct {
 	now    func() time.Time
 
 	sources httpserver.Rates
-	all     *rate.Limiter
+	// forKnown and forOthers are the reviews of new tokens of all sources together: a flood from new sources never delays a new token of a source that
+	// reads metrics.
+	forKnown, forOthers *rate.Limiter
 
 	mu sync.Mutex
 	// allowed and refused are separate, so that invalid tokens never displace valid ones.
 	allowed, refused map[tokenKey]decision
+	// knownSources have had an allowed request, the last one at this time.
+	knownSources map[netip.Addr]time.Time
 }
 
 // tokenKey is the hash of a token.
@@ -71,8 +79,9 @@ type decision struct {
 func newReviewer(tokens typedauthenticationv1.TokenReviewInterface, access typedauthorizationv1.SubjectAccessReviewInterface, now func() time.Time) *reviewer {
 	return &reviewer{
 		tokens: tokens, access: access, now: now,
-		sources: httpserver.Rates{PerSecond: newPerSecond, Burst: newBurst}, all: rate.NewLimiter(allPerSecond, allBurst),
-		allowed: map[tokenKey]decision{}, refused: map[tokenKey]decision{},
+		sources:  httpserver.Rates{PerSecond: newPerSecond, Burst: newBurst},
+		forKnown: rate.NewLimiter(allPerSecond, allBurst), forOthers: rate.NewLimiter(allPerSecond, allBurst),
+		allowed: map[tokenKey]decision{}, refused: map[tokenKey]decision{}, knownSources: map[netip.Addr]time.Time{},
 	}
 }
 
@@ -105,11 +114,20 @@ func (r *reviewer) authorized(metrics http.Handler) http.Handler {
 	})
 }
 
-// decide returns nil if the user of the token may get the metrics. It uses decisions again for decisionAge.
+// decide returns nil if the user of the token may get the metrics. The source of an allowed request is known from then on.
 func (r *reviewer) decide(ctx context.Context, source netip.Addr, token string) error {
 	if token == "" {
 		return errUnauthenticated
 	}
+	err := r.judge(ctx, source, token)
+	if err == nil {
+		r.remember(source)
+	}
+	return err
+}
+
+// judge decides about a token. It uses decisions again for decisionAge.
+func (r *reviewer) judge(ctx context.Context, source netip.Addr, token string) error {
 	key, now := tokenKey(sha256.Sum256([]byte(token))), r.now()
 	known, is := r.known(key, now)
 	if is && now.Before(known.until) {
@@ -122,7 +140,11 @@ func (r *reviewer) decide(ctx context.Context, source netip.Addr, token string) 
 		if !r.sources.Allow(source, now) {
 			return errTooMany
 		}
-		if err := r.all.Wait(ctx); err != nil {
+		budget := r.forOthers
+		if r.isKnown(source) {
+			budget = r.forKnown
+		}
+		if err := budget.Wait(ctx); err != nil {
 			return errTooMany
 		}
 	}
@@ -167,6 +189,25 @@ func (r *reviewer) record(key tokenKey, d decision) {
 		delete(r.allowed, oldest)
 	}
 	r.allowed[key] = d
+}
+
+// isKnown reports whether a source had an allowed request within knownAge.
+func (r *reviewer) isKnown(source netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, is := r.knownSources[source]
+	return is && r.now().Before(at.Add(knownAge))
+}
+
+// remember records the source of an allowed request. A full list loses the source whose last request is the oldest.
+func (r *reviewer) remember(source netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, is := r.knownSources[source]; !is && len(r.knownSources) >= maxKnown {
+		oldest := slices.MinFunc(slices.Collect(maps.Keys(r.knownSources)), func(a, b netip.Addr) int { return r.knownSources[a].Compare(r.knownSources[b]) })
+		delete(r.knownSources, oldest)
+	}
+	r.knownSources[source] = r.now()
 }
 
 func (r *reviewer) review(ctx context.Context, token string) error {
