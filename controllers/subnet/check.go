@@ -82,7 +82,7 @@ func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validatio
 // server (controllers/pod, hosts).
 func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	found, problem := parse(in.subnet)
-	if problem != nil || len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
+	if problem != nil {
 		return checked{}, problem
 	}
 	network, features := found.network, found.features
@@ -111,7 +111,10 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 // parse validates the spec of a subnet by itself.
 func parse(s *kubeovnv1.Subnet) (checked, *validation.Problem) {
 	network, problem := validation.Subnet(s.Name, &s.Spec)
-	if problem != nil || len(validation.UnbuiltSubnetFields(&s.Spec)) > 0 {
+	if problem == nil {
+		problem = validation.Unbuilt(&s.Spec)
+	}
+	if problem != nil {
 		return checked{}, problem
 	}
 	features, problem := validation.SubnetFeatures(&s.Spec, network)
@@ -122,12 +125,16 @@ func parse(s *kubeovnv1.Subnet) (checked, *validation.Problem) {
 	return checked{network: network, features: features}, problem
 }
 
-// olderPeers returns the overlapping subnets that take precedence over this one, with the CIDRs of their current and their applied specs.
+// olderPeers returns the overlapping subnets that take precedence over this one, with the CIDRs of their current and their applied specs. A spec that
+// this version does not build takes no addresses.
 func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 	s := in.subnet
 	var peers []validation.Peer
 	for _, object := range in.peers {
 		for _, peer := range lookup.Specs(object) {
+			if validation.Unbuilt(&peer.Spec) != nil {
+				continue
+			}
 			onVlan := peer.Spec.Vlan == s.Spec.Vlan && (s.Spec.Vlan != "" || lookup.VpcOf(peer) == lookup.VpcOf(s))
 			routed := peer.Spec.OnRouter() && s.Spec.OnRouter() && lookup.VpcOf(peer) == lookup.VpcOf(s)
 			if (onVlan || routed) && r.yields(s, peer, !onVlan) {

@@ -107,8 +107,6 @@ type result struct {
 	problem *validation.Problem
 	// unchecked: err occurred before the spec could be validated.
 	unchecked bool
-	// unbuilt: the spec requests a kind of network that this version does not support.
-	unbuilt bool
 	// err is the error because of which the spec, or the last valid one, is not applied.
 	err error
 	// querier sends the multicast group membership queries; nil if there is none.
@@ -120,7 +118,7 @@ type result struct {
 }
 
 // specApplied reports whether the current spec is applied.
-func (r result) specApplied() bool { return r.problem == nil && !r.unbuilt && r.err == nil }
+func (r result) specApplied() bool { return r.problem == nil && r.err == nil }
 
 // apply validates the subnet, and applies its spec or, if that has a problem, its last valid spec.
 func (r *Reconciler) apply(ctx context.Context, in inputs) result {
@@ -170,9 +168,6 @@ func (r *Reconciler) hasUserRules(subnet string) (found bool) {
 // commit passes a valid spec to the allocator and commits its rows. The allocator is updated before the switch exists: rows of an early port
 // wait for the switch.
 func (r *Reconciler) commit(ctx context.Context, in inputs, checked checked) result {
-	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
-		return result{unbuilt: true}
-	}
 	localnet, err := r.localnet(in)
 	if err != nil {
 		return result{err: err}

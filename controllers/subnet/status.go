@@ -9,7 +9,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,8 +27,11 @@ const ReasonAddressesInUse = validation.ReasonAddressesInUse
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) error {
 	subnet, base := in.subnet, in.subnet.DeepCopy()
 	r.setUsage(subnet)
-	if result.problem == nil { // in the same patch as the condition Validated
+	switch last := subnet.Status.ValidatedSpec; {
+	case result.problem == nil: // in the same patch as the condition Validated
 		subnet.Status.ValidatedSpec = subnet.Spec.DeepCopy()
+	case last != nil && validation.Unbuilt(last) != nil: // an earlier version recorded it without a check
+		subnet.Status.ValidatedSpec = nil
 	}
 	if result.specApplied() {
 		setOptionRows(subnet)
@@ -129,9 +131,6 @@ func readyCondition(subnet *kubeovnv1.Subnet, result result) metav1.Condition {
 			ready.Message += "; the last valid spec stays applied"
 		}
 		return ready
-	case result.unbuilt:
-		return k8s.NotReady(kubeovnv1.ReasonFieldsIgnored,
-			"this version builds no subnet with "+strings.Join(validation.UnbuiltSubnetFields(&subnet.Spec), ", "))
 	}
 	if result.err != nil {
 		return k8s.Ready(result.err, northbound.ErrWaiting)

@@ -223,7 +223,7 @@ func (o *objects) conflicts(c *Cluster, n v1alpha1.Network) (found []Finding) {
 	})
 	peers, onVlan := map[string][]peer{}, map[string][]peer{} // by VPC, and by Vlan
 	for _, s := range ordered {
-		if len(validation.UnbuiltSubnetFields(&s.Spec)) > 0 {
+		if validation.Unbuilt(&s.Spec) != nil {
 			continue
 		}
 		vpc, around := lookup.VpcOf(s), validation.Surroundings{}

@@ -5,6 +5,7 @@ package validation
 
 import (
 	"slices"
+	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
@@ -25,8 +26,17 @@ func used(fields []field) []string {
 	return names
 }
 
-// UnbuiltSubnetFields returns the set fields that request a kind of network that this version cannot build. An overlay network
-// instead would be wrong, so the caller builds nothing.
+// Unbuilt returns a problem if the spec of a subnet requests a kind of network that this version cannot build. An overlay network instead would be
+// wrong, so nothing is built from such a spec, and it takes no addresses from other subnets.
+func Unbuilt(spec *kubeovnv1.SubnetSpec) *Problem {
+	fields := UnbuiltSubnetFields(spec)
+	if len(fields) == 0 {
+		return nil
+	}
+	return Problemf(kubeovnv1.ReasonFieldsIgnored, "this version builds no subnet with %s", strings.Join(fields, ", "))
+}
+
+// UnbuiltSubnetFields returns the set fields that request a kind of network that this version cannot build.
 func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	return used([]field{
 		{"provider", spec.Provider != "" && spec.Provider != kubeovnv1.ProviderOVN},
