@@ -36,20 +36,22 @@ type UnimplementedField struct {
 	Kind, Field string
 	// None is the value that requests nothing, as a literal of CEL.
 	None string
+	// Except is the name of an object in which Kube-OVN itself sets the field. Nothing is missing there. Empty for most fields.
+	Except string
 }
 
 // UnimplementedFields are all such fields of kinds with a controller.
 var UnimplementedFields = []UnimplementedField{
-	{"Subnet", "nodeNetwork", "''"},
-	{"Subnet", "enableExternalLBAddress", "false"},
-	{"Subnet", "disableInterConnection", "false"},
-	{"ProviderNetwork", "exchangeLinkName", "false"},
-	{"Vpc", "enableExternal", "false"},
-	{"Vpc", "extraExternalSubnets", "[]"},
-	{"Vpc", "enableBfd", "false"},
-	{"Vip", "attachSubnets", "[]"},
-	{"IP", "attachSubnets", "[]"},
-	{"IP", "attachIps", "[]"},
-	{"IP", "attachMacs", "[]"},
-	{"IP", "containerID", "''"},
+	{"Subnet", "nodeNetwork", "''", ""},
+	{"Subnet", "enableExternalLBAddress", "false", ""},
+	{"Subnet", "disableInterConnection", "false", JoinSubnet},
+	{"ProviderNetwork", "exchangeLinkName", "false", ""},
+	{"Vpc", "enableExternal", "false", ""},
+	{"Vpc", "extraExternalSubnets", "[]", ""},
+	{"Vpc", "enableBfd", "false", ""},
+	{"Vip", "attachSubnets", "[]", ""},
+	{"IP", "attachSubnets", "[]", ""},
+	{"IP", "attachIps", "[]", ""},
+	{"IP", "attachMacs", "[]", ""},
+	{"IP", "containerID", "''", ""},
 }

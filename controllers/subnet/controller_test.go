@@ -89,6 +89,20 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	n.rows("Logical_Switch", "name", "a", "join", "ovn-default")
 }
 
+// TestDefaultSubnetsOfKubeOVNCauseNoAlarm: every installation of Kube-OVN has these two, with these fields.
+func TestDefaultSubnetsOfKubeOVNCauseNoAlarm(t *testing.T) {
+	n := start(t)
+	fields := kubeovnv1.ConditionFieldsSupported
+	pods, join := n.subnet(kubeovnv1.DefaultSubnet), n.subnet(kubeovnv1.JoinSubnet)
+	n.Change(pods, func() { pods.Spec.Default, pods.Spec.GatewayType, pods.Spec.NATOutgoing, pods.Spec.EnableLb = true, "distributed", true, new(true) })
+	n.Change(join, func() { join.Spec.GatewayType, join.Spec.DisableInterConnection = "distributed", true })
+	n.condition(kubeovnv1.DefaultSubnet, fields, metav1.ConditionTrue)
+	n.condition(kubeovnv1.JoinSubnet, fields, metav1.ConditionTrue)
+	n.condition(kubeovnv1.JoinSubnet, kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.Change(pods, func() { pods.Spec.DisableInterConnection = true })
+	n.condition(kubeovnv1.DefaultSubnet, fields, metav1.ConditionFalse)
+}
+
 func TestADeletedSubnetWaitsForItsAddresses(t *testing.T) {
 	n := startMeasured(t)
 	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}}

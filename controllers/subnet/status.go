@@ -55,7 +55,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation,
 		k8s.Validated(result.problem),
 		ready,
-		k8s.FieldsSupported(slices.Concat(validation.UnbuiltSubnetFields(&subnet.Spec), validation.IgnoredSubnetFields(&subnet.Spec))))
+		k8s.FieldsSupported(slices.Concat(validation.UnbuiltSubnetFields(&subnet.Spec), validation.IgnoredSubnetFields(subnet.Name, &subnet.Spec))))
 	k8s.WarnAnew(r.Recorder, subnet, base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionFieldsSupported)
 	if ready.Reason == ReasonAddressesInUse {
 		k8s.WarnAnew(r.Recorder, subnet, base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionReady)

@@ -144,14 +144,14 @@ func (o *objects) object(kind string, u *unstructured.Unstructured, typed client
 // ineffective returns the set fields of an object's spec that have no effect, sorted.
 func ineffective(kind string, u *unstructured.Unstructured, typed client.Object) (fields []string) {
 	for _, f := range kubeovnv1.UnimplementedFields {
-		if f.Kind == kind && f.Field != "containerID" && isSet(u, f.Field) { // Kube-OVN's components write containerID
+		if f.Kind == kind && f.Except != u.GetName() && f.Field != "containerID" && isSet(u, f.Field) { // Kube-OVN's components write containerID
 			fields = append(fields, f.Field)
 		}
 	}
 	switch t := typed.(type) {
 	case *kubeovnv1.Subnet:
 		fields = append(fields, validation.UnbuiltSubnetFields(&t.Spec)...)
-		fields = append(fields, validation.IgnoredSubnetFields(&t.Spec)...)
+		fields = append(fields, validation.IgnoredSubnetFields(t.Name, &t.Spec)...)
 	case *kubeovnv1.Vpc:
 		fields = append(fields, validation.IgnoredVpcFields(&t.Spec)...)
 	}

@@ -28,7 +28,7 @@ func TestNATRulesWithoutEffect(t *testing.T) {
 			spec := kubeovnv1.SubnetSpec{CIDRBlock: tt.cidr, NATOutgoing: true, NATOutgoingPolicyRules: []kubeovnv1.NATOutgoingPolicyRule{{
 				Action: kubeovnv1.NATOutgoingPolicyNAT, Match: kubeovnv1.NATOutgoingPolicyMatch{SrcIPs: tt.sources, DstIPs: tt.destinations},
 			}}}
-			if got := strings.Join(IgnoredSubnetFields(&spec), "; "); got != tt.want {
+			if got := strings.Join(IgnoredSubnetFields("web", &spec), "; "); got != tt.want {
 				t.Errorf("without effect: %q, want %q", got, tt.want)
 			}
 		})

@@ -44,8 +44,8 @@ func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	})
 }
 
-// IgnoredSubnetFields returns the set fields that this version accepts and ignores.
-func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
+// IgnoredSubnetFields returns the set fields of a subnet that this version accepts and ignores.
+func IgnoredSubnetFields(name string, spec *kubeovnv1.SubnetSpec) []string {
 	custom := spec.Vpc != "" && spec.Vpc != kubeovnv1.DefaultVpc
 	return append(used([]field{
 		{"gatewayType centralized in VPC " + spec.Vpc, custom && spec.GatewayType == kubeovnv1.GatewayCentralized},
@@ -62,7 +62,7 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 		{"u2oInterconnectionIP without u2oInterconnection", spec.U2OInterconnectionIP != "" && !spec.U2OInterconnection},
 		{"u2oFeatures without u2oInterconnection", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting && !spec.U2OInterconnection},
 		{"enableExternalLBAddress", spec.EnableExternalLBAddress},
-		{"disableInterConnection", spec.DisableInterConnection},
+		{"disableInterConnection", spec.DisableInterConnection && name != kubeovnv1.JoinSubnet}, // Kube-OVN sets it on every `join`
 		{"nodeNetwork", spec.NodeNetwork != ""},
 	}), ineffectiveNATRules(spec)...)
 }

@@ -19,12 +19,19 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 		Namespaces: []string{"a"}, NamespaceSelectors: []metav1.LabelSelector{{}}, GatewayType: "distributed", NATOutgoing: true, MTU: 1400, EnableLb: &lb,
 		DisableGatewayCheck: true, Private: true, ACLs: []kubeovnv1.ACL{{}}, EnableDHCP: true, EnableIPv6RA: true,
 	}
-	if got := append(UnbuiltSubnetFields(&quiet), IgnoredSubnetFields(&quiet)...); len(got) > 0 {
+	if got := append(UnbuiltSubnetFields(&quiet), IgnoredSubnetFields("web", &quiet)...); len(got) > 0 {
 		t.Errorf("fields that have their effect are named: %v", got)
 	}
 	loud := kubeovnv1.SubnetSpec{Provider: "net.default.ovn", Vlan: "v", GatewayType: "centralized", LogicalGateway: true, NodeNetwork: "n", DisableInterConnection: true}
-	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan without cidrBlock (protocol Mac) disableInterConnection nodeNetwork" {
+	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields("web", &loud)...), " "); got != "provider vlan without cidrBlock (protocol Mac) disableInterConnection nodeNetwork" {
 		t.Errorf("got %s", got)
+	}
+	join := kubeovnv1.SubnetSpec{ // as Kube-OVN creates it
+		Vpc: "ovn-cluster", Provider: "ovn", CIDRBlock: "100.64.0.0/16", Gateway: "100.64.0.1", ExcludeIPs: []string{"100.64.0.1"}, Protocol: "IPv4",
+		GatewayType: "distributed", DisableInterConnection: true,
+	}
+	if got := IgnoredSubnetFields(kubeovnv1.JoinSubnet, &join); len(got) > 0 {
+		t.Errorf("fields of the subnet join of every installation of Kube-OVN are named: %v", got)
 	}
 	vpc := kubeovnv1.VpcSpec{Namespaces: []string{"a"}, DefaultSubnet: "s", BFDPort: &kubeovnv1.BFDPort{}, EnableBfd: true}
 	vpc.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "10.0.0.0/8", NextHopIP: "10.1.0.1", ECMPMode: symmetricReply}}

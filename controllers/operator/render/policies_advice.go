@@ -54,7 +54,11 @@ func (c Config) adviceOnFields() policy {
 	}
 	var fields []string
 	for _, f := range kubeovnv1.UnimplementedFields {
-		fields = append(fields, fmt.Sprintf("(dyn(object).kind == '%s' && dyn(object).?spec.?%[2]s.orValue(%[3]s) != %[3]s ? ['%[2]s'] : [])", f.Kind, f.Field, f.None))
+		of := fmt.Sprintf("dyn(object).kind == '%s'", f.Kind)
+		if f.Except != "" {
+			of += fmt.Sprintf(" && object.metadata.?name.orValue('') != '%s'", f.Except)
+		}
+		fields = append(fields, fmt.Sprintf("(%s && dyn(object).?spec.?%[2]s.orValue(%[3]s) != %[3]s ? ['%[2]s'] : [])", of, f.Field, f.None))
 	}
 	return policy{
 		name: advicePrefix + "-fields", app: ControllerName, informs: true, warns: true,

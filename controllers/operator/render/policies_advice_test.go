@@ -167,6 +167,12 @@ func TestAdvice(t *testing.T) {
 		{"a subnet with a VLAN", &kubeovnv1.Subnet{
 			ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{Vlan: "v", EnableExternalLBAddress: true},
 		}, "without effect in this version: spec.enableExternalLBAddress"},
+		{"a subnet outside of an interconnection", &kubeovnv1.Subnet{
+			ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.0.0.0/24", DisableInterConnection: true},
+		}, "without effect in this version: spec.disableInterConnection"},
+		{"the join subnet as Kube-OVN writes it", &kubeovnv1.Subnet{
+			ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.JoinSubnet}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "100.64.0.0/16", DisableInterConnection: true},
+		}, ""},
 		{"an overlay subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.0.0.0/24"}}, ""},
 		{"a subnet of both families", subnetOf("10.0.0.0/24,fd00::/64", "10.0.0.9", "10.0.0.20..10.0.0.30", "fd00::9", "fd00::1..fd00::5", "10.0.0.128/25"), ""},
 		{"a network with host bits", subnetOf("10.204.0.5/24, fd00::/64"), "cidrBlock: 10.204.0.5/24 has bits after the prefix length, and means 10.204.0.0/24"},
