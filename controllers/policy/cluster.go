@@ -23,11 +23,13 @@ type clusterPolicy struct {
 	owner desired.Owner
 	title string
 	tier  int
-	// first is the priority of the first rule of a direction. Each following rule has the next lower priority.
-	first   int
-	subject clusterPeer
-	ingress []clusterRule
-	egress  []clusterRule
+	// first is the priority of the first rule of a direction, and room the number of priorities from there down. more is the end of the message that there
+	// is no room for all rules.
+	first, room int
+	more        string
+	subject     clusterPeer
+	ingress     []clusterRule
+	egress      []clusterRule
 	// problem is the reason why the whole policy is not applied; "" if there is none. restricted is a problem with which it applies otherwise.
 	problem, restricted string
 }
@@ -78,46 +80,89 @@ func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compi
 	subjects.Ungrouped = p.tier == translate.TierBaseline
 	c.subjects = subjects
 	c.Subjects = c.use(subjects)
-	for i, rule := range p.ingress {
-		c.clusterRule(translate.Ingress, i, p.first-i, rule, nodes)
-	}
-	for i, rule := range p.egress {
-		c.clusterRule(translate.Egress, i, p.first-i, rule, nodes)
-	}
+	c.clusterRules(translate.Ingress, p, p.ingress, nodes)
+	c.clusterRules(translate.Egress, p, p.egress, nodes)
 	return c.compiled
 }
 
-func (c *compiler) clusterRule(d translate.Direction, i, priority int, in clusterRule, nodes nodesOf) {
-	where := fmt.Sprintf("%s rule %d", d, i)
-	if in.action == "" {
-		c.problem("%s: its action is unknown to this version", where)
-		return
+// readRule is a rule whose peers and ports are read.
+type readRule struct {
+	translate.PolicyRule
+
+	where string
+	peers peers
+	// all: the rule is for all ports. Otherwise it is for plain and named.
+	all   bool
+	plain []translate.PolicyPort
+	named []port
+}
+
+// clusterRules adds the rules of one direction.
+func (c *compiler) clusterRules(d translate.Direction, p clusterPolicy, rules []clusterRule, nodes nodesOf) {
+	var read []readRule
+	for i, in := range rules {
+		if in.action == "" {
+			c.problem("%s rule %d: its action is unknown to this version", d, i)
+			continue
+		}
+		read = append(read, c.readRule(d, i, in, nodes))
 	}
+	for _, r := range c.placed(p, read) {
+		if r.all || len(r.plain) > 0 {
+			rule := r.PolicyRule
+			rule.Ports = r.plain
+			c.put(rule, r.peers)
+		}
+		for _, port := range r.named {
+			c.addNamedPort(r.PolicyRule, r.peers, port)
+		}
+	}
+}
+
+// placed returns rules with their priorities. Consecutive rules with one action share a priority, because their order has no effect. Where the policy has no
+// room for another action, its last priority closes: no further rule allows, and a pass rule denies.
+func (c *compiler) placed(p clusterPolicy, rules []readRule) []readRule {
+	level, last := 0, p.first-p.room+1
+	for i := range rules {
+		if i > 0 && rules[i].Action != rules[i-1].Action {
+			level++
+		}
+		rules[i].Priority = p.first - level
+	}
+	if level < p.room {
+		return rules
+	}
+	at := slices.IndexFunc(rules, func(r readRule) bool { return r.Priority <= last && r.Action != nb.ACLActionDrop })
+	c.problem("%s: the rules before it change their action so often that this priority has no room for it: from here on, no rule allows, and pass rules deny: "+
+		"put rules with the same action together%s", rules[at].where, p.more)
+	rules = slices.DeleteFunc(rules, func(r readRule) bool { return r.Priority <= last && r.Action == nb.ACLActionAllowRelated })
+	for i := range rules {
+		if rules[i].Priority <= last {
+			rules[i].Priority, rules[i].Action = last, nb.ACLActionDrop
+		}
+	}
+	return rules
+}
+
+func (c *compiler) readRule(d translate.Direction, i int, in clusterRule, nodes nodesOf) readRule {
+	where := fmt.Sprintf("%s rule %d", d, i)
 	closes := in.action != nb.ACLActionAllowRelated
-	rule := translate.PolicyRule{Key: fmt.Sprintf("%s/%d", d, i), Direction: d, Priority: priority, Action: in.action}
+	r := readRule{PolicyRule: translate.PolicyRule{Key: fmt.Sprintf("%s/%d", d, i), Direction: d, Action: in.action}, where: where}
 	before := len(c.problems)
-	p := c.clusterPeers(where, in.peers, nodes)
+	r.peers = c.clusterPeers(where, in.peers, nodes)
 	if closes && len(c.problems) > before {
-		p, rule.Action = peers{any: true}, nb.ACLActionDrop
+		r.peers, r.Action = peers{any: true}, nb.ACLActionDrop
 	}
 	before = len(c.problems)
-	plain, named := c.clusterPorts(where, in.ports)
+	r.plain, r.named = c.clusterPorts(where, in.ports)
 	wrong := closes && len(c.problems) > before
 	if wrong {
-		rule.Action = nb.ACLActionDrop
+		r.Action = nb.ACLActionDrop
 	}
-	all := len(in.ports) == 0 || wrong
-	if all {
-		plain, named = nil, nil
+	if r.all = len(in.ports) == 0 || wrong; r.all {
+		r.plain, r.named = nil, nil
 	}
-	if all || len(plain) > 0 {
-		rule := rule
-		rule.Ports = plain
-		c.put(rule, p)
-	}
-	for _, port := range named {
-		c.addNamedPort(rule, p, port)
-	}
+	return r
 }
 
 func (c *compiler) clusterPeers(where string, list []clusterPeer, nodes nodesOf) peers {

@@ -162,8 +162,10 @@ egress:
 	w.expectOf("BaselineAdminNetworkPolicy//default", map[string]string{})
 	w.expectOf("AdminNetworkPolicy//admin", want)
 	_ = second
-	w.Change(anp, func() { anp.Spec.Priority = 100 })
-	w.condition(anp, &anp.Status.Conditions, "Validated", "False", "priority 100 is out of range: write one from 0 to 99; until then 99 applies")
+	w.Change(anp, func() { anp.Spec.Priority = 1000 })
+	w.condition(anp, &anp.Status.Conditions, "Validated", "True", "")
+	w.Change(anp, func() { anp.Spec.Priority = 1001 })
+	w.condition(anp, &anp.Status.Conditions, "Validated", "False", "priority 1001 is out of range: write one from 0 to 1000; until then 1000 applies")
 	w.expectOf("AdminNetworkPolicy//admin", want) // at the lowest priority: nothing opens
 	w.Change(cnp, func() {
 		cnp.Spec.Egress[0].Action, cnp.Spec.Egress[0].Protocols = "Accept", nil

@@ -19,12 +19,26 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Limits of cluster-wide policies. A rule has the priority of its policy minus its index, so a policy has room for a number of rules.
+// Limits of cluster-wide policies. Each priority that the API allows has its own range of priorities of ACLs, so that the order of two policies never
+// depends on others. ACLs have no room for 100 rules of each of 1,001 priorities: AdminNetworkPolicies with a priority above maxWideAdminPriority have room for
+// fewer changes between actions (compiler.placed).
 const (
-	rulesOfAdminPolicy     = 100
-	maxAdminPolicyPriority = 99
-	rulesOfClusterPolicy   = 25
+	maxAdminPriority     = 1000
+	maxWideAdminPriority = 99
+	roomOfWideAdmin      = 100
+	roomOfAdmin          = 22
+	roomOfBaseline       = 100
+	roomOfCluster        = 25
 )
+
+// rangeOfAdmin returns the priority of the first rule of an AdminNetworkPolicy, and its room.
+func rangeOfAdmin(priority int) (first, room int) {
+	if priority <= maxWideAdminPriority {
+		return translate.PriorityCluster - priority*roomOfWideAdmin, roomOfWideAdmin
+	}
+	below := translate.PriorityCluster - (maxWideAdminPriority+1)*roomOfWideAdmin
+	return below - (priority-maxWideAdminPriority-1)*roomOfAdmin, roomOfAdmin
+}
 
 // clusterKind is a kind of cluster-wide policies.
 type clusterKind struct {
@@ -86,16 +100,17 @@ var actions = map[string]nb.ACLAction{
 }
 
 func readAdmin(in *v1alpha1.AdminNetworkPolicy) clusterPolicy {
-	priority := min(in.Spec.Priority, maxAdminPolicyPriority) // a mistake must not open what the policy closes
+	priority := min(in.Spec.Priority, maxAdminPriority) // a mistake must not open what the policy closes
+	first, room := rangeOfAdmin(int(priority))
 	p := clusterPolicy{
 		owner: translate.ClusterPolicyOwner(translate.KindAdminNetworkPolicy, in.Name), title: "anp/" + in.Name, tier: translate.TierAdmin,
-		first: translate.PriorityCluster - int(priority)*rulesOfAdminPolicy, subject: subjectOf(in.Spec.Subject),
+		first: first, room: room, subject: subjectOf(in.Spec.Subject),
 	}
-	switch {
-	case in.Spec.Priority > maxAdminPolicyPriority:
-		p.restricted = fmt.Sprintf("priority %d is out of range: write one from 0 to %d; until then %d applies", in.Spec.Priority, maxAdminPolicyPriority, priority)
-	case max(len(in.Spec.Ingress), len(in.Spec.Egress)) > rulesOfAdminPolicy:
-		p.problem = fmt.Sprintf("there are more than %d rules in one direction", rulesOfAdminPolicy)
+	if priority > maxWideAdminPriority {
+		p.more = fmt.Sprintf(", or write a priority from 0 to %d", maxWideAdminPriority)
+	}
+	if in.Spec.Priority > maxAdminPriority {
+		p.restricted = fmt.Sprintf("priority %d is out of range: write one from 0 to %d; until then %d applies", in.Spec.Priority, maxAdminPriority, priority)
 	}
 	for _, r := range in.Spec.Ingress {
 		p.ingress = append(p.ingress, clusterRule{action: actions[string(r.Action)], peers: mapped(r.From, ingressPeer), ports: portsOf(r.Ports)})
@@ -109,7 +124,7 @@ func readAdmin(in *v1alpha1.AdminNetworkPolicy) clusterPolicy {
 func readBaseline(in *v1alpha1.BaselineAdminNetworkPolicy) clusterPolicy {
 	p := clusterPolicy{
 		owner: translate.ClusterPolicyOwner(translate.KindBaselineAdminNetworkPolicy, in.Name), title: "banp/" + in.Name,
-		tier: translate.TierBaseline, first: translate.PriorityBaseline, subject: subjectOf(in.Spec.Subject),
+		tier: translate.TierBaseline, first: translate.PriorityBaseline, room: roomOfBaseline, subject: subjectOf(in.Spec.Subject),
 	}
 	for _, r := range in.Spec.Ingress {
 		p.ingress = append(p.ingress, clusterRule{action: actions[string(r.Action)], peers: mapped(r.From, ingressPeer), ports: portsOf(r.Ports)})
@@ -126,7 +141,7 @@ func readBaseline(in *v1alpha1.BaselineAdminNetworkPolicy) clusterPolicy {
 func readCluster(in *v1alpha2.ClusterNetworkPolicy) clusterPolicy {
 	p := clusterPolicy{
 		owner: translate.ClusterPolicyOwner(translate.KindClusterNetworkPolicy, in.Name), title: "cnp/" + in.Name, tier: translate.TierAdmin,
-		first:   translate.PriorityCluster - int(in.Spec.Priority)*rulesOfClusterPolicy,
+		first: translate.PriorityCluster - int(in.Spec.Priority)*roomOfCluster, room: roomOfCluster,
 		subject: podsPeer(in.Spec.Subject.Namespaces, in.Spec.Subject.Pods),
 	}
 	switch in.Spec.Tier {
@@ -135,9 +150,6 @@ func readCluster(in *v1alpha2.ClusterNetworkPolicy) clusterPolicy {
 		p.tier = translate.TierBaseline
 	default:
 		p.problem = fmt.Sprintf("tier %q is unknown to this version", in.Spec.Tier)
-	}
-	if max(len(in.Spec.Ingress), len(in.Spec.Egress)) > rulesOfClusterPolicy {
-		p.problem = fmt.Sprintf("there are more than %d rules in one direction", rulesOfClusterPolicy)
 	}
 	for _, r := range in.Spec.Ingress {
 		p.ingress = append(p.ingress, clusterRule{action: actions[string(r.Action)], ports: protocolsOf(r.Protocols), peers: mapped(r.From,

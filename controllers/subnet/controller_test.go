@@ -94,7 +94,9 @@ func TestDefaultSubnetsOfKubeOVNCauseNoAlarm(t *testing.T) {
 	n := start(t)
 	fields := kubeovnv1.ConditionFieldsSupported
 	pods, join := n.subnet(kubeovnv1.DefaultSubnet), n.subnet(kubeovnv1.JoinSubnet)
-	n.Change(pods, func() { pods.Spec.Default, pods.Spec.GatewayType, pods.Spec.NATOutgoing, pods.Spec.EnableLb = true, "distributed", true, new(true) })
+	n.Change(pods, func() {
+		pods.Spec.Default, pods.Spec.GatewayType, pods.Spec.NATOutgoing, pods.Spec.EnableLb = true, "distributed", true, new(true)
+	})
 	n.Change(join, func() { join.Spec.GatewayType, join.Spec.DisableInterConnection = "distributed", true })
 	n.condition(kubeovnv1.DefaultSubnet, fields, metav1.ConditionTrue)
 	n.condition(kubeovnv1.JoinSubnet, fields, metav1.ConditionTrue)

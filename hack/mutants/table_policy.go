@@ -105,9 +105,21 @@ var policies = []mutant{{
 }, {
 	id: "policy-admin-priorities", bug: "the rules of two AdminNetworkPolicies with neighbouring priorities mix",
 	file: "controllers/policy/cluster_kinds.go",
-	old:  `first: translate.PriorityCluster - int(priority)*rulesOfAdminPolicy,`,
-	new:  `first: translate.PriorityCluster - int(priority),`,
+	old:  `return translate.PriorityCluster - priority*roomOfWideAdmin, roomOfWideAdmin`,
+	new:  `return translate.PriorityCluster - priority, roomOfWideAdmin`,
 	run:  compiles,
+}, {
+	id: "policy-admin-high-priorities", bug: "two AdminNetworkPolicies with priorities above 99 share one priority of ACLs",
+	file: "controllers/policy/cluster_kinds.go",
+	old:  `return below - (priority-maxWideAdminPriority-1)*roomOfAdmin, roomOfAdmin`,
+	new:  `return below, roomOfAdmin`,
+	run:  "AdminNetworkPolicies|Room",
+}, {
+	id: "policy-room-opens", bug: "a rule for which a policy has no room allows what a rule before it denies",
+	file: "controllers/policy/cluster.go",
+	old:  `return r.Priority <= last && r.Action == nb.ACLActionAllowRelated })`,
+	new:  `return false })`,
+	run:  "AdminNetworkPolicies|Room",
 }, {
 	id: "policy-group-drop-of-wrong-rule", bug: "a drop rule of a security group that cannot be read drops nothing",
 	file: "controllers/policy/securitygroup.go",
