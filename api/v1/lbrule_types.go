@@ -13,7 +13,7 @@ type LBRulePort struct {
 	// name of the port. Each name may occur only once in a rule.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$')`,message="must be lower-case letters, digits and hyphens, such as http"
 	Name string `json:"name,omitempty"`
 	// port that clients send to.
 	// +kubebuilder:validation:Minimum=1
@@ -40,7 +40,7 @@ type LBRuleBackends struct {
 	// selector selects ready pods of namespace. Each entry is a label in the form `key:value`; a pod must match all of them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:Pattern=`^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$')`,message="must be a label as key:value, such as app:web",messageExpression=`self.contains('=') && !self.contains('!') ? 'must be a label as key:value: write ' + self.replace('==', '=').replace('=', ':') : 'must be a label as key:value, such as app:web'`
 	// +kubebuilder:validation:items:MaxLength=512
 	Selector []string `json:"selector,omitempty"`
 	// endpoints are the addresses of the endpoints, instead of selector.

@@ -85,7 +85,8 @@ type SubnetSpec struct {
 	// gatewayNode lists the nodes of a centralized gateway in order of preference, separated by commas. An entry is `node`, or
 	// `node:address`: traffic of natOutgoing then leaves that node with this source address.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^ *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *(, *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *)*$`
+	// +kubebuilder:validation:MaxLength=65536
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^ *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *(, *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *)*$')`,message="must be names of nodes with commas between them, each alone or with an address, such as worker-1,worker-2:192.0.2.9"
 	GatewayNode string `json:"gatewayNode,omitempty"`
 	// gatewayNodeSelectors select the nodes of a centralized gateway, in alphabetical order. They are ignored if gatewayNode is set.
 	// +optional
@@ -206,7 +207,7 @@ type SubnetSpec struct {
 	// routeTable in which the VPC's router looks up the subnet's traffic. The main table when empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$')`,message="must be letters, digits, dots, hyphens and underscores, and begin and end with a letter or digit"
 	RouteTable string `json:"routeTable,omitempty"`
 	// nodeNetwork is the name, in the annotation node_networks of nodes, of the addresses that this subnet's tunnels use. This version
 	// ignores it.

@@ -17,7 +17,7 @@ import (
 
 // InterfaceName is the name of a network interface of a node.
 // +kubebuilder:validation:MaxLength=15
-// +kubebuilder:validation:Pattern=`^[^/\s]+$`
+// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^/\s]+$')`,message="must be the name of an interface, without spaces and /"
 type InterfaceName string
 
 // ManagedInterface says whether an interface is moved that another program of the node configures.
@@ -46,6 +46,7 @@ type ProviderNetworkSpec struct {
 	DefaultInterface InterfaceName `json:"defaultInterface"`
 	// customInterfaces are the interfaces of nodes whose interface has another name. If several entries list a node, the first one counts.
 	// +optional
+	// +kubebuilder:validation:MaxItems=4096
 	CustomInterfaces []CustomInterface `json:"customInterfaces,omitempty"`
 	// excludeNodes are the names of nodes that do not connect to the network.
 	// +optional

@@ -47,7 +47,8 @@ type VipSpec struct {
 	// selector selects pods of namespace that share the addresses. Each entry is a label in the form `key:value`; a pod must match all of
 	// them.
 	// +optional
-	// +kubebuilder:validation:items:Pattern=`^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$`
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$')`,message="must be a label as key:value, such as app:web",messageExpression=`self.contains('=') && !self.contains('!') ? 'must be a label as key:value: write ' + self.replace('==', '=').replace('=', ':') : 'must be a label as key:value, such as app:web'`
 	// +kubebuilder:validation:items:MaxLength=512
 	Selector []string `json:"selector,omitempty"`
 	// +optional

@@ -23,7 +23,7 @@ const (
 
 // AllowedNamespace is the name of a namespace, or AllNamespaces.
 // +kubebuilder:validation:MaxLength=63
-// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?|\*)$`
+// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?|\*)$')`,message="must be the name of a namespace, or * for all"
 type AllowedNamespace string
 
 // AllNamespaces in allowedNamespaces stands for every namespace.
@@ -107,7 +107,7 @@ type StaticRoute struct {
 	// routeTable that the route belongs to. The main table when empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$')`,message="must be letters, digits, dots, hyphens and underscores, and begin and end with a letter or digit"
 	RouteTable string `json:"routeTable,omitempty"`
 }
 

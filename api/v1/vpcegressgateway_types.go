@@ -27,7 +27,8 @@ type VpcEgressGatewaySpec struct {
 	Replicas int32 `json:"replicas,omitempty"`
 	// prefix of the names of the workload and its pods. It cannot change.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*[-\.]?$`
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^$|^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*[-\.]?$')`,message="must be lower-case letters, digits, hyphens and dots, such as egress-"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="prefix cannot change: create another VpcEgressGateway",messageExpression=`'prefix cannot change from ' + oldSelf + ' to ' + self + ': create another VpcEgressGateway'`
 	Prefix string `json:"prefix,omitempty"`
 	// image of the pods.

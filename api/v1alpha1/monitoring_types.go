@@ -37,7 +37,7 @@ const (
 
 // LabelValue is the value of a label.
 // +kubebuilder:validation:MaxLength=63
-// +kubebuilder:validation:Pattern=`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`
+// +kubebuilder:validation:XValidation:rule=`self.matches(r'^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$')`,message="must be letters, digits, dots, hyphens and underscores, and begin and end with a letter or digit"
 type LabelValue string
 
 // Monitoring defines the metrics of the components and the objects with which Prometheus finds them.

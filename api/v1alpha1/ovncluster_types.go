@@ -139,14 +139,14 @@ type Nodes struct {
 	// InternalIP of the node. With datapath Userspace the bridge br-phy takes over the interface and its address; the node must reach the
 	// API server through another interface.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^[^/\s]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^/\s]+$')`,message="must be the name of an interface, without spaces and /"
 	// +kubebuilder:validation:MaxLength=15
 	TunnelInterface string `json:"tunnelInterface,omitempty"`
 	// openVSwitchDirectory is the directory on nodes for the database of Open vSwitch and the node's key and certificate. It cannot change
 	// on an installed cluster.
 	// +optional
 	// +kubebuilder:default=/etc/openvswitch
-	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^/[A-Za-z0-9._/-]+$')`,message="must be an absolute path of letters, digits, dots, hyphens and underscores, such as /var/lib/ovn"
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	OpenVSwitchDirectory string `json:"openVSwitchDirectory,omitempty"`
@@ -196,7 +196,7 @@ type Central struct {
 	// (status.dataDirectories).
 	// +optional
 	// +kubebuilder:default=/etc/origin/ovn
-	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^/[A-Za-z0-9._/-]+$')`,message="must be an absolute path of letters, digits, dots, hyphens and underscores, such as /var/lib/ovn"
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	DataDirectory string `json:"dataDirectory,omitempty"`
@@ -262,14 +262,14 @@ type Agent struct {
 	// cniBinDirectory is the directory of CNI plugins that the container runtime on nodes uses.
 	// +optional
 	// +kubebuilder:default=/opt/cni/bin
-	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^/[A-Za-z0-9._/-]+$')`,message="must be an absolute path of letters, digits, dots, hyphens and underscores, such as /var/lib/ovn"
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	CNIBinDirectory string `json:"cniBinDirectory,omitempty"`
 	// cniConfDirectory is the directory of CNI configuration that the container runtime on nodes reads.
 	// +optional
 	// +kubebuilder:default=/etc/cni/net.d
-	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^/[A-Za-z0-9._/-]+$')`,message="must be an absolute path of letters, digits, dots, hyphens and underscores, such as /var/lib/ovn"
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	CNIConfDirectory string `json:"cniConfDirectory,omitempty"`
@@ -277,7 +277,8 @@ type Agent struct {
 	// that is the first in lexical order. A change renames the file on each node.
 	// +optional
 	// +kubebuilder:default="01"
-	// +kubebuilder:validation:Pattern=`^[0-9]{2}$`
+	// +kubebuilder:validation:MaxLength=2
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[0-9]{2}$')`,message="must be two digits, such as 01"
 	CNIConfPriority string `json:"cniConfPriority,omitempty"`
 	// logLevel is the verbosity of kube-ovn-cni and of the process that supervises Open vSwitch; 0 is info, 1 adds decisions. They apply a
 	// change while they run.

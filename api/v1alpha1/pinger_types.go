@@ -57,14 +57,14 @@ type Pinger struct {
 	// +kubebuilder:default={"kubernetes.default"}
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9.])?$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9.])?$')`,message="must be a DNS name, such as kubernetes.default"
 	InternalNames []string `json:"internalNames,omitempty"`
 	// externalNames are names outside of the cluster that are resolved.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9.])?$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9.])?$')`,message="must be a DNS name, such as example.com"
 	ExternalNames []string `json:"externalNames,omitempty"`
 	Workload      `json:",inline"`
 	// logLevel is the verbosity of kube-ovn-pinger; 0 is info, 1 adds decisions.

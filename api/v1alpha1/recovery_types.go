@@ -26,7 +26,7 @@ type Backup struct {
 	// file name. The backup is retained, besides the backups that keep counts, until the field changes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')`,message="must be lower-case letters, digits and hyphens, such as 2026-11-28"
 	Request string `json:"request,omitempty"`
 	// persistentVolumeClaim on which one more pod writes backups at the same times, from any member that serves. Members do not depend on
 	// it: they still write their own backups on their nodes.
@@ -44,7 +44,7 @@ type BackupClaim struct {
 	// deleted.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')`,message="must be the name of a PersistentVolumeClaim"
 	ClaimName string `json:"claimName"`
 }
 
@@ -78,7 +78,7 @@ type Recovery struct {
 	// backup is the file name of a backup. By default the newest backup.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._-]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[A-Za-z0-9._-]+$')`,message="must be the name of a file, without directories"
 	Backup string `json:"backup,omitempty"`
 	// when is QuorumLost (leave a database alone that has a leader or can still elect one) or Always (replace also a database that serves).
 	// +optional

@@ -51,7 +51,7 @@ type Services struct {
 type LoadBalancerPool struct {
 	// class is the loadBalancerClass of the Services that get addresses of this pool, for example `example.com/public`.
 	// +kubebuilder:validation:MaxLength=317
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')`,message="must be a domain and a name, such as example.com/public"
 	Class string `json:"class"`
 	// addresses are addresses, ranges `a..b` and CIDRs, of one family or both. The network outside routes them to nodes, or the speaker announces them.
 	// Addresses of Subnets of the default VPC, nodes, the API server, ClusterIPs and BGP peers are not assigned.
@@ -66,7 +66,7 @@ type LoadBalancerPool struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:items:Pattern=`^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$')`,message="must be the name of a namespace, or * for all"
 	Namespaces []string `json:"namespaces,omitempty"`
 	// announcement is Annotated, the default, or Always. Always: kube-ovn-speaker announces the addresses that Services of the class have from the
 	// pool, unless their annotation `ovn.kubernetes.io/bgp` is `false`. Annotated: Services are announced by their annotation, in spec.speaker.namespaces.

@@ -89,7 +89,7 @@ type Speaker struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:items:Pattern=`^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$')`,message="must be the name of a namespace, or * for all"
 	Namespaces []string `json:"namespaces,omitempty"`
 	// maxPrefixesPerNamespace is how many prefixes the annotations of the pods and Services of a namespace may announce. By default 100. Objects beyond it, the
 	// youngest, are not announced. Addresses that an annotation of a Subnet or a pool of load balancers announces do not count.
@@ -175,7 +175,7 @@ type SpeakerPeer struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=32
-	// +kubebuilder:validation:items:Pattern=`^((6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4}):(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})|no-export|no-advertise)$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^((6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4}):(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})|no-export|no-advertise)$')`,message="must be two numbers up to 65535 with a colon between them, such as 64512:100, or no-export or no-advertise"
 	Communities []string `json:"communities,omitempty"`
 	// localPreference of the routes for a router of the same autonomous system. By default 100.
 	// +optional
@@ -195,12 +195,12 @@ type SecretKey struct {
 	// name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')`,message="must be the name of a Secret"
 	Name string `json:"name"`
 	// key in the Secret. By default password.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][-A-Za-z0-9._]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[A-Za-z0-9_-][-A-Za-z0-9._]*$')`,message="must be the key of a Secret: letters, digits, dots, hyphens and underscores"
 	Key string `json:"key,omitempty"`
 }
 
