@@ -60,6 +60,8 @@ const (
 	ReasonValid = "Valid"
 	// ReasonPlaced: no pod of the namespaces is in the default subnet.
 	ReasonPlaced = "Placed"
+	// ReasonNamespacesMissing: the object lists namespaces that do not exist.
+	ReasonNamespacesMissing = "NamespacesMissing"
 	// ReasonPodsElsewhere: pods of the namespaces are in the default subnet.
 	ReasonPodsElsewhere = "PodsElsewhere"
 	// ReasonPortsAvailable: the switch of a subnet can have further ports.
@@ -90,6 +92,8 @@ func ConditionsOf(object runtime.Object) []metav1.Condition {
 	case *Vpc:
 		return o.Status.Conditions
 	case *Subnet:
+		return o.Status.Conditions
+	case *IP:
 		return o.Status.Conditions
 	case *IPPool:
 		return o.Status.Conditions

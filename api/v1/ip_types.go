@@ -93,22 +93,36 @@ const (
 	ReservedForOwner = "owner"
 )
 
+// IPStatus is the observed state of an IP that a user has created. IPs that record the addresses of pods and nodes have none.
+type IPStatus struct {
+	// conditions has Ready, which is False while the addresses are not reserved.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
 // IP records the addresses of one port. An IP that a user creates reserves its addresses: for a pod, if its name is the name of the pod's
 // port.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ips,singular=ip,shortName=ip,categories=kiln
+// +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.spec.v4IpAddress`
 // +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.spec.v6IpAddress`
 // +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.spec.macAddress`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Subnet",type=string,JSONPath=`.spec.subnet`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type IP struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +optional
 	Spec IPSpec `json:"spec,omitempty"`
+	// +optional
+	Status IPStatus `json:"status,omitzero"`
 }
 
 // IPList is a list of IPs.

@@ -106,7 +106,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	var p *problem
 	if errors.As(err, &p) {
 		r.wait(ctx, pod, req.NamespacedName, p)
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, r.notReserved(ctx, req.NamespacedName, p)
 	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("find an address: %w", err)

@@ -126,8 +126,7 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 	}
 	request, err := leases.RequestOf(ip)
 	if err == nil && held && len(request.Addresses) > 0 && r.Allocator.Fits(port, request) {
-		r.reserved(ctx, key, ip, lease)
-		return false, nil
+		return false, r.reserved(ctx, key, ip, lease)
 	}
 	if held { // a deleted pod of that name
 		leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, port, "the IP object reserves others")
@@ -135,7 +134,7 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 	}
 	if err != nil {
 		r.wait(ctx, ip, key, &problem{message: err.Error()})
-		return true, nil
+		return true, r.ipObjects.SetReady(ctx, ip, err.Error())
 	}
 	if lease, err = r.allocate(ctx, nil, port, request); err != nil {
 		message, users := explain(request.Subnet, err)
@@ -143,19 +142,34 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 			return false, fmt.Errorf("reserve addresses: %w", err)
 		}
 		r.wait(ctx, ip, key, &problem{message: message, subnets: []string{request.Subnet}})
-		return true, nil
+		return true, r.ipObjects.SetReady(ctx, ip, message)
 	}
 	leases.LogGiven(logr.FromContextOrDiscard(ctx), port, lease, leases.SourceReservation)
-	r.reserved(ctx, key, ip, lease)
-	return false, nil
+	return false, r.reserved(ctx, key, ip, lease)
 }
 
-func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) {
+// reserved records that no pod has the lease of a reservation.
+func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) error {
 	r.retained.Put(key, "")
 	r.retain(ctx, leases.PortOf(key), lease)
 	if !ipobject.IsUpToDate(ip, ipobject.Retained(ip, leases.PortOf(key), "", lease)) {
-		r.ipObjects.Check(key)
+		r.ipObjects.Check(key) // also sets the condition
+		return nil
 	}
+	return r.ipObjects.SetReady(ctx, ip, "")
+}
+
+// notReserved reports on the reservation of a waiting pod, if it has one, that the pod cannot have the addresses.
+func (r *Reconciler) notReserved(ctx context.Context, key types.NamespacedName, p *problem) error {
+	port := leases.PortOf(key)
+	if _, held := r.Allocator.Lookup(port); held {
+		return nil
+	}
+	ip, err := r.ipObjects.Find(ctx, port)
+	if err != nil || !leases.IsReservation(ip) {
+		return err
+	}
+	return r.ipObjects.SetReady(ctx, ip, p.Error())
 }
 
 // inherits reports whether a pod takes over the lease under its name: an IP object reserves it, or the pod belongs to a StatefulSet or a

@@ -305,8 +305,35 @@ func TestAReservationThatComesLateIsServedWhenItCan(t *testing.T) {
 	w.hasEvent(late, "address 10.16.0.50 is taken by holder.default")
 	w.hasEvent(outside, "10.99.0.1 is not one")
 	w.hasEvent(nowhere, "spec.subnet is empty")
+	w.Says(late, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Waiting", "address 10.16.0.50 is taken by holder.default: ask for another one")
+	w.Says(outside, kubeovnv1.ConditionReady, metav1.ConditionFalse, "10.99.0.1 is not one")
+	w.Says(nowhere, kubeovnv1.ConditionReady, metav1.ConditionFalse, "spec.subnet is empty")
 	w.Delete(holder)
 	w.held(process, "late", "10.16.0.50")
+	w.Ready(late)
+}
+
+// TestAReservationReportsItsPod: the pod of the reservation's name has other addresses, or waits for the reserved ones.
+func TestAReservationReportsItsPod(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.Start(stepsAt(never)) // writes no IP object of the pod itself
+	w.pod("default", "runs", "ip_address", "10.16.0.60")
+	late := reservation("runs.default", kubeovnv1.IPSpec{PodName: "runs", Namespace: "default", Subnet: "ovn-default", V4IPAddress: "10.16.0.62"})
+	w.Create(late)
+	w.Says(late, kubeovnv1.ConditionReady, metav1.ConditionFalse, "the pod has 10.16.0.60 of subnet ovn-default already: delete the pod for this to count")
+
+	process.Stop()
+	w.start()
+	holder, waits := w.pod("default", "holder", "ip_address", "10.16.0.61"), newPod("default", "waits")
+	taken := reservation("waits.default", kubeovnv1.IPSpec{PodName: "waits", Namespace: "default", Subnet: "ovn-default", V4IPAddress: "10.16.0.61"})
+	w.Create(taken, waits)
+	w.Says(taken, kubeovnv1.ConditionReady, metav1.ConditionFalse, "address 10.16.0.61 is taken by holder.default")
+	w.Delete(holder)
+	if got := w.allocated(waits).Addresses; fmt.Sprint(got) != "[10.16.0.61]" {
+		t.Errorf("the pod of the reservation has %v", got)
+	}
+	w.Ready(taken)
 }
 
 func TestWhatAnIPIsOfCannotChange(t *testing.T) {

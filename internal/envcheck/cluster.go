@@ -273,13 +273,13 @@ func Kinds() []string {
 	return names
 }
 
-// ListUntyped returns the objects of a kind, in pages; none if the API server does not serve it.
-func ListUntyped(ctx context.Context, r client.Reader, kind schema.GroupVersionKind) (items []unstructured.Unstructured, err error) {
+// ListUntyped returns the objects of a kind that options select, in pages; none if the API server does not serve it.
+func ListUntyped(ctx context.Context, r client.Reader, kind schema.GroupVersionKind, options ...client.ListOption) (items []unstructured.Unstructured, err error) {
 	next := client.Continue("")
 	for first := true; first || next != ""; first = false {
 		var objects unstructured.UnstructuredList
 		objects.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		if err := optional(list(ctx, r, &objects, client.Limit(page), next)); err != nil {
+		if err := optional(list(ctx, r, &objects, append(options, client.Limit(page), next)...)); err != nil {
 			return nil, err
 		}
 		items = append(items, objects.Items...)

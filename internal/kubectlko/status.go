@@ -21,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -42,7 +44,7 @@ type Status struct {
 	Upgrade    v1alpha1.UpgradeStatus     `json:"upgrade"`
 	// NodesWithoutNetwork are the Linux nodes whose agent does not report that pods get a network.
 	NodesWithoutNetwork []Trouble `json:"nodesWithoutNetwork"`
-	// NotReady are the objects of kubeovn.io, besides IPs, whose condition Ready is False.
+	// NotReady are the objects of kubeovn.io whose condition Ready is False.
 	NotReady []Trouble `json:"notReady"`
 	// FalseConditions are the other conditions of these objects that are False, such as GatewayReady, unless their message is that of Ready.
 	FalseConditions []Trouble `json:"falseConditions"`
@@ -220,15 +222,20 @@ func (p *plugin) nodesWithoutNetwork(ctx context.Context) ([]Trouble, error) {
 	return troubles, nil
 }
 
-// objectTroubles returns the objects of kubeovn.io/v1 with Ready=False, and their other conditions that are False. It skips IPs: each pod has one,
-// and they have no conditions.
+// objectTroubles returns the objects of kubeovn.io/v1 with Ready=False, and their other conditions that are False. It skips the IPs that record the
+// addresses of pods and nodes, which have no conditions.
 func (p *plugin) objectTroubles(ctx context.Context) (notReady, others []Trouble, err error) {
 	notReady, others = []Trouble{}, []Trouble{}
+	ofUsers, err := labels.Parse(fmt.Sprintf("%s notin (%s, %s)", kubeovnv1.LabelReserved, kubeovnv1.ReservedForPod, kubeovnv1.ReservedForOwner))
+	if err != nil {
+		return nil, nil, fmt.Errorf("select IPs: %w", err)
+	}
 	for _, kind := range envcheck.Kinds() {
+		var options []client.ListOption
 		if kind == "IP" {
-			continue
+			options = append(options, client.MatchingLabelsSelector{Selector: ofUsers})
 		}
-		items, err := envcheck.ListUntyped(ctx, p.objects, kubeovnv1.GroupVersion.WithKind(kind))
+		items, err := envcheck.ListUntyped(ctx, p.objects, kubeovnv1.GroupVersion.WithKind(kind), options...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -92,6 +92,23 @@ func TestStatus(t *testing.T) {
 	must.Succeed(w, err)
 	has(out, "Vlan vlan-0", "has no controller", "Vlan: 2 more")
 
+	reserved := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "db.web"}}
+	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "of-a-pod", Labels: map[string]string{kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod}}}
+	for _, ip := range []*kubeovnv1.IP{reserved, record} {
+		must.Succeed(w, w.objects.Create(t.Context(), ip))
+		ip.Status.Conditions = []kubeovnv1.Condition{condition(kubeovnv1.ConditionReady, metav1.ConditionFalse, "address 10.16.0.9 is taken by "+ip.Name)}
+		must.Succeed(w, w.objects.Status().Update(t.Context(), ip))
+	}
+	out, err = w.ko("status")
+	must.Succeed(w, err)
+	has(out, "IP db.web", "taken by db.web")
+	if strings.Contains(out, "of-a-pod") {
+		t.Errorf("the records of pods are read, too:\n%s", out)
+	}
+	for _, ip := range []*kubeovnv1.IP{reserved, record} {
+		must.Succeed(w, w.objects.Delete(t.Context(), ip))
+	}
+
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "central"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.90.0.0/24"}}
 	must.Succeed(w, w.objects.Create(t.Context(), subnet))
 	for _, c := range []metav1.Condition{

@@ -138,7 +138,7 @@ func controllerAccess(podWrites []string) access {
 			rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
 			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), unimplemented("")...), // finalizers of Kube-OVN
 			rule("kubeovn.io", []string{"patch"}, unimplemented("/status")...),
-			rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "vips/status", "ippools/status", "ovn-eips/status",
+			rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "ips/status", "vips/status", "ippools/status", "ovn-eips/status",
 				"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status", "provider-networks/status", "vlans/status"),
 		},
 		// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name; the policy

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -295,8 +296,9 @@ func (w *Writer) write(ctx context.Context, have, want *kubeovnv1.IP) error {
 	case canBecome(have, want):
 		return w.change(ctx, have, want)
 	case leases.IsReservation(have):
-		w.Warn(have, fmt.Sprintf("the pod has %s of subnet %s already: delete the pod for this to count", want.Spec.IPAddress, want.Spec.Subnet))
-		return nil
+		message := fmt.Sprintf("the pod has %s of subnet %s already: delete the pod for this to count", want.Spec.IPAddress, want.Spec.Subnet)
+		w.Warn(have, message)
+		return w.SetReady(ctx, have, message)
 	}
 	if err := w.delete(ctx, have); err != nil {
 		return err
@@ -343,7 +345,23 @@ func (w *Writer) change(ctx context.Context, have, want *kubeovnv1.IP) error {
 	if err != nil {
 		return err
 	}
-	return w.wrote(ctx, next)
+	if err := w.wrote(ctx, next); err != nil || !leases.IsReservation(have) {
+		return err
+	}
+	return w.SetReady(ctx, next, "")
+}
+
+// SetReady writes the condition Ready of a reservation; obstacle is why its addresses are not reserved, "" if they are.
+func (w *Writer) SetReady(ctx context.Context, ip *kubeovnv1.IP, obstacle string) error {
+	ready := k8s.NotReady(kubeovnv1.ReasonWaiting, obstacle)
+	if obstacle == "" {
+		ready = metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonApplied, Message: "the addresses are reserved",
+		}
+	}
+	next := ip.DeepCopy()
+	k8s.SetConditions(&next.Status.Conditions, next.Generation, ready)
+	return k8s.PatchStatus(ctx, w.Client, ip, next)
 }
 
 // wrote stores the server's response, unless the cache already has it.
