@@ -138,7 +138,7 @@ func readyCondition(subnet *kubeovnv1.Subnet, result result) metav1.Condition {
 	if why := withoutGateway(subnet); why != (gatewayView{}) {
 		return k8s.NotReady(why.reason, why.message)
 	}
-	return k8s.Ready(nil, northbound.ErrWaiting)
+	return k8s.ReadyFor(subnet.Status.Conditions)
 }
 
 // gatewayView is the cause why a subnet has no working gateway; empty if it has one, or needs none.

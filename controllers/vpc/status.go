@@ -45,7 +45,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 		return err
 	}
 	problem := validation.Joined(slices.Concat(found.problems, found.conflicts))
-	ready := readyCondition(found)
+	ready := readyCondition(found, status.Conditions)
 	if in.vpc.DeletionTimestamp != nil {
 		ready = k8s.NotReady(ReasonSubnetsExist, "deleted once its subnets are: "+k8s.Some(blockers(in), maxNamed))
 	}
@@ -92,8 +92,8 @@ func (r *Reconciler) listing(ctx context.Context, namespace string) (names []str
 	return names
 }
 
-// readyCondition reports whether the whole current spec is applied.
-func readyCondition(found result) metav1.Condition {
+// readyCondition reports whether the whole current spec is applied. conditions has PodsPlaced.
+func readyCondition(found result, conditions []metav1.Condition) metav1.Condition {
 	problem, missing := validation.Joined(slices.Concat(found.problems, found.conflicts)), validation.Joined(found.missing)
 	switch {
 	case found.err != nil:
@@ -110,7 +110,7 @@ func readyCondition(found result) metav1.Condition {
 	case missing != nil:
 		return k8s.NotReady(missing.Reason, missing.Message)
 	}
-	return k8s.Ready(nil, northbound.ErrWaiting)
+	return k8s.ReadyFor(conditions)
 }
 
 // blockers returns the names of the VPC's subnets, and marks the subnets that are being deleted.

@@ -48,6 +48,16 @@ func Ready(err, waiting error) metav1.Condition {
 	return NotReady(kubeovnv1.ReasonFailed, err.Error())
 }
 
+// ReadyFor returns the Ready condition of an applied object that binds namespaces. Its message has that of the condition PodsPlaced if the object has
+// no effect for pods or namespaces.
+func ReadyFor(conditions []metav1.Condition) metav1.Condition {
+	ready := Ready(nil, nil)
+	if placed := apimeta.FindStatusCondition(conditions, kubeovnv1.ConditionPodsPlaced); placed != nil && placed.Reason != kubeovnv1.ReasonPlaced {
+		ready.Message += ", but " + placed.Message
+	}
+	return ready
+}
+
 // NotReady returns the Ready condition of an object that is not applied.
 func NotReady(reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}

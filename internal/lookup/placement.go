@@ -69,7 +69,8 @@ func (n *Namespaces) Placed(ctx context.Context, namespaces []string) (metav1.Co
 		c.Message = fmt.Sprintf("%d pods of namespaces %s have addresses of subnet %s, because they existed before: create them again", count,
 			k8s.Some(places, maxPlaces), kubeovnv1.DefaultSubnet)
 	case len(missing) > 0:
-		c.Message = fmt.Sprintf("namespaces %s do not exist", k8s.Some(missing, maxPlaces))
+		c.Reason = kubeovnv1.ReasonNamespacesMissing
+		c.Message = fmt.Sprintf("namespaces %s do not exist: create them, or correct the names", k8s.Some(missing, maxPlaces))
 	}
 	return c, nil
 }
