@@ -126,13 +126,25 @@ func noneServes(in inputs) (reason, message string) {
 	}
 	switch {
 	case len(in.candidates) == 0 && len(in.spec.Nodes) == 0:
-		return reason, "gatewayNodeSelectors select no node: nothing leaves the subnet"
+		return reason, "gatewayNodeSelectors select no node: nothing leaves the subnet until they do: label a node, or change the selectors"
 	case len(in.candidates) == 0:
-		return reason, "no node of gatewayNode exists: nothing leaves the subnet"
+		return reason, fmt.Sprintf("gatewayNode names no existing node (%s): nothing leaves the subnet: write names of nodes", named(in.spec.Nodes))
 	case len(in.selected) == 0:
 		return reason, "no gateway node serves (" + names(in.candidates) + "): nothing leaves the subnet"
 	}
 	return reason, fmt.Sprintf("no gateway node serves (%s); traffic is still sent to %s", names(in.candidates), strings.Join(in.selected, ", "))
+}
+
+// maxNamed is the number of nodes in a message.
+const maxNamed = 5
+
+// named returns the names of nodes that a subnet names.
+func named(nodes []gateway.Node) string {
+	list := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		list = append(list, n.Name)
+	}
+	return k8s.Some(list, maxNamed)
 }
 
 func names(candidates []gateway.Candidate) string {
