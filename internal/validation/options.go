@@ -97,7 +97,7 @@ func readOptions(text string, known map[string]optionType) (map[string]string, e
 		case !ok:
 			return nil, fmt.Errorf("%.100q is no option: write key=value,key=value", option)
 		case !isKnown:
-			return nil, fmt.Errorf("there is no option %.100s: those there are, are %s", key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			return nil, fmt.Errorf("there is no option %.100s: %s", key, suggestion(key, known))
 		}
 		if _, twice := options[key]; twice {
 			return nil, fmt.Errorf("option %s is written twice: write a list as %s={a,b}", key, key)
@@ -109,6 +109,19 @@ func readOptions(text string, known map[string]optionType) (map[string]string, e
 	}
 	return options, nil
 }
+
+// suggestion returns the known options that begin like an unknown one, or else all of them.
+func suggestion(key string, known map[string]optionType) string {
+	names, begin := slices.Sorted(maps.Keys(known)), strings.ToLower(key[:min(len(key), similarLength)])
+	similar := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !strings.HasPrefix(strings.ToLower(name), begin) })
+	if key == "" || len(similar) == 0 {
+		return "write one of " + strings.Join(names, ", ")
+	}
+	return "did you mean " + strings.Join(similar, " or ") + "?"
+}
+
+// similarLength is the number of letters that similar options have in common.
+const similarLength = 4
 
 // splitOptions splits at the commas outside curly brackets and quotes.
 func splitOptions(text string) []string {

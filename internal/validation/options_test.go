@@ -29,7 +29,9 @@ func TestOptions(t *testing.T) {
 			want: "address_mode=slaac dnssl=a.b max_interval=60 min_interval=45 route_info=HIGH-fd00:1::/64,LOW-fd00:2::/64"},
 
 		{name: "no value", kind: "IPv4", text: "lease_time", message: `"lease_time" is no option: write key=value`},
-		{name: "an unknown option", kind: "IPv4", text: "lease=5", message: "there is no option lease: those there are, are T1, T2"},
+		{name: "an unknown option", kind: "IPv4", text: "lease=5", message: "there is no option lease: did you mean lease_time?"},
+		{name: "an option in other letters", kind: "IPv4", text: "Router=10.0.0.1", message: "there is no option Router: did you mean router or router_discovery or router_solicitation?"},
+		{name: "an option like no other", kind: "IPv4", text: "gateway=10.0.0.1", message: "there is no option gateway: write one of T1, T2"},
 		{name: "what OVN fills itself", kind: "IPv4", text: "offerip=10.0.0.1", message: "no option offerip"},
 		{name: "an option of the other family", kind: "IPv6", text: "lease_time=5", message: "no option lease_time"},
 		{name: "twice", kind: "IPv4", text: "mtu=1400,mtu=1500", message: "written twice"},
