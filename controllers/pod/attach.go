@@ -159,10 +159,8 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		if !ok {
 			return ipam.Lease{}, err
 		}
-		if errors.Is(err, ipam.ErrNoPool) {
-			cause, checked := r.whyNoPool(ctx, want.Pools)
-			obstacle, early = obstacle+cause, early || !checked
-		}
+		cause, checked := r.causeOf(ctx, err, want, request.Vip)
+		obstacle, early = obstacle+cause, early || !checked
 		if overlap := (*overlapError)(nil); errors.As(err, &overlap) {
 			names = append(names, overlap.subnets...)
 			if exhausted := (*ipam.ExhaustedError)(nil); len(overlap.subnets) > 0 && errors.As(err, &exhausted) {
@@ -176,6 +174,29 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		early = early || errors.As(err, &p) && p.quiet
 	}
 	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names, full: full, quiet: early}
+}
+
+// causeOf returns, as the end of a message, why an object is not applied that a pod needs for its address: tenants cannot read these objects. checked
+// is false while a controller has not tried to apply it: the pod may have been created together with it.
+func (r *Reconciler) causeOf(ctx context.Context, err error, want ipam.Request, vip string) (cause string, checked bool) {
+	switch {
+	case errors.Is(err, ipam.ErrNoPool):
+		return r.whyNoPool(ctx, want.Pools)
+	case errors.Is(err, ipam.ErrNoSubnet):
+		if s, err := r.findSubnet(ctx, want.Subnet); err == nil && s != nil {
+			cause, checked = k8s.WhyNotReady(s.Status.Conditions, s.Generation)
+		}
+	case errors.Is(err, ipam.ErrNotHeld):
+		if v, err := k8s.Find[kubeovnv1.Vip](ctx, r.Client, client.ObjectKey{Name: vip}, client.UnsafeDisableDeepCopy); err == nil && v != nil {
+			cause, checked = k8s.WhyNotReady(v.Status.Conditions, v.Generation)
+		}
+	default:
+		return "", true
+	}
+	if cause != "" {
+		cause = ": " + cause
+	}
+	return cause, checked
 }
 
 // allocationRequests returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
@@ -336,7 +357,7 @@ func explain(subnet string, err error) (string, bool) {
 	case errors.As(err, &outside):
 		return outside.Error() + ": ask for one inside", true
 	case errors.Is(err, ipam.ErrNotHeld):
-		return "the Vip does not have its addresses: its conditions say why", true
+		return "the Vip does not have its addresses yet", true
 	case errors.Is(err, ipam.ErrNoPool):
 		return err.Error(), true
 	case errors.As(err, &ports):

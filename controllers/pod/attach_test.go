@@ -360,6 +360,25 @@ func TestAPodHasTheCauseOfItsPool(t *testing.T) {
 	w.warned(p, "IPPool few is not valid: ips: 10.99.0.1 is outside of the subnet")
 }
 
+// TestAPodHasTheCauseOfItsSubnet: a valid subnet is not applied while its Vlan does not exist, and tenants cannot read either.
+func TestAPodHasTheCauseOfItsSubnet(t *testing.T) {
+	w := newWorld(t)
+	logged := w.Logged()
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.start()
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "tagged"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.17.0.0/24", Gateway: "10.17.0.1", Vlan: "missing"}}
+	w.Create(s)
+	k8s.SetConditions(&s.Status.Conditions, s.Generation, k8s.Validated(nil))
+	w.Must(w.Client.Status().Update(w.Context(), s))
+	p := newPod("default", "web", "logical_switch", "tagged")
+	w.Create(p)
+	logged(`"a pod waits"`, "subnet tagged is not applied yet")
+	k8s.SetConditions(&s.Status.Conditions, s.Generation, k8s.NotReady(kubeovnv1.ReasonWaiting, "Vlan missing does not exist: create it"))
+	w.Must(w.Client.Status().Update(w.Context(), s))
+	w.Change(p, func() { p.Annotations["ovn.kubernetes.io/ip_family"] = "ipv4" })
+	w.warned(p, "subnet tagged is not applied yet: Vlan missing does not exist: create it")
+}
+
 // TestPodsUseTheLastValidSpec: an invalid change affects neither running nor new pods, and a valid one reaches the running ones.
 func TestPodsUseTheLastValidSpec(t *testing.T) {
 	w := newWorld(t)

@@ -211,10 +211,11 @@ func (r *Reconciler) onVip() handler.EventHandler {
 			before, after := e.ObjectOld.(*kubeovnv1.Vip), e.ObjectNew.(*kubeovnv1.Vip)
 			if before.Generation != after.Generation || !slices.Equal(vipAddresses(before), vipAddresses(after)) {
 				changed(after, q)
-			} else if was, _ := withoutAddress(before); len(vipAddresses(after)) == 0 {
-				if is, _ := withoutAddress(after); was != is {
-					r.pending.wakeAll()
-				}
+				return
+			}
+			was, _ := withoutAddress(before)
+			if is, _ := withoutAddress(after); was != is {
+				r.pending.wakeAll()
 			}
 		},
 	}
