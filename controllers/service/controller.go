@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -56,8 +57,12 @@ type Reconciler struct {
 	// Workers is how many Services are reconciled at a time.
 	Workers int
 
+	// UnnamedDelay is how long a Service has ports that none of its pods has before an event reports them; a minute if it is 0.
+	UnnamedDelay time.Duration
+
 	budget   budget.Budget
 	requests k8s.RequestSource
+	unnamed  unnamed
 	reported reconciler.Reports[types.NamespacedName, warnings]
 }
 
@@ -121,6 +126,7 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			r.reported.Forget(key)
+			r.unnamed.forget(key)
 			r.spend(budget.Object{Key: key})
 		}
 		return nil, client.IgnoreNotFound(err)
@@ -133,6 +139,7 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if in.Vpc, err = r.vpcOf(ctx, service, in.Slices); err != nil {
 		return nil, err
 	}
+	r.reportUnnamed(service, in.Slices)
 	if r.ByNodes {
 		r.warn(ctx, service, warnings{byNodes: in.Vpc != kubeovnv1.DefaultVpc})
 		return nil, nil
