@@ -32,8 +32,9 @@ type compiled struct {
 	uses  []podset.Selector
 	// problems describe for the user the parts of the policy that cannot be expressed. These parts allow nothing.
 	problems []string
-	// unnamed are the named ports of ingress rules that no subject of the policy has. Their rules allow nothing.
-	unnamed []string
+	// unnamed are the named ports of ingress rules that no subject of the policy has, and unnamedPeers those of egress rules that no peer has. Their rules
+	// allow nothing.
+	unnamed, unnamedPeers []string
 	// flows is the sum of translate.PolicyRule.Flows over the rules of a NetworkPolicy.
 	flows int
 	// logRate is the maximum of packets per second that a NetworkPolicy adds to the logs of its namespace on a node. limitLogs sets it to 0 if no rule logs.
@@ -215,18 +216,25 @@ func (c *compiler) addNamedPort(rule translate.PolicyRule, p peers, port port) {
 		c.towards(at, withPort(c.subjects), p)
 		return
 	}
+	known := 0
 	if p.any || len(p.networks) > 0 { // all pods that have the port
-		c.towards(at, withPort(podset.Selector{}), peers{any: p.any, networks: p.networks})
+		all := withPort(podset.Selector{})
+		c.towards(at, all, peers{any: p.any, networks: p.networks})
+		known += len(c.numbers(all))
 	}
 	for _, s := range p.selectors {
 		set := withPort(s)
 		name := c.use(set)
+		known += len(c.numbers(set))
 		for _, number := range c.numbers(set) {
 			r := at(number)
 			r.Key += "/" + name
 			r.Sets = []translate.PodSetPart{{Name: name, Number: number}}
 			c.Rules = append(c.Rules, r)
 		}
+	}
+	if known == 0 && !slices.Contains(c.unnamedPeers, port.name) {
+		c.unnamedPeers = append(c.unnamedPeers, port.name)
 	}
 }
 

@@ -141,7 +141,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		k8s.Warn(r.Recorder, np, ReasonNotExpressed, problems)
 	}
 	written := err == nil && result.RequeueAfter == 0
-	if left := r.reportUnnamed(owner, np, last.unnamed); left > 0 && (result.RequeueAfter == 0 || left < result.RequeueAfter) {
+	if left := r.reportUnnamed(owner, np, &last); left > 0 && (result.RequeueAfter == 0 || left < result.RequeueAfter) {
 		result.RequeueAfter = left
 	}
 	if !written { // the previous ACLs may still name the meter
@@ -167,15 +167,21 @@ const ReasonPortNameUnknown = "PortNameUnknown"
 // unnamedDelay is the default of UnnamedDelay: pods are often created together with their policy, or after it.
 const unnamedDelay = time.Minute
 
-// reportUnnamed reports an event on a policy with port names that no selected pod has. It returns the time until a new policy has to be read again.
-func (r *Reconciler) reportUnnamed(owner desired.Owner, np *networkingv1.NetworkPolicy, names []string) time.Duration {
+// reportUnnamed reports an event on a policy with port names that no selected pod has, or no peer of an egress rule. It returns the time until a new policy has to be read again.
+func (r *Reconciler) reportUnnamed(owner desired.Owner, np *networkingv1.NetworkPolicy, c *compiled) time.Duration {
+	var missing []string
+	if len(c.unnamed) > 0 {
+		missing = append(missing, "no pod that the policy selects has a port of the name "+k8s.Some(c.unnamed, maxUnnamed))
+	}
+	if len(c.unnamedPeers) > 0 {
+		missing = append(missing, "no pod that its egress rules select has a port of the name "+k8s.Some(c.unnamedPeers, maxUnnamed))
+	}
 	message := ""
-	if len(names) > 0 {
+	if len(missing) > 0 {
 		if left := cmp.Or(r.UnnamedDelay, unnamedDelay) - time.Since(np.CreationTimestamp.Time); left > 0 {
 			return left
 		}
-		message = fmt.Sprintf("no pod that the policy selects has a port of the name %s: its rule for that port allows nothing: write the name as in the pods, or a number",
-			k8s.Some(names, maxUnnamed))
+		message = strings.Join(missing, ", and ") + ": its rule for that port allows nothing: write the name as in the pods, or a number"
 	}
 	if r.unnamed.New(owner, message) {
 		k8s.Warn(r.Recorder, np, ReasonPortNameUnknown, message)

@@ -203,6 +203,14 @@ ingress:
 	const note = "no pod that the policy selects has a port of the name htpp: its rule for that port allows nothing: write the name as in the pods, or a number"
 	w.Event(np, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: policy.ReasonPortNameUnknown, Note: note})
 	mistakes.Sees(t, 41, note)
+	to := w.policyOf("default", "to", `
+podSelector: {matchLabels: {app: client}}
+policyTypes: [Egress]
+egress:
+- {ports: [{port: htp}, {port: http}], to: [{podSelector: {matchLabels: {app: web}}}, {podSelector: {matchLabels: {app: none}}}]}
+- {ports: [{port: htttp}, {port: http}]}
+`)
+	w.Event(to, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: policy.ReasonPortNameUnknown, Note: "no pod that its egress rules select has a port of the name htp, htttp: its rule"})
 }
 
 func TestInexpressibleRulesDenyAndAreReported(t *testing.T) {
