@@ -84,6 +84,15 @@ func TestTypicalMistakes(t *testing.T) {
 		{row: 35, object: pod("grouped", "kubeovn.io/ip_address", "10.16.0.9")},
 		{row: 36, object: pod("attached", "k8s.v1.cni.cncf.io/networks", "net1")},
 		{row: 37, object: network("Subnet", "foreign", "{cidrBlock: 10.85.0.0/24, provider: net1.default.ovn}")},
+		{row: 43, object: network("SwitchLBRule", "selects", `{vip: 10.96.7.7, selector: ["app=web"], ports: [{port: 80}]}`)},
+		{row: 43, object: network("RouterLBRule", "selects", `{ovnEip: e, selector: ["app=web"], ports: [{port: 80}]}`)},
+		{row: 43, object: network("Vip", "selects", `{subnet: ovn-default, namespace: default, selector: ["app=web"]}`)},
+		{row: 44, object: network("SecurityGroup", "reversed",
+			"{ingressRules: [{ipVersion: ipv4, protocol: tcp, priority: 1, remoteType: address, remoteAddress: 10.0.0.1, portRangeMin: 90, portRangeMax: 80, policy: allow}]}")},
+		{row: 45, object: network("Subnet", "leases", "{cidrBlock: 10.88.0.0/24, enableDHCP: true, dhcpV4Options: lease=3600}")},
+		{row: 46, object: network("Subnet", "central", "{cidrBlock: 10.86.0.0/24, gatewayType: centralized, gatewayNode: worker-9}")},
+		{row: 49, object: network("Subnet", "vpcless", "{cidrBlock: 10.87.0.0/24, vpc: nosuchvpc}")},
+		{row: 50, object: cluster("default", "{services: {loadBalancerPools: [{class: public, addresses: [192.0.2.1]}]}}")},
 	} {
 		t.Run(fmt.Sprint("row ", tt.row), func(t *testing.T) {
 			o := &unstructured.Unstructured{}
@@ -181,7 +190,7 @@ func (u *user) misses(t *testing.T, o *unstructured.Unstructured, row mistakes.M
 	}
 	for _, message := range row.Seen {
 		looked := 0
-		for _, place := range []string{"error", "warning", "event", "Validated False", "Ready False"} {
+		for _, place := range []string{"error", "warning", "event", "Validated False", "GatewayReady False", "Ready False"} {
 			if !strings.Contains(message.Where, place) {
 				continue
 			}

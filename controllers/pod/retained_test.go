@@ -19,6 +19,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/seed"
 )
@@ -305,7 +306,8 @@ func TestAReservationThatComesLateIsServedWhenItCan(t *testing.T) {
 	w.hasEvent(late, "address 10.16.0.50 is taken by holder.default")
 	w.hasEvent(outside, "10.99.0.1 is not one")
 	w.hasEvent(nowhere, "spec.subnet is empty")
-	w.Says(late, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Waiting", "address 10.16.0.50 is taken by holder.default: ask for another one")
+	c := w.Says(late, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Waiting", "address 10.16.0.50 is taken by holder.default: ask for another one")
+	mistakes.Sees(t, 47, c.Message)
 	w.Says(outside, kubeovnv1.ConditionReady, metav1.ConditionFalse, "10.99.0.1 is not one")
 	w.Says(nowhere, kubeovnv1.ConditionReady, metav1.ConditionFalse, "spec.subnet is empty")
 	w.Delete(holder)

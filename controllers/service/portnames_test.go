@@ -4,6 +4,7 @@
 package service_test
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/service"
+	"github.com/kiln-net/kiln/internal/mistakes"
 )
 
 // Kubernetes makes no endpoints of a port whose name no pod has, and says so nowhere.
@@ -43,6 +45,9 @@ func TestPortsThatNoPodHas(t *testing.T) {
 		}
 		if e.Regarding.Name != wrong.Name {
 			t.Errorf("an event about Service %s: %s", e.Regarding.Name, e.Note)
+		}
+		if strings.Contains(e.Note, "htpp") {
+			mistakes.Sees(t, 48, e.Note)
 		}
 	}
 }
