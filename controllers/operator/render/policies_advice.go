@@ -41,7 +41,7 @@ func (c Config) advice() policy {
 			advise("variables.misplaced.size() == 0",
 				"variables.misplaced.join(', ') + ': without effect here: annotations of pods belong to the metadata of the pod template'"),
 			advise("variables.foreign.size() == 0", "variables.foreign.map(k, k == '"+multusNetworks+"' ? k + ': Kiln makes one interface; only Multus, if it is "+
-				"installed, makes others' : k + ': without effect: write "+annotationPrefix+"' + "+afterForeign+").join('; ')"),
+				"installed, makes others: install it, or remove the annotation' : k + ': without effect: write "+annotationPrefix+"' + "+afterForeign+").join('; ')"),
 		}, adviceOnValues()...),
 	}
 }
@@ -70,11 +70,11 @@ func (c Config) adviceOnFields() policy {
 			advise("!(dyn(object).kind in "+celList(kinds)+")", "'this version of Kiln does not implement the kind ' + dyn(object).kind + ': the object has no effect'"),
 			advise("variables.fields.size() == 0", "'without effect in this version: spec.' + variables.fields.join(', spec.')"),
 			advise("variables.unmasked.size() == 0",
-				"'cidrBlock: ' + variables.unmasked.map(c, c + ' has bits after the prefix length, and means ' + string(cidr(c).masked())).join(', ')"),
+				"'cidrBlock: ' + variables.unmasked.map(c, c + ' has bits after the prefix length, and means ' + string(cidr(c).masked()) + ': write that').join(', ')"),
 			advise("variables.outside.size() == 0",
-				"'excludeIps: ' + variables.outside.join(', ') + ' is outside of cidrBlock ' + variables.cidrs.join(',') + ', and has no effect'"),
+				"'excludeIps: ' + variables.outside.join(', ') + ' is outside of cidrBlock ' + variables.cidrs.join(',') + ', and has no effect: correct or remove it'"),
 			advise(fmt.Sprintf("dyn(object).kind != 'Subnet' || dyn(object).?spec.?provider.orValue('') in ['', '%s']", kubeovnv1.ProviderOVN),
-				fmt.Sprintf("'provider ' + dyn(object).spec.provider + ': this version makes networks of the provider %s only, and no network of this Subnet'", kubeovnv1.ProviderOVN)),
+				fmt.Sprintf("'provider ' + dyn(object).spec.provider + ': this version makes networks of the provider %[1]s only, and no network of this Subnet: leave it out, or write %[1]s'", kubeovnv1.ProviderOVN)),
 			advise("dyn(object).kind != 'Vip' || dyn(object).?spec.?type.orValue('') in "+celList(append([]string{""}, kubeovnv1.VipTypes...)),
 				"'type ' + dyn(object).spec.type + ': Kiln knows no such type, and ignores it: leave it out, or write "+strings.Join(kubeovnv1.VipTypes, ", ")+"'"),
 		},
