@@ -311,7 +311,7 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 	case name == kubeovnv1.JoinSubnet:
 		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)
 	case s == nil:
-		p.message = fmt.Sprintf("subnet %s does not exist", name)
+		p.message = fmt.Sprintf("subnet %s does not exist: create it, or name another one", name)
 	case !lookup.OnFirstNetwork(s):
 		p.message = fmt.Sprintf("subnet %s is of provider %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
 	case k8s.ValidSpec(s) == nil:
@@ -368,7 +368,7 @@ func explain(subnet string, err error) (string, bool) {
 		return fmt.Sprintf("subnet %s is full, it has no free %s address: delete pods, enlarge its cidrBlock or shorten its excludeIps",
 			subnet, exhausted.Family), true
 	case errors.Is(err, ipam.ErrNoFamily):
-		return fmt.Sprintf("subnet %s has no CIDR of the family in annotation %s", subnet, kubeovnv1.AnnotationIPFamily.Key()), true
+		return fmt.Sprintf("subnet %s has no CIDR of the family in annotation %s: correct the annotation, or name another subnet", subnet, kubeovnv1.AnnotationIPFamily.Key()), true
 	case errors.Is(err, ipam.ErrNoSubnet):
 		return fmt.Sprintf("subnet %s is not applied yet", subnet), true
 	}

@@ -70,7 +70,7 @@ func (r *Reconciler) warnOfGroups(pod *corev1.Pod, groups *grants.Groups) {
 		reason, said = reasonDeniedGroup, fmt.Sprintf("annotation %s names %s, which does not list namespace %s: nothing passes by it. Add the namespace to allowedNamespaces of the SecurityGroup",
 			keyGroups, strings.Join(groups.Denied, ", "), pod.Namespace)
 	case len(groups.Missing) > 0:
-		reason, said = reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it", keyGroups, strings.Join(groups.Missing, ", "))
+		reason, said = reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it. Create the SecurityGroup, or name another one", keyGroups, strings.Join(groups.Missing, ", "))
 	}
 	if r.missing.New(pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reason, said)

@@ -110,7 +110,7 @@ func (r *Reconciler) namedPools(ctx context.Context, names []string) ([]*kubeovn
 			return nil, fmt.Errorf("get IPPool %s: %w", name, err)
 		}
 		if pool == nil || pool.DeletionTimestamp != nil {
-			return nil, &problem{message: fmt.Sprintf("IPPool %s, which annotation %s names, does not exist", name, kubeovnv1.AnnotationIPPool.Key())}
+			return nil, &problem{message: fmt.Sprintf("IPPool %s, which annotation %s names, does not exist: create it, or name another one", name, kubeovnv1.AnnotationIPPool.Key())}
 		}
 		pools = append(pools, pool)
 	}

@@ -109,7 +109,7 @@ func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip
 	case err != nil:
 		return nil, "", fmt.Errorf("get Vip %s: %w", name, err)
 	case vip == nil:
-		return nil, "does not exist", nil
+		return nil, "does not exist: create it, or name another one", nil
 	case vip.DeletionTimestamp != nil:
 		return vip, "is being deleted", nil
 	}

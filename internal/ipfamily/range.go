@@ -109,7 +109,7 @@ func parseBounds(s, from, to string) (Range, error) {
 		return Range{}, fmt.Errorf("range %q is of two families", s)
 	}
 	if r.To.Less(r.From) {
-		return Range{}, fmt.Errorf("range %q ends before it begins", s)
+		return Range{}, fmt.Errorf("range %q ends before it begins: write the lower address first", s)
 	}
 	return r, nil
 }
