@@ -45,6 +45,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^pinger_test.go:`), "checks of a fault end at their timeouts, a port counts as unbound after 15 s, and pods start on every node"},
 	{regexp.MustCompile(`^service_objects_test.go:.*rolledOut`), "a Deployment replaces its pods one after another"},
 	{regexp.MustCompile(`^underlay_test.go:`), "an attempt to start a pod without a gateway takes 3 s, and nodes are reported every 10 s"},
+	{regexp.MustCompile(`^mistakes_test.go:`), "events about names of ports and classes of load balancers come after a minute"},
 	{regexp.MustCompile(`^samples_test.go:`), "the pods and gateways of all samples start at the same time"},
 	{regexp.MustCompile(`^(alerts(_\w+)?|monitoring|prometheus)_test.go:`), "Prometheus scrapes every 8 s, and alerts have durations of their own"},
 	{regexp.MustCompile(`^bgp_(\w+_)?test.go:`), "a session begins again five seconds after its end, and ends after its hold time"},

@@ -20,7 +20,7 @@ type group struct {
 // their state before Kiln was installed.
 var kernelGroups = []group{
 	{"removal", []string{"removal"}},
-	{"main", []string{"main", "churn", "kubectlko", "badinput", "sctp", "metrics", "samples", "pinger"}},
+	{"main", []string{"main", "churn", "kubectlko", "badinput", "sctp", "metrics", "samples", "mistakes", "pinger"}},
 	{"services", []string{"service", "loadbalancer", "vip", "switches"}},
 	{"rules", []string{"lbrule", "routerlbrule"}},
 	{"policies", []string{"policy"}},

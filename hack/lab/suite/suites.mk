@@ -7,7 +7,7 @@ SUITES := test-smoke stress-smoke test-e2e test-timing underlay underlay-default
 
 test-smoke: images ## The e2e specs of the gate in a new lab, as a part of `make test` (needs `make prepare`)
 stress-smoke: images ## The e2e specs of the gate ten times next to four busy processes and one that writes to the disk, in a new lab: a spec of the gate passes each time (SPECS=… some)
-test-e2e: images ## The e2e suite without timed specs in a new lab (needs `make prepare`)
+test-e2e: images ## The e2e suite without timed specs in a new lab (needs `make prepare`); the answers to mistakes of users go to _output/mistakes.md
 test-timing: images ## The timed specs three times in a new lab on an idle machine, with verdicts by the median; values are added to _output/timing.csv
 underlay: images ## Subnets on a physical network, in a new lab
 underlay-default: images ## The subnet ovn-default on a VLAN, in a new lab

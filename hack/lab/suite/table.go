@@ -58,8 +58,10 @@ var inOneLab = []Suite{
 	},
 	{
 		Name: "test-e2e", Often: Night, Limit: 120 * time.Minute,
-		Help: "The e2e suite without timed specs in a new lab (needs `make prepare`)",
-		labs: oneLab(always(selected(functional, 45*time.Minute))),
+		Help: "The e2e suite without timed specs in a new lab (needs `make prepare`); the answers to mistakes of users go to _output/mistakes.md",
+		labs: oneLab(func(in In) Run {
+			return selected(functional, 45*time.Minute).with("MISTAKES_REPORT=" + in.output("mistakes.md"))
+		}),
 	},
 	{
 		Name: "test-timing", Often: Night, Limit: 240 * time.Minute, Idle: true,
