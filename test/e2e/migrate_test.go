@@ -96,7 +96,7 @@ var _ = Describe("a migration from Kube-OVN", Ordered, Label(migrate, disruptive
 	It("finds what would be lost", func(ctx SpecContext) {
 		out, err := ko(ctx, "env-check", "--migrate")
 		Expect(err).To(HaveOccurred())
-		Expect(out).To(And(MatchRegexp(`lost +Vlan e2e-vlan`), MatchRegexp(`lost +Subnet e2e-physical .*vlan`)))
+		Expect(out).To(And(MatchRegexp(`lost +VpcDns e2e-dns`), MatchRegexp(`lost +Subnet e2e-second .*provider`)))
 		out, err = ko(ctx, "env-check", "--migrate", "-o", "ovncluster")
 		Expect(err).To(HaveOccurred()) // the same findings
 		Expect(out).To(And(
@@ -136,23 +136,23 @@ var _ = Describe("a migration from Kube-OVN", Ordered, Label(migrate, disruptive
 	}, SpecTimeout(15*time.Minute))
 
 	It("shows objects that have no effect, and lets go of them", func(ctx SpecContext) {
-		vlan := &kubeovnv1.Vlan{ObjectMeta: metav1.ObjectMeta{Name: "e2e-vlan"}}
+		dns := &kubeovnv1.VpcDns{ObjectMeta: metav1.ObjectMeta{Name: "e2e-dns"}}
 		Eventually(func(g Gomega) {
-			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(vlan), vlan)).To(Succeed())
-			g.Expect(fmt.Sprint(vlan.Status.Conditions)).To(ContainSubstring(kubeovnv1.ReasonNotImplemented))
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(dns), dns)).To(Succeed())
+			g.Expect(fmt.Sprint(dns.Status.Conditions)).To(ContainSubstring(kubeovnv1.ReasonNotImplemented))
 		}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
-		deleteObjects(ctx, vlan)
+		deleteObjects(ctx, dns)
 	}, SpecTimeout(time.Minute))
 })
 
-// migrateObjects are objects of the earlier network.
+// migrateObjects are objects of the earlier network. This version has no controller for the first, and builds no network for the second.
 func migrateObjects() []client.Object {
 	finalized := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: name, Finalizers: []string{"kubeovn.io/kube-ovn-controller"}}
 	}
 	return []client.Object{
-		&kubeovnv1.Vlan{ObjectMeta: finalized("e2e-vlan"), Spec: kubeovnv1.VlanSpec{ID: 50, Provider: "e2e-physical"}},
-		&kubeovnv1.Subnet{ObjectMeta: finalized("e2e-physical"), Spec: kubeovnv1.SubnetSpec{CIDRBlock: "192.168.50.0/24", Vlan: "e2e-vlan"}},
+		&kubeovnv1.VpcDns{ObjectMeta: finalized("e2e-dns")},
+		&kubeovnv1.Subnet{ObjectMeta: finalized("e2e-second"), Spec: kubeovnv1.SubnetSpec{CIDRBlock: "192.168.50.0/24", Provider: "net1.e2e-migrate.ovn"}},
 		&kubeovnv1.Subnet{ObjectMeta: finalized("e2e-adopted"), Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.79.0.0/24"}},
 	}
 }
