@@ -49,6 +49,12 @@ var plugin = []mutant{{
 	old:  "\tcase !isPod(pod, uid):\n",
 	new:  "\tcase !isPod(pod, uid) && pod.UID == \"\":\n",
 	run:  "Predecessor",
+}, {
+	id: "cni-repair-first-network", bug: "the second interface of a pod whose port was lost gets the logical port of the first",
+	file: "agent/cniserver/repair.go",
+	old:  `NetNS: n.netNS, Provider: n.provider}`,
+	new:  `NetNS: n.netNS, Provider: v1.ProviderOVN}`,
+	run:  "MissingPorts",
 }}
 
 // plans selects the tests of the host's plan, which need no network namespace.

@@ -45,4 +45,18 @@ var _ = Describe("the databases' ports", func() {
 			}
 		}
 	}, SpecTimeout(3*time.Minute))
+
+	It("close again when another program has changed their rules", func(ctx SpecContext) {
+		member := databaseStatus(ctx, Default, trialDatabases[1]).Members[0]
+		raft := netip.AddrPortFrom(netip.MustParseAddr(member.Address), 6644)
+		opens(ctx, fromNode(member.Node), raft)() // control: the port is open on its own node
+		for _, change := range []string{"flush table", "flush chain", "delete table"} {
+			object := " inet kiln-databases"
+			if change == "flush chain" {
+				object += " input"
+			}
+			exec(ctx, member.Node, "nft", change+object)
+			Eventually(knock).WithContext(ctx).WithArguments(fromNode(suite.Workers[0]), raft).ShouldNot(ContainElement(oracle.Connected), change)
+		}
+	}, SpecTimeout(3*time.Minute))
 })
