@@ -90,7 +90,7 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 		},
 		"no family": {
 			fmt.Errorf("allocate: %w", ipam.ErrNoFamily),
-			"subnet s1 has no CIDR of the family in annotation ovn.kubernetes.io/ip_family",
+			"subnet s1 has no CIDR of the family in annotation ovn.kubernetes.io/ip_family: correct the annotation, or name another subnet",
 		},
 		"outside": {
 			&ipam.OutsideError{Address: a, Subnet: "s1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.17.0.0/16")}},
