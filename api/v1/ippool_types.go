@@ -60,6 +60,12 @@ type IPPoolStatus struct {
 	V6UsingIPs float64 `json:"v6UsingIPs"`
 	// +optional
 	V6UsingIPRange string `json:"v6UsingIPRange"`
+	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *IPPoolSpec `json:"validatedSpec,omitempty"`
 }
 
 // IPPool reserves addresses of a subnet for the pods of some namespaces and for pods that name the pool.

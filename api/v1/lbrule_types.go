@@ -72,7 +72,7 @@ type SwitchLBRuleSpec struct {
 	LBRuleBackends `json:",inline"`
 }
 
-// LBRuleStatus is the observed state of a rule.
+// LBRuleStatus is the observed state of a rule of both kinds.
 type LBRuleStatus struct {
 	// +optional
 	// +listType=map
@@ -84,6 +84,17 @@ type LBRuleStatus struct {
 	// service is the namespace and name of the headless Service that selects the pods. Empty for a rule with endpoints.
 	// +optional
 	Service string `json:"service,omitempty"`
+}
+
+// SwitchLBRuleStatus is the observed state of a SwitchLBRule.
+type SwitchLBRuleStatus struct {
+	LBRuleStatus `json:",inline"`
+	// validatedSpec is the last spec that was found valid and served. It is served while the current spec is invalid.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *SwitchLBRuleSpec `json:"validatedSpec,omitempty"`
 }
 
 // SwitchLBRule is a load balancer on the switches of a VPC.
@@ -103,7 +114,7 @@ type SwitchLBRule struct {
 	// +optional
 	Spec SwitchLBRuleSpec `json:"spec,omitempty"`
 	// +optional
-	Status LBRuleStatus `json:"status,omitempty"`
+	Status SwitchLBRuleStatus `json:"status,omitempty"`
 }
 
 // SwitchLBRuleList is a list of SwitchLBRules.
@@ -128,6 +139,17 @@ type RouterLBRuleSpec struct {
 	LBRuleBackends `json:",inline"`
 }
 
+// RouterLBRuleStatus is the observed state of a RouterLBRule.
+type RouterLBRuleStatus struct {
+	LBRuleStatus `json:",inline"`
+	// validatedSpec is the last spec that was found valid and served. It is served while the current spec is invalid, or waits for its OvnEip or Vpc.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *RouterLBRuleSpec `json:"validatedSpec,omitempty"`
+}
+
 // RouterLBRule is a load balancer on the router of a VPC.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=router-lb-rules,singular=router-lb-rule,shortName=rlr,categories=kiln
@@ -146,7 +168,7 @@ type RouterLBRule struct {
 	// +optional
 	Spec RouterLBRuleSpec `json:"spec,omitempty"`
 	// +optional
-	Status LBRuleStatus `json:"status,omitempty"`
+	Status RouterLBRuleStatus `json:"status,omitempty"`
 }
 
 // RouterLBRuleList is a list of RouterLBRules.

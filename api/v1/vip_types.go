@@ -82,6 +82,12 @@ type VipStatus struct {
 	MAC string `json:"mac,omitempty"`
 	// +optional
 	Selector []string `json:"selector,omitempty"`
+	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *VipSpec `json:"validatedSpec,omitempty"`
 }
 
 // Vip reserves addresses of a subnet, either for one pod that uses them as its own or for several pods that share them.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -26,7 +28,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reconciler sets the pools of a subnet in the allocator. If pools overlap, the oldest one has precedence.
+// Reconciler sets the pools of a subnet in the allocator (ippools.Divide). While the spec of a pool is invalid, its last valid spec stays applied.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -58,16 +60,30 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else if r.unused(pool) {
 		return ctrl.Result{}, r.end(ctx, pool)
 	}
-	problem, err := r.divide(ctx, pool.Spec.Subnet, pool.Name, "")
-	var unnamed *validation.Problem
-	switch {
-	case err != nil:
-	case problem == nil:
-		unnamed, err = r.publish(ctx, pool)
-	case problem.Reason == validation.ReasonSubnetMissing: // nothing is left of what was in force
-		err = r.apply(ctx, pool.Name, nil)
+	var done result
+	done.problem, done.err = r.divide(ctx, pool.Spec.Subnet, pool.Name, "")
+	done.valid = done.problem == nil && k8s.Unless(done.err, errWaiting) == nil
+	switch last := pool.Status.ValidatedSpec; {
+	case done.err != nil:
+	case done.valid:
+		done.unnamed, done.err = r.publish(ctx, pool)
+	case done.problem.Reason == validation.ReasonSubnetMissing: // no address of the pool exists
+		done.err = r.apply(ctx, pool.Name, nil)
+	case last != nil:
+		retained := *pool
+		retained.Spec = *last
+		done.unnamed, done.err = r.publish(ctx, &retained)
 	}
-	return ctrl.Result{}, errors.Join(k8s.Unless(err, errWaiting), r.patchStatus(ctx, pool, err, problem, unnamed))
+	return ctrl.Result{}, errors.Join(k8s.Unless(done.err, errWaiting), r.patchStatus(ctx, pool, done))
+}
+
+// result is the outcome of applying a pool.
+type result struct {
+	// problem is the reason why the spec is invalid, unnamed the reason why its address set is not published; nil if there is none.
+	problem, unnamed *validation.Problem
+	// valid: the allocator has the addresses of the current spec, or gets them with the subnet.
+	valid bool
+	err   error
 }
 
 // publish applies the pool's address set, if the pool requests one. It returns a problem if an older pool has the name of the set.
@@ -80,8 +96,13 @@ func (r *Reconciler) publish(ctx context.Context, pool *kubeovnv1.IPPool) (*vali
 	if err != nil {
 		return nil, err
 	}
-	if older := namesakes[0]; older.Name != pool.Name {
+	if len(namesakes) > 0 && lookup.Precedes(namesakes[0], pool) {
+		older := namesakes[0]
 		return validation.SameSet(translate.PoolSet(pool.Name), older.Name), r.apply(ctx, pool.Name, nil)
+	}
+	if len(namesakes) > 0 && !slices.ContainsFunc(namesakes, func(p *kubeovnv1.IPPool) bool { return p.Name == pool.Name }) {
+		// It withdraws its set once the status has the spec of this pool, whose event enqueues both (siblings).
+		return nil, fmt.Errorf("%w for the younger IPPool %s to give up address set %s", errWaiting, namesakes[0].Name, translate.PoolSet(pool.Name))
 	}
 	return nil, r.apply(ctx, pool.Name, rows)
 }

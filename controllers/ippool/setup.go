@@ -6,6 +6,7 @@ package ippool
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,7 +30,7 @@ const usageDelay = time.Second
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.siblings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.siblings), builder.WithPredicates(k8s.Changed(k8s.ViewPool))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, cmp.Or(r.UsageDelay, usageDelay), r.Allocator.Pools)).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindIPPool)).
@@ -38,13 +39,15 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Complete(r.Gate.Reconciler(r))
 }
 
-// siblings returns the pools of the same subnet, and the pools whose address sets have the same name.
+// siblings returns the pools whose address sets have the same name, the youngest first, because it has to give up the set before an older one publishes it; and
+// then the pools of the same subnet.
 func (r *Reconciler) siblings(ctx context.Context, o client.Object) []reconcile.Request {
 	namesakes, err := r.Pools.OfSet(ctx, translate.PoolSet(o.GetName()))
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return append(r.poolsOf(ctx, o.(*kubeovnv1.IPPool).Spec.Subnet), k8s.RequestsOf[*kubeovnv1.IPPool](namesakes)...)
+	slices.Reverse(namesakes)
+	return append(k8s.RequestsOf[*kubeovnv1.IPPool](namesakes), r.poolsOf(ctx, o.(*kubeovnv1.IPPool).Spec.Subnet)...)
 }
 
 func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {

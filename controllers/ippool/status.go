@@ -19,8 +19,8 @@ import (
 // maxNamed limits the number of addresses in a message.
 const maxNamed = 5
 
-// patchStatus writes a pool's use, the problem of its spec, and the conflict of its address set to its status.
-func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, err error, problem, unnamed *validation.Problem) error {
+// patchStatus writes a pool's use, its last valid spec, the problem of its spec, and the conflict of its address set to its status.
+func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, done result) error {
 	base := pool.DeepCopy()
 	usage, status := r.Allocator.PoolUsage(pool.Spec.Subnet, pool.Name), &pool.Status
 	v4, v6 := usage.IPv4(), usage.IPv6()
@@ -28,19 +28,25 @@ func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, er
 	status.V4UsingIPs, status.V4UsingIPRange = v4.Using, v4.UsingRanges
 	status.V6AvailableIPs, status.V6AvailableIPRange = v6.Available, v6.AvailableRanges
 	status.V6UsingIPs, status.V6UsingIPRange = v6.Using, v6.UsingRanges
-	ready := k8s.Ready(err, errWaiting)
+	if done.valid { // in the same patch as the condition Validated
+		status.ValidatedSpec = pool.Spec.DeepCopy()
+	}
+	ready := k8s.Ready(done.err, errWaiting)
 	switch {
 	case pool.DeletionTimestamp != nil:
 		ready = r.blocked(pool)
-	case problem != nil:
-		ready = k8s.NotValid(problem)
-	case unnamed != nil:
-		ready = k8s.NotReady(unnamed.Reason, unnamed.Message)
+	case done.problem != nil:
+		ready = k8s.NotValid(done.problem)
+		if status.ValidatedSpec != nil && done.problem.Reason != validation.ReasonSubnetMissing {
+			ready.Message += "; the last valid spec stays applied"
+		}
+	case done.unnamed != nil:
+		ready = k8s.NotReady(done.unnamed.Reason, done.unnamed.Message)
 	}
-	k8s.SetConditions(&status.Conditions, pool.Generation, k8s.Validated(problem), ready)
+	k8s.SetConditions(&status.Conditions, pool.Generation, k8s.Validated(done.problem), ready)
 	k8s.WarnAnew(r.Recorder, pool, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
-	if unnamed != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady) {
-		k8s.Warn(r.Recorder, pool, unnamed.Reason, unnamed.Message)
+	if done.unnamed != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady) {
+		k8s.Warn(r.Recorder, pool, done.unnamed.Reason, done.unnamed.Message)
 	}
 	return k8s.PatchStatus(ctx, r.Client, base, pool)
 }
@@ -48,7 +54,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, er
 // blocked returns the condition that lists the held addresses of a deleted pool, which block its deletion. No pod gets new addresses from
 // such a pool.
 func (r *Reconciler) blocked(pool *kubeovnv1.IPPool) metav1.Condition {
-	ranges, _ := ipfamily.ParseRanges(pool.Spec.IPs)
+	ranges, _ := ipfamily.ParseRanges(k8s.AppliedPool(pool).Spec.IPs)
 	held := r.Allocator.Holders(pool.Spec.Subnet, func(a netip.Addr) bool { return ipfamily.InAny(ranges, a) })
 	return k8s.NotReady(validation.ReasonAddressesInUse,
 		fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), k8s.Some(held, maxNamed)))

@@ -15,15 +15,13 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// addressConflict returns a problem if a Service or an older rule has one of the rule's addresses and ports in the same VPC: OVN would
-// choose either of them at every change. An OvnEip belongs to one VPC: to the VPC of the oldest rule that names it.
+// addressConflict returns a problem if a Service or a rule with precedence has one of the rule's addresses and ports in the same VPC: OVN would
+// choose either of them at every change. An OvnEip belongs to one VPC: to the VPC of the first rule that names it.
 func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
 	for _, vip := range s.in.VIPs {
 		services, err := r.Services.At(ctx, vip)
@@ -48,7 +46,7 @@ func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) 
 			return nil, err
 		}
 		for _, other := range others {
-			if problem, err := r.olderRuleConflict(ctx, rule, other, s, vip); problem != nil || err != nil {
+			if problem, err := r.ruleConflict(ctx, rule, other, s, vip); problem != nil || err != nil {
 				return problem, err
 			}
 		}
@@ -56,17 +54,12 @@ func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) 
 	return nil, nil
 }
 
-// olderRuleConflict returns a problem if the rule conflicts with another, older rule at the same address.
-func (r *controller) olderRuleConflict(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
-	if !older(other, rule) {
+// ruleConflict returns a problem if the rule conflicts with another rule at the same address that has precedence.
+func (r *controller) ruleConflict(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
+	if !precedes(other, rule) {
 		return nil, nil
 	}
 	theirs := portsOf(other.spec)
-	if other.wrong() { // its previous ports are still applied
-		if theirs = r.portsInForce(other, vip); len(theirs) == 0 {
-			return nil, nil
-		}
-	}
 	vpc, err := r.vpcOf(ctx, other)
 	if err != nil {
 		return nil, err
@@ -74,28 +67,19 @@ func (r *controller) olderRuleConflict(ctx context.Context, rule, other *rule, s
 	front := common(theirs, s.in.Ports)
 	switch {
 	case vpc != s.in.Vpc && rule.kind == translate.KindRouterLBRule && other.kind == rule.kind:
-		return validation.InUse("ovnEip: the older %s uses it for VPC %s: name another OvnEip", other, vpc), nil
+		return validation.InUse("ovnEip: %s uses it for VPC %s: name another OvnEip", described(other, rule), vpc), nil
 	case vpc == s.in.Vpc && front != "":
-		return validation.InUse("%s: the older %s has %s %s: choose another address or port", fieldOf(rule), other, vip, front), nil
+		return validation.InUse("%s: %s has %s %s: choose another address or port", fieldOf(rule), described(other, rule), vip, front), nil
 	}
 	return nil, nil
 }
 
-// portsInForce returns the ports at an address in the committed load balancers of a rule.
-func (r *controller) portsInForce(rule *rule, vip netip.Addr) []translate.LBRulePort {
-	var ports []translate.LBRulePort
-	for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
-		balancer := northbound.Get[nb.LoadBalancer](r.Northbound, translate.LBRuleRef(rule.kind, rule.GetName(), p))
-		if balancer == nil {
-			continue
-		}
-		for text := range balancer.Vips {
-			if front, err := netip.ParseAddrPort(text); err == nil && front.Addr() == vip {
-				ports = append(ports, translate.LBRulePort{Protocol: p, Port: front.Port()})
-			}
-		}
+// described returns another rule as messages about a rule name it.
+func described(other, rule *rule) string {
+	if at, own := other.GetCreationTimestamp(), rule.GetCreationTimestamp(); own.Before(&at) {
+		return other.String()
 	}
-	return ports
+	return "the older " + other.String()
 }
 
 // fieldOf returns the name of the field that defines the addresses of a rule.
@@ -106,7 +90,7 @@ func fieldOf(rule *rule) string {
 	return "vip"
 }
 
-// rulesAt returns the rules of both kinds with an address.
+// rulesAt returns the rules of both kinds with an address, each with the spec that has it.
 func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, error) {
 	var switches kubeovnv1.SwitchLBRuleList
 	at := client.MatchingFields{indexVIP: address}
@@ -119,7 +103,11 @@ func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, erro
 	}
 	var rules []*rule
 	for i := range switches.Items {
-		rules = append(rules, ruleOf(&switches.Items[i]))
+		for _, claim := range ruleOf(&switches.Items[i]).claims() {
+			if vips, _ := validation.LBRuleVIPs(claim.Object.(*kubeovnv1.SwitchLBRule).Spec.VIP); slices.Contains(textsOf(vips), address) {
+				rules = append(rules, claim)
+			}
+		}
 	}
 	for i := range eips.Items {
 		named, err := r.rulesOf(ctx, eips.Items[i].Name)
@@ -131,7 +119,7 @@ func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, erro
 	return rules, nil
 }
 
-// rulesOf returns the RouterLBRules that name an OvnEip.
+// rulesOf returns the RouterLBRules that name an OvnEip, each with the spec that names it.
 func (r *Reconciler) rulesOf(ctx context.Context, eip string) ([]*rule, error) {
 	var list kubeovnv1.RouterLBRuleList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{indexEip: eip}, client.UnsafeDisableDeepCopy); err != nil {
@@ -139,7 +127,11 @@ func (r *Reconciler) rulesOf(ctx context.Context, eip string) ([]*rule, error) {
 	}
 	rules := make([]*rule, 0, len(list.Items))
 	for i := range list.Items {
-		rules = append(rules, ruleOf(&list.Items[i]))
+		for _, claim := range ruleOf(&list.Items[i]).claims() {
+			if claim.Object.(*kubeovnv1.RouterLBRule).Spec.OvnEip == eip {
+				rules = append(rules, claim)
+			}
+		}
 	}
 	return rules, nil
 }
@@ -187,12 +179,16 @@ func common(a, b []translate.LBRulePort) string {
 	return ""
 }
 
-// vipsOf returns the load balancer addresses of an object, in the form of indexVIP.
+// vipsOf returns the load balancer addresses of an object, in the form of indexVIP. A SwitchLBRule has those of its current and its last valid spec.
 func vipsOf(o client.Object) []string {
 	var vips []netip.Addr
 	switch o := o.(type) {
 	case *kubeovnv1.SwitchLBRule:
 		vips, _ = validation.LBRuleVIPs(o.Spec.VIP)
+		if spec := o.Status.ValidatedSpec; spec != nil && spec.VIP != o.Spec.VIP {
+			last, _ := validation.LBRuleVIPs(spec.VIP)
+			vips = append(vips, last...)
+		}
 	case *kubeovnv1.OvnEip:
 		vips = ipfamily.ValidAddrs(o.Status.V4IP, o.Status.V6IP)
 	case *corev1.Service:
@@ -201,6 +197,10 @@ func vipsOf(o client.Object) []string {
 			vips = svc.ClusterIPs(o)
 		}
 	}
+	return textsOf(vips)
+}
+
+func textsOf(vips []netip.Addr) []string {
 	texts := make([]string, len(vips))
 	for i, vip := range vips {
 		texts[i] = vip.String()

@@ -5,6 +5,7 @@
 package lbrule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,16 @@ type state struct {
 	service string // namespace and name
 	problem *validation.Problem
 	waiting []string // descriptions of missing objects
+	// served: the load balancers are those of the spec. valid: the spec is valid, and what it needs exists.
+	served, valid bool
+	// retained: the problem is of the current spec, and the last valid one is served.
+	retained bool
+	// refused: the addresses are missing or belong to another owner, so that the rule cannot stay served.
+	refused bool
+	// trial: no object may be changed.
+	trial bool
+	// formerVpc is the VPC of the pods that the last valid spec selects.
+	formerVpc string
 	// outside: nodes and clients outside reach the rule as well, through its Service.
 	outside bool
 	// hidden: nodes do not serve the addresses, although outside is true.
@@ -88,6 +99,12 @@ func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	s := &state{vips: map[string]*kubeovnv1.Vip{}, keys: map[string]bool{}}
 	s.err = r.serve(ctx, rule, s)
+	if last := rule.last(); last != nil && s.err == nil && !s.served {
+		s = r.retain(ctx, last, s)
+	}
+	if s.err == nil && s.refused && !s.served {
+		s.err = r.refuse(ctx, rule, s)
+	}
 	r.interest.prune(req.Name, s.keys)
 	r.measure(req.Name, s)
 	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, northbound.ErrWaiting), r.patchStatus(ctx, rule, s))
@@ -100,27 +117,23 @@ func (r *controller) withdraw(ctx context.Context, name string) error {
 	return nil
 }
 
-// serve applies the rule. If the spec became invalid, the previous configuration stays. If the address conflicts with another owner, the
-// load balancers are withdrawn.
+// serve applies the spec of the rule, unless it has a problem or waits: then nothing changes.
 func (r *controller) serve(ctx context.Context, rule *rule, s *state) error {
 	s.in = translate.LBRuleInputs{
 		Kind: r.kind, Name: rule.GetName(), Ports: portsOf(rule.spec), Sticky: rule.spec.SessionAffinity == corev1.ServiceAffinityClientIP,
 		Endpoints: ipfamily.ValidAddrs(rule.spec.Endpoints...),
 	}
-	var served bool
 	var err error
 	switch o := rule.Object.(type) {
 	case *kubeovnv1.SwitchLBRule:
-		served, err = r.prepareSwitch(ctx, rule, o, s)
+		err = r.prepareSwitch(ctx, rule, o, s)
 	case *kubeovnv1.RouterLBRule:
-		served, err = r.prepareRouter(ctx, rule, o, s)
+		err = r.prepareRouter(ctx, rule, o, s)
 	}
-	if err != nil || !served {
+	if err != nil || s.problem != nil || s.refused {
 		return err
 	}
-	if s.problem != nil {
-		return errors.Join(r.withdraw(ctx, rule.GetName()), r.releaseVips(ctx, rule, s.vips))
-	}
+	s.valid = true
 	if err := r.monitor(ctx, rule, s); err != nil {
 		return err
 	}
@@ -130,29 +143,38 @@ func (r *controller) serve(ctx context.Context, rule *rule, s *state) error {
 	if err := r.Northbound.Apply(ctx, rule.owner(), translate.LBRule(s.in)); err != nil {
 		return fmt.Errorf("apply load balancers: %w", err)
 	}
+	s.served = true
 	return r.releaseVips(ctx, rule, s.vips)
 }
 
-// prepareSwitch finds the addresses, the VPC and the endpoints of a SwitchLBRule. served is false if the spec is invalid; the previous
-// configuration then stays.
-func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1.SwitchLBRule, s *state) (served bool, err error) {
+// prepareSwitch finds the addresses, the VPC and the endpoints of a SwitchLBRule, and the problems of its spec.
+func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1.SwitchLBRule, s *state) error {
 	if s.in.VIPs, s.problem = validation.LBRuleVIPs(o.Spec.VIP); s.problem == nil {
 		s.problem = validation.LBRuleBackends(rule.spec)
 	}
 	if s.problem != nil {
-		return false, nil
+		return nil
+	}
+	if err := r.try(ctx, rule, s); err != nil || s.problem != nil {
+		return err
 	}
 	service, err := r.ensureService(ctx, rule, s)
 	if err != nil || s.problem != nil {
-		return false, err
+		return err
 	}
 	if err := r.resolve(ctx, rule, service, s); err != nil || s.problem != nil {
-		return false, err
+		return err
 	}
+	return r.checkAddresses(ctx, rule, s)
+}
+
+// checkAddresses finds other owners of the addresses of a SwitchLBRule, and reserves addresses of subnets.
+func (r *controller) checkAddresses(ctx context.Context, rule *rule, s *state) (err error) {
 	if s.problem, err = r.addressConflict(ctx, rule, s); err == nil && s.problem == nil {
 		err = r.reserve(ctx, rule, s)
 	}
-	return err == nil, err
+	s.refused = s.problem != nil
+	return err
 }
 
 // portsOf returns the ports of a rule with defaults.
@@ -176,7 +198,7 @@ func portsOf(spec *kubeovnv1.LBRuleBackends) []translate.LBRulePort {
 }
 
 // resolve finds the endpoints and the VPC of the rule. The VPC comes from the annotations of the rule, or else from the pods, or else,
-// while there are none, from the annotation that the Service controller wrote on the rule's Service.
+// while there are none, from the annotation that the Service controller wrote on the rule's Service, or from the pods of the last valid spec.
 func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Service, s *state) error {
 	vpc := ""
 	if service != nil {
@@ -192,11 +214,7 @@ func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Se
 	if s.problem = problem; problem != nil || err != nil {
 		return err
 	}
-	for _, s.in.Vpc = range []string{named, vpc, kubeovnv1.DefaultVpc} {
-		if s.in.Vpc != "" {
-			break
-		}
-	}
+	s.in.Vpc = cmp.Or(named, vpc, s.formerVpc, kubeovnv1.DefaultVpc)
 	r.watch(rule, s, "vpc/"+s.in.Vpc)
 	return nil
 }

@@ -29,9 +29,9 @@ type rule struct {
 func ruleOf(o client.Object) *rule {
 	switch o := o.(type) {
 	case *kubeovnv1.SwitchLBRule:
-		return &rule{Object: o, kind: translate.KindSwitchLBRule, spec: &o.Spec.LBRuleBackends, status: &o.Status}
+		return &rule{Object: o, kind: translate.KindSwitchLBRule, spec: &o.Spec.LBRuleBackends, status: &o.Status.LBRuleStatus}
 	case *kubeovnv1.RouterLBRule:
-		return &rule{Object: o, kind: translate.KindRouterLBRule, spec: &o.Spec.LBRuleBackends, status: &o.Status}
+		return &rule{Object: o, kind: translate.KindRouterLBRule, spec: &o.Spec.LBRuleBackends, status: &o.Status.LBRuleStatus}
 	}
 	return nil
 }
@@ -93,12 +93,15 @@ func owners(o client.Object, kinds ...string) []string {
 	return names
 }
 
-// older reports whether rule a takes precedence over rule b in a conflict. Ties in creation time are decided by name and kind.
-func older(a, b *rule) bool {
+// precedes reports whether rule a takes precedence over rule b in a conflict. A spec that is served has precedence over a changed or new one, so that a change
+// takes no address from another rule; otherwise the older rule has it. Ties in creation time are decided by name and kind.
+func precedes(a, b *rule) bool {
 	at, bt := a.GetCreationTimestamp(), b.GetCreationTimestamp()
 	switch {
 	case a.GetUID() == b.GetUID():
 		return false
+	case a.isLast() != b.isLast():
+		return a.isLast()
 	case !at.Equal(&bt):
 		return at.Before(&bt)
 	case a.GetName() != b.GetName():

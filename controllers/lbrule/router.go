@@ -6,7 +6,6 @@ package lbrule
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,44 +16,46 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// prepareRouter finds the addresses, the VPC and the endpoints of a RouterLBRule. If the spec is invalid, served is false and the previous
-// configuration stays. If addresses are missing or belong to another owner, served is false and the rule is withdrawn. If the selected pods
+// prepareRouter finds the addresses, the VPC and the endpoints of a RouterLBRule, and the problems of its spec. If the selected pods
 // are in another VPC, the Service stays, by which they are found, but nodes do not serve its addresses.
 //
 // Pods of the VPC reach the rule through the VPC's load balancers. Clients outside reach it through nodes, which are in the default VPC:
 // for rules of that VPC, nodes get a Service with external IPs.
-func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1.RouterLBRule, s *state) (served bool, err error) {
+func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1.RouterLBRule, s *state) (err error) {
 	if s.problem = validation.RouterLBRule(&o.Spec); s.problem != nil {
-		return false, nil
+		return nil
 	}
 	s.in.Vpc = vpcOfRouter(o)
 	s.outside = s.in.Vpc == kubeovnv1.DefaultVpc
 	r.watch(rule, s, "vpc/"+s.in.Vpc)
 	if err := r.front(ctx, o, s); err != nil {
-		return false, err
+		return err
 	}
 	if s.problem == nil && len(s.waiting) == 0 {
 		if s.problem, err = r.addressConflict(ctx, rule, s); err != nil {
-			return false, err
+			return err
 		}
 	}
-	if s.problem != nil || len(s.waiting) > 0 { // its addresses are missing or belong to another owner
-		return false, errors.Join(r.withdraw(ctx, rule.GetName()), r.deleteServices(ctx, rule, client.ObjectKey{}), r.releaseVips(ctx, rule, nil))
+	if s.refused = s.problem != nil || len(s.waiting) > 0; s.refused { // its addresses are missing or belong to another owner
+		return nil
 	}
 	elsewhere, err := r.elsewhere(ctx, rule, s)
 	if err != nil {
-		return false, err
+		return err
 	}
-	s.hidden = elsewhere != nil
+	if s.hidden, s.refused = elsewhere != nil, elsewhere != nil; s.hidden && rule.last() != nil {
+		s.problem = elsewhere
+		return nil // the Service of the last valid spec stays
+	}
 	service, err := r.ensureService(ctx, rule, s)
 	if err != nil || s.problem != nil {
-		return false, err
+		return err
 	}
 	s.problem = elsewhere
 	if service != nil {
 		err = r.writeSlices(ctx, service, s)
 	}
-	return err == nil, err
+	return err
 }
 
 // elsewhere finds the endpoints of a rule with a selector. It returns a problem if the selected pods are in another VPC than the rule's.

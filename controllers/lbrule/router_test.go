@@ -277,7 +277,6 @@ func TestRulesWaitForTheirNamespace(t *testing.T) {
 
 func TestWrongRouterLBRules(t *testing.T) {
 	w := newWorld(t)
-	w.DiffersFromFresh("a rule with an invalid spec keeps the rows of its last valid one")
 	w.external()
 	w.start(a)
 	w.Create(front("front"), &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "port"}, Spec: kubeovnv1.OvnEipSpec{Type: "lrp"}})

@@ -47,8 +47,8 @@ func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*
 	if len(rule.spec.Endpoints) == 0 || s.outside {
 		key = serviceKey(rule)
 	}
-	if err := r.deleteServices(ctx, rule, key); err != nil || key.Name == "" {
-		return nil, err
+	if key.Name == "" {
+		return nil, r.deleteServices(ctx, rule, key)
 	}
 	service := &corev1.Service{}
 	err := r.Client.Get(ctx, key, service)
@@ -60,6 +60,9 @@ func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*
 		s.problem = validation.Problemf(validation.ReasonNameConflict,
 			"Service %s, which the rule needs to find its pods, does not belong to the rule: delete the Service, or create a rule with another name", key)
 		return nil, nil
+	}
+	if err := r.deleteServices(ctx, rule, key); err != nil {
+		return nil, err
 	}
 	s.service = key.String()
 	if headless := service.Spec.ClusterIP == corev1.ClusterIPNone; !missing && headless == s.outside {
@@ -92,15 +95,29 @@ func (r *controller) createService(ctx context.Context, rule *rule, service *cor
 	return service, nil
 }
 
-// deleteServices deletes the Services of the rule except one.
-func (r *controller) deleteServices(ctx context.Context, rule *rule, but client.ObjectKey) error {
+// servicesOf returns the Services of the rule. They belong to the cache.
+func (r *controller) servicesOf(ctx context.Context, rule *rule) ([]*corev1.Service, error) {
 	var list corev1.ServiceList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{r.indexOwner(): rule.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list the rule's Services: %w", err)
+		return nil, fmt.Errorf("list the rule's Services: %w", err)
 	}
+	var services []*corev1.Service
 	for i := range list.Items {
-		old := &list.Items[i]
-		if client.ObjectKeyFromObject(old) == but || !metav1.IsControlledBy(old, rule) {
+		if metav1.IsControlledBy(&list.Items[i], rule) {
+			services = append(services, &list.Items[i])
+		}
+	}
+	return services, nil
+}
+
+// deleteServices deletes the Services of the rule except one.
+func (r *controller) deleteServices(ctx context.Context, rule *rule, but client.ObjectKey) error {
+	services, err := r.servicesOf(ctx, rule)
+	if err != nil {
+		return err
+	}
+	for _, old := range services {
+		if client.ObjectKeyFromObject(old) == but {
 			continue
 		}
 		if err := r.deleteService(ctx, old.DeepCopy()); err != nil {

@@ -57,7 +57,7 @@ func index(ctx context.Context, indexer client.FieldIndexer) error {
 			}
 			return nil
 		}},
-		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return []string{o.(*kubeovnv1.RouterLBRule).Spec.OvnEip} }},
+		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return lookup.EipsOf(o.(*kubeovnv1.RouterLBRule)) }},
 		{&kubeovnv1.OvnEip{}, indexVIP, vipsOf},
 		{&kubeovnv1.SwitchLBRule{}, indexVIP, vipsOf},
 	} {
@@ -97,7 +97,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 	own := newRule(r.kind).Object
 	b := ctrl.NewControllerManagedBy(mgr).Named(strings.ToLower(r.kind)).For(own, spec)
 	for _, kind := range kinds {
-		b = b.Watches(newRule(kind).Object, atSameAddress, spec)
+		b = b.Watches(newRule(kind).Object, atSameAddress, builder.WithPredicates(predicate.Or(predicate.AnnotationChangedPredicate{}, k8s.Changed(viewSpec))))
 	}
 	return b.
 		Watches(&kubeovnv1.OvnEip{}, atSameAddress).
@@ -128,11 +128,12 @@ func (r *controller) rulesAtSameAddress(ctx context.Context, o client.Object) []
 	addresses := vipsOf(o)
 	eip, isEip := o.(*kubeovnv1.OvnEip)
 	if router, ok := o.(*kubeovnv1.RouterLBRule); ok {
-		eip = &kubeovnv1.OvnEip{}
-		if err := r.Client.Get(ctx, keyOf(router.Spec.OvnEip), eip, client.UnsafeDisableDeepCopy); err != nil {
-			return nil // the rule has no addresses
+		for _, name := range lookup.EipsOf(router) {
+			eip := &kubeovnv1.OvnEip{}
+			if err := r.Client.Get(ctx, keyOf(name), eip, client.UnsafeDisableDeepCopy); err == nil { // otherwise it has no addresses
+				addresses = append(addresses, vipsOf(eip)...)
+			}
 		}
-		addresses = vipsOf(eip)
 	}
 	if isEip { // deleted OvnEips, too
 		rules, _ = r.rulesOf(ctx, eip.Name)

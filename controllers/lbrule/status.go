@@ -30,7 +30,10 @@ const (
 func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) error {
 	base, status := rule.DeepCopyObject().(client.Object), rule.status
 	before := slices.Clone(status.Conditions)
-	if s.problem == nil {
+	if s.valid {
+		rule.recordValid()
+	}
+	if s.problem == nil || s.retained {
 		ports := make([]string, 0, len(s.in.Ports))
 		for _, p := range s.in.Ports {
 			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
@@ -38,7 +41,7 @@ func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) erro
 		status.Ports, status.Service = strings.Join(ports, ","), s.service
 	}
 	k8s.SetConditions(&status.Conditions, rule.GetGeneration(), k8s.Validated(s.problem), ready(s))
-	if s.problem == nil && s.err == nil {
+	if s.err == nil && (s.problem == nil || s.retained) {
 		if s.checks.off {
 			apimeta.RemoveStatusCondition(&status.Conditions, kubeovnv1.ConditionEndpointsChecked)
 		} else {
@@ -52,9 +55,9 @@ func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) erro
 func ready(s *state) metav1.Condition {
 	switch {
 	case s.problem != nil:
-		return k8s.NotValid(s.problem)
+		return k8s.NotReady(s.problem.Reason, s.problem.Message+s.stays())
 	case s.err == nil && len(s.waiting) > 0:
-		return k8s.NotReady(kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; "))
+		return k8s.NotReady(kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; ")+s.stays())
 	}
 	condition := k8s.Ready(s.err, northbound.ErrWaiting)
 	if s.err == nil && s.idle() {
@@ -65,6 +68,14 @@ func ready(s *state) metav1.Condition {
 		condition.Message = fmt.Sprintf("applied for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
 	}
 	return condition
+}
+
+// stays is the end of the message of a rule whose last valid spec is served.
+func (s *state) stays() string {
+	if s.retained {
+		return "; the last valid spec stays applied"
+	}
+	return ""
 }
 
 // idle reports whether the rule has no endpoint.

@@ -113,7 +113,7 @@ func (r *controller) needOther(ctx context.Context, rule *rule, s *state, name s
 
 // need records that the rule needs a Vip and returns it, or nil if it does not exist yet. If the Vip is missing and wanted has a spec, need
 // creates it. If it has rules as owners, need adds this rule to them; a Vip that a user created gets no owner. waiting describes the event
-// that the rule waits for.
+// that the rule waits for. In a trial nothing is created or changed.
 func (r *controller) need(
 	ctx context.Context, rule *rule, s *state, wanted *kubeovnv1.Vip,
 ) (vip *kubeovnv1.Vip, waiting string, err error) {
@@ -123,6 +123,9 @@ func (r *controller) need(
 		return nil, "", fmt.Errorf("get Vip %s: %w", wanted.Name, err)
 	}
 	s.vips[wanted.Name] = wanted
+	if s.trial {
+		return vip, "", nil
+	}
 	if vip == nil {
 		if waiting = "Vip " + wanted.Name; wanted.Spec.Subnet == "" {
 			return nil, waiting, nil // it was just deleted: the change of the subnet's usage requeues the rule
@@ -148,7 +151,7 @@ func (r *controller) need(
 	case vip.Status.V4IP+vip.Status.V6IP == "":
 		waiting = "Vip " + vip.Name + " to have its addresses"
 	}
-	return vip, waiting, nil
+	return k8s.AppliedVip(vip), waiting, nil
 }
 
 // releaseVips removes the rule from the owners of Vips that it no longer needs. The last owner deletes the Vip.

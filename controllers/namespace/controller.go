@@ -36,13 +36,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Namespace{}, indexSubnet, subnetsOf); err != nil {
 		return fmt.Errorf("index namespaces by subnet: %w", err)
 	}
-	onSpec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Namespace{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.bySubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.byVpc), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
-		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(byPool), onSpec).
+		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(byPool), builder.WithPredicates(k8s.Changed(k8s.ViewPool))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }

@@ -52,9 +52,9 @@ func (r *Reconciler) byVpc(ctx context.Context, o client.Object) []reconcile.Req
 	return append(k8s.Requests(vpc.Spec.Namespaces...), r.listed(ctx)...)
 }
 
-// byPool returns the namespaces of an IPPool.
+// byPool returns the namespaces of the applied spec of an IPPool.
 func byPool(_ context.Context, o client.Object) []reconcile.Request {
-	return k8s.Requests(o.(*kubeovnv1.IPPool).Spec.Namespaces...)
+	return k8s.Requests(k8s.AppliedPool(o.(*kubeovnv1.IPPool)).Spec.Namespaces...)
 }
 
 func (r *Reconciler) listed(ctx context.Context, options ...client.ListOption) []reconcile.Request {

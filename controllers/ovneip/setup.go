@@ -6,6 +6,7 @@ package ovneip
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -16,6 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/reservation"
 )
@@ -35,29 +37,26 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("index OvnEips by subnet: %w", err)
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.RouterLBRule{}, indexEip, eipOf); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.RouterLBRule{}, indexEip, eipsOf); err != nil {
 		return fmt.Errorf("index RouterLBRules by OvnEip: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(usedBy), builder.WithPredicates(k8s.Changed(nameOfEip))).
+		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(usedBy), builder.WithPredicates(k8s.Changed(namesOfEips))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }
 
-func nameOfEip(rule *kubeovnv1.RouterLBRule) string { return rule.Spec.OvnEip }
+func namesOfEips(rule *kubeovnv1.RouterLBRule) string { return strings.Join(lookup.EipsOf(rule), ",") }
 
-func eipOf(o client.Object) []string {
-	if name := nameOfEip(o.(*kubeovnv1.RouterLBRule)); name != "" {
-		return []string{name}
-	}
-	return nil
+func eipsOf(o client.Object) []string { return lookup.EipsOf(o.(*kubeovnv1.RouterLBRule)) }
+
+// usedBy returns the OvnEips that a rule uses.
+func usedBy(_ context.Context, o client.Object) []reconcile.Request {
+	return k8s.Requests(eipsOf(o)...)
 }
-
-// usedBy returns the OvnEip that a rule uses.
-func usedBy(_ context.Context, o client.Object) []reconcile.Request { return k8s.Requests(eipOf(o)...) }
 
 func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
 	return k8s.Listed(ctx, r.Client, &kubeovnv1.OvnEipList{}, client.MatchingFields{indexSubnet: o.GetName()})

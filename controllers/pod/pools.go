@@ -88,7 +88,7 @@ func (r *Reconciler) addPools(ctx context.Context, namespace string, wants []ipa
 			return err
 		}
 		for _, pool := range pools {
-			ranges, err := ipfamily.ParseRanges(pool.Spec.IPs)
+			ranges, err := ipfamily.ParseRanges(k8s.AppliedPool(pool).Spec.IPs)
 			if err == nil && pool.DeletionTimestamp == nil && contain(ranges, want.Addresses) && r.Grants.Pool(namespace, pool) == "" {
 				want.Pools = append(want.Pools, pool.Name)
 			}

@@ -197,7 +197,7 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q k8s.Que
 	}
 }
 
-// onSpec wakes the waiting pods if the applied spec of a VPC, or the spec of an IPPool or its problem changes, which may change the subnets of
+// onSpec wakes the waiting pods if the applied spec of a VPC or an IPPool, or the problem of an IPPool changes, which may change the subnets of
 // namespaces or the use of pools.
 func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
@@ -215,7 +215,8 @@ func (r *Reconciler) onSpec() handler.EventHandler {
 type specView struct {
 	generation int64
 	vpc        k8s.VpcView
-	pool       string // why an IPPool is not valid
+	pool       k8s.SpecView
+	why        string // why an IPPool is not valid
 }
 
 func viewSpec(o client.Object) specView {
@@ -224,7 +225,7 @@ func viewSpec(o client.Object) specView {
 	case *kubeovnv1.Vpc:
 		view.vpc = k8s.ViewVpc(o)
 	case *kubeovnv1.IPPool:
-		view.pool = k8s.WhyNotValid("", o.Status.Conditions, o.Generation)
+		view.pool, view.why = k8s.ViewPool(o), k8s.WhyNotValid("", o.Status.Conditions, o.Generation)
 	}
 	return view
 }

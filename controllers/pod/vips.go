@@ -102,7 +102,7 @@ func withoutAddress(vip *kubeovnv1.Vip) (reason string, known bool) {
 	return "has no address yet: " + why, known
 }
 
-// vip returns a Vip, and a reason if the pod may not use it.
+// vip returns a Vip with its applied spec, and a reason if the pod may not use it.
 func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip *kubeovnv1.Vip, reason string, err error) {
 	vip, err = k8s.Find[kubeovnv1.Vip](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
 	switch {
@@ -113,6 +113,7 @@ func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip
 	case vip.DeletionTimestamp != nil:
 		return vip, "is being deleted", nil
 	}
+	vip = k8s.AppliedVip(vip)
 	reason, err = r.Grants.Vip(ctx, pod.Namespace, vip)
 	return vip, reason, err
 }
@@ -145,7 +146,10 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 		if err != nil {
 			return nil, fmt.Errorf("get Vip %s: %w", name, err)
 		}
-		if vip == nil || vip.Spec.Type != "" || vipSubnet(vip) != subnet.Name {
+		if vip == nil {
+			continue
+		}
+		if vip = k8s.AppliedVip(vip); vip.Spec.Type != "" || vipSubnet(vip) != subnet.Name {
 			continue
 		}
 		denied, err := r.Grants.Vip(ctx, pod.Namespace, vip)
@@ -209,7 +213,7 @@ func (r *Reconciler) onVip() handler.EventHandler {
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) { changed(e.Object.(*kubeovnv1.Vip), q) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q k8s.Queue) {
 			before, after := e.ObjectOld.(*kubeovnv1.Vip), e.ObjectNew.(*kubeovnv1.Vip)
-			if before.Generation != after.Generation || !slices.Equal(vipAddresses(before), vipAddresses(after)) {
+			if k8s.ViewVip(before) != k8s.ViewVip(after) || !slices.Equal(vipAddresses(before), vipAddresses(after)) {
 				changed(after, q)
 				return
 			}

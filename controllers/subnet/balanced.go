@@ -24,7 +24,7 @@ const indexBalanced = "subnet.balanced"
 func balancedIn(o client.Object) []string {
 	switch o := o.(type) {
 	case *kubeovnv1.Vip:
-		if o.Spec.Type == kubeovnv1.VipTypeSwitchLB {
+		if k8s.AppliedVip(o).Spec.Type == kubeovnv1.VipTypeSwitchLB {
 			return []string{cmp.Or(o.Spec.Subnet, kubeovnv1.DefaultSubnet)}
 		}
 	case *kubeovnv1.OvnEip:
@@ -60,7 +60,7 @@ func (r *Reconciler) balanced(ctx context.Context, subnet string) ([]netip.Addr,
 
 // viewBalanced returns the fields of a Vip that the subnet depends on.
 func viewBalanced(vip *kubeovnv1.Vip) [3]string {
-	return [3]string{vip.Spec.Type, vip.Status.V4IP, vip.Status.V6IP}
+	return [3]string{k8s.AppliedVip(vip).Spec.Type, vip.Status.V4IP, vip.Status.V6IP}
 }
 
 func viewEip(eip *kubeovnv1.OvnEip) [2]string {

@@ -80,7 +80,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(k8s.Unless(s.err, reservation.ErrWaiting), northbound.ErrWaiting), r.patchStatus(ctx, vip, s))
 }
 
-// serve allocates the Vip's addresses, and applies virtual ports for the pods that share them.
+// serve allocates the Vip's addresses, and applies virtual ports for the pods that share them by the last valid spec. The record of a new valid spec enqueues
+// the Vip again.
 func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	s.lease, s.problem, s.err = r.hold(ctx, vip)
 	s.usedBy = r.Allocator.UserOf(translate.VipHolder(vip.Name))
@@ -95,7 +96,7 @@ func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 		}
 	}
 	in := translate.VipInputs{Name: vip.Name, Subnet: s.lease.Subnet, Addresses: s.lease.Addresses}
-	if s.usedBy == "" && vip.Spec.Type == "" {
+	if s.usedBy == "" && k8s.AppliedVip(vip).Spec.Type == "" {
 		in.Parents = s.parents()
 	}
 	if len(in.Parents) > 0 {

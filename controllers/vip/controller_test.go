@@ -275,6 +275,41 @@ func TestASelectorHasPodsShareAVip(t *testing.T) {
 	w.passes(web, own)
 }
 
+// TestAnInvalidVipKeepsThePodsThatShareIt, also after a restart with an empty northbound database.
+func TestAnInvalidVipKeepsThePodsThatShareIt(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	web := newPod("web", "port_security", "true")
+	web.Labels = map[string]string{"app": "web"}
+	w.Create(web)
+	w.published(web)
+	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.Namespace, s.Selector = "default", []string{"app:web"} })
+	w.ready(v)
+	shared := web.Annotations["ovn.kubernetes.io/ip_address"] + "," + v.Status.V4IP + "," + v.Status.V6IP
+	for _, change := range []func(){
+		func() { v.Spec.Namespace = "" },
+		func() { v.Spec.Namespace, v.Spec.Selector = "other", []string{"app:" + strings.Repeat("x", 64)} },
+		func() {
+			v.Spec.Namespace, v.Spec.Type, v.Spec.Selector = "", kubeovnv1.VipTypeSwitchLB, []string{"app:web"}
+		},
+	} {
+		w.Change(v, change)
+		w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
+		w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "the last valid spec stays applied")
+		w.Rests("vip")
+		w.parents(v, "web.default")
+		w.passes(web, shared)
+	}
+	process.Stop()
+	w.Database = nbtest.Start(t)
+	w.start()
+	w.parents(v, "web.default")
+	w.passes(web, shared)
+	w.Change(v, func() { v.Spec.Selector = nil })
+	w.parents(v, "")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionTrue)
+}
+
 func TestAPodThatHasAVipForItsOwnGoesBeforeThoseThatShareIt(t *testing.T) {
 	w := newWorld(t)
 	w.start()

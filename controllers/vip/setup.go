@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -36,7 +35,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("index Vips by subnet: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&kubeovnv1.Vip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&kubeovnv1.Vip{}, builder.WithPredicates(k8s.Changed(k8s.ViewVip))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.users()).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).

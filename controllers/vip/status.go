@@ -4,6 +4,7 @@
 package vip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,6 @@ import (
 // again.
 func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s state) error {
 	base, status := vip.DeepCopy(), &vip.Status
-	status.Type, status.Selector = vip.Spec.Type, vip.Spec.Selector
 	addresses := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
 	status.V4IP, status.V6IP = addresses[0], addresses[1]
 	if len(s.lease.Addresses) > 0 {
@@ -33,6 +33,11 @@ func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s stat
 		ignored = append(ignored, "attachSubnets")
 	}
 	problem := problemOf(vip, s)
+	if problem == nil { // in the same patch as the condition Validated
+		status.ValidatedSpec = vip.Spec.DeepCopy()
+	}
+	applied := cmp.Or(status.ValidatedSpec, &vip.Spec)
+	status.Type, status.Selector = applied.Type, applied.Selector
 	k8s.SetConditions(&status.Conditions, vip.Generation, k8s.Validated(problem), ready(vip, s, problem), k8s.FieldsSupported(ignored))
 	k8s.WarnAnew(r.Recorder, vip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionFieldsSupported)
 	return k8s.PatchStatus(ctx, r.Client, base, vip)
@@ -53,12 +58,16 @@ func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 }
 
 func ready(vip *kubeovnv1.Vip, s state, problem *validation.Problem) metav1.Condition {
-	shared := len(s.parents()) > 0 && vip.Spec.Type == ""
+	shared := len(s.parents()) > 0 && k8s.AppliedVip(vip).Spec.Type == ""
 	switch {
 	case vip.DeletionTimestamp != nil:
 		return reservation.Used(s.keepers())
 	case problem != nil:
-		return k8s.NotValid(problem)
+		ready := k8s.NotValid(problem)
+		if vip.Status.ValidatedSpec != nil {
+			ready.Message += "; the last valid spec stays applied"
+		}
+		return ready
 	case s.err == nil && s.usedBy != "" && shared:
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf(
 			"port %s has the addresses as its own: %s share them after it is deleted", s.usedBy, k8s.Some(s.parents(), reservation.MaxNamed)))

@@ -72,6 +72,7 @@ func (r *Rules) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subne
 // Pool decides for an IPPool, but not for its subnet. The allocator ensures that a request for an address of the pool also names
 // the pool.
 func (r *Rules) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
+	pool = k8s.AppliedPool(pool)
 	switch {
 	case r.open, len(pool.Spec.Namespaces) == 0, slices.Contains(pool.Spec.Namespaces, namespace), allows(pool.Spec.AllowedNamespaces, namespace):
 		return ""
@@ -81,6 +82,7 @@ func (r *Rules) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
 
 // Vip decides for a Vip, but not for its subnet. A Vip that lists no namespace is for the namespace of its subnet, if the subnet is for only one.
 func (r *Rules) Vip(ctx context.Context, namespace string, vip *kubeovnv1.Vip) (denied string, err error) {
+	vip = k8s.AppliedVip(vip)
 	switch {
 	case r.open && vip.Spec.Namespace == "", vip.Spec.Namespace == namespace, allows(vip.Spec.AllowedNamespaces, namespace):
 		return "", nil

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -32,7 +33,7 @@ type Lookup struct {
 func NewLookup(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Lookup, error) {
 	for name, keys := range map[string]client.IndexerFunc{
 		indexSubnet:     func(o client.Object) []string { return []string{o.(*kubeovnv1.IPPool).Spec.Subnet} },
-		indexNamespaces: func(o client.Object) []string { return o.(*kubeovnv1.IPPool).Spec.Namespaces },
+		indexNamespaces: func(o client.Object) []string { return k8s.AppliedPool(o.(*kubeovnv1.IPPool)).Spec.Namespaces },
 		indexSet:        setOf,
 	} {
 		if err := indexer.IndexField(ctx, &kubeovnv1.IPPool{}, name, keys); err != nil {
@@ -47,19 +48,19 @@ func (l *Lookup) OfSubnet(ctx context.Context, subnet string) ([]*kubeovnv1.IPPo
 	return l.list(ctx, client.MatchingFields{indexSubnet: subnet})
 }
 
-// OfNamespace returns the pools that are bound to a namespace and not being deleted, oldest first. They belong to the cache.
+// OfNamespace returns the pools whose applied spec lists a namespace and that are not being deleted, oldest first. They belong to the cache.
 func (l *Lookup) OfNamespace(ctx context.Context, namespace string) ([]*kubeovnv1.IPPool, error) {
 	pools, err := l.list(ctx, client.MatchingFields{indexNamespaces: namespace})
 	return slices.DeleteFunc(pools, func(pool *kubeovnv1.IPPool) bool { return pool.DeletionTimestamp != nil }), err
 }
 
-// OfSet returns the pools that publish their addresses in the address set of this name, oldest first. They belong to the cache.
+// OfSet returns the pools whose applied spec publishes their addresses in the address set of this name, oldest first. They belong to the cache.
 func (l *Lookup) OfSet(ctx context.Context, set string) ([]*kubeovnv1.IPPool, error) {
 	return l.list(ctx, client.MatchingFields{indexSet: set})
 }
 
 func setOf(o client.Object) []string {
-	if !o.(*kubeovnv1.IPPool).Spec.EnableAddressSet {
+	if !k8s.AppliedPool(o.(*kubeovnv1.IPPool)).Spec.EnableAddressSet {
 		return nil
 	}
 	return []string{translate.PoolSet(o.GetName())}

@@ -83,6 +83,43 @@ func AppliedVpc(v *kubeovnv1.Vpc) *kubeovnv1.Vpc {
 	return &applied
 }
 
+// SpecView is the part of an IPPool or a Vip that other objects depend on.
+type SpecView struct {
+	Generation int64
+	// Applied is true if the current spec is the last valid one.
+	Applied bool
+}
+
+// ViewPool returns the view of an IPPool.
+func ViewPool(p *kubeovnv1.IPPool) SpecView {
+	return SpecView{p.Generation, equality.Semantic.DeepEqual(p.Status.ValidatedSpec, &p.Spec)}
+}
+
+// ViewVip returns the view of a Vip.
+func ViewVip(v *kubeovnv1.Vip) SpecView {
+	return SpecView{v.Generation, equality.Semantic.DeepEqual(v.Status.ValidatedSpec, &v.Spec)}
+}
+
+// AppliedPool returns an IPPool with its last valid spec, like AppliedVpc.
+func AppliedPool(p *kubeovnv1.IPPool) *kubeovnv1.IPPool {
+	if p.Status.ValidatedSpec == nil || IsTrue(p.Status.Conditions, kubeovnv1.ConditionValidated, p.Generation) {
+		return p
+	}
+	applied := *p
+	applied.Spec = *p.Status.ValidatedSpec
+	return &applied
+}
+
+// AppliedVip returns a Vip with its last valid spec, like AppliedVpc.
+func AppliedVip(v *kubeovnv1.Vip) *kubeovnv1.Vip {
+	if v.Status.ValidatedSpec == nil || IsTrue(v.Status.Conditions, kubeovnv1.ConditionValidated, v.Generation) {
+		return v
+	}
+	applied := *v
+	applied.Spec = *v.Status.ValidatedSpec
+	return &applied
+}
+
 // ValidTag returns the tag that the subnets of a Vlan have; false if they have to wait.
 func ValidTag(v *kubeovnv1.Vlan) (int, bool) {
 	if id := v.Status.ValidatedID; id != nil {

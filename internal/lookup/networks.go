@@ -93,6 +93,16 @@ func VlansOf(s *kubeovnv1.Subnet) []string {
 	return slices.DeleteFunc(slices.Compact(vlans), func(vlan string) bool { return vlan == "" })
 }
 
+// EipsOf returns the OvnEips that a RouterLBRule uses: of its spec, and of its last valid spec, which stays served while the current one is not valid.
+func EipsOf(rule *kubeovnv1.RouterLBRule) []string {
+	eips := []string{rule.Spec.OvnEip}
+	if rule.Status.ValidatedSpec != nil {
+		eips = append(eips, rule.Status.ValidatedSpec.OvnEip)
+	}
+	slices.Sort(eips)
+	return slices.DeleteFunc(slices.Compact(eips), func(eip string) bool { return eip == "" })
+}
+
 // SubnetsOfVlan returns the subnets that use a Vlan, unsorted. They belong to the cache and must not be changed.
 func (n *Networks) SubnetsOfVlan(ctx context.Context, vlan string) ([]kubeovnv1.Subnet, error) {
 	var list kubeovnv1.SubnetList

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // Use is how a pod uses a Vip: a combination of the bits below.
@@ -232,8 +233,9 @@ func (x *Index) setPod(pod types.NamespacedName, uses map[string]User) []change 
 	return changes
 }
 
-// vip tracks the selector of a Vip. An invalid selector changes nothing.
+// vip tracks the selector in the applied spec of a Vip. An invalid selector changes nothing.
 func (x *Index) vip(ctx context.Context, vip *kubeovnv1.Vip) {
+	vip = k8s.AppliedVip(vip)
 	selector, err := Selector(vip)
 	if err == nil {
 		x.setSelector(ctx, vip.Name, vip.Spec.Namespace, selector)
@@ -246,7 +248,7 @@ func (x *Index) vipGone(ctx context.Context, o any) {
 	}
 }
 
-// Selector returns the selector of the pods that share a Vip without naming it; nil selects none.
+// Selector returns the selector of the pods that share a Vip without naming it, by its current spec; nil selects none.
 func Selector(vip *kubeovnv1.Vip) (labels.Selector, error) {
 	if len(vip.Spec.Selector) == 0 || vip.Spec.Namespace == "" || vip.Spec.Type != "" || vip.DeletionTimestamp != nil {
 		return nil, nil
