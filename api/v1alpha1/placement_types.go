@@ -5,6 +5,14 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
+// Labels of the nodes that administrators trust, with any value. The admission plugin NodeRestriction denies both to kubelets.
+const (
+	// ControlPlaneLabel is on nodes of the control plane. kubeadm sets no value, k3s and RKE2 set `true`.
+	ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
+	// ManagedLabel is on the nodes that run the operator in clusters without nodes of the control plane (config/components/managed).
+	ManagedLabel = "node-restriction.kubernetes.io/kiln"
+)
+
 // Placement defines where components run that are not on every node.
 type Placement struct {
 	// nodeSelector of the component's pods. By default control-plane nodes: those with the label `node-role.kubernetes.io/control-plane`,

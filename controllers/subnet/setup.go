@@ -175,11 +175,7 @@ func (r *Reconciler) aroundAPIServer(ctx context.Context, o client.Object) []rec
 }
 
 func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile.Request {
-	var hosts []netip.Prefix
-	for _, addr := range addrs {
-		hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()))
-	}
-	return r.overlapping(ctx, kubeovnv1.DefaultVpc, hosts)
+	return r.overlapping(ctx, kubeovnv1.DefaultVpc, ipfamily.Hosts(addrs))
 }
 
 // aroundServices enqueues the subnets that overlap with a ServiceCIDR. The CIDRs of a ServiceCIDR are immutable.

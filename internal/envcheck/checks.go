@@ -116,14 +116,11 @@ func centralNodes(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 	return found
 }
 
-// managedLabel selects, in config/components/managed, the nodes of the operator.
-const managedLabel = "node-restriction.kubernetes.io/kiln"
-
 // operatorNodes checks that the operator has a node. Its token is equivalent to root on every node, so that it runs only on nodes with labels that
 // kubelets cannot write.
 func operatorNodes(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 	const subject = "Nodes of the operator"
-	for _, of := range []struct{ label, by string }{{render.ControlPlaneLabel, "config/default"}, {managedLabel, "config/components/managed"}} {
+	for _, of := range []struct{ label, by string }{{render.ControlPlaneLabel, "config/default"}, {v1alpha1.ManagedLabel, "config/components/managed"}} {
 		var names []string
 		for i := range c.Nodes {
 			if _, is := c.Nodes[i].Labels[of.label]; is {
@@ -135,7 +132,7 @@ func operatorNodes(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 		}
 	}
 	return []Finding{{Warning, subject, fmt.Sprintf("no node has the label %s: label nodes with %s=true, and use config/overlays/managed or its component",
-		render.ControlPlaneLabel, managedLabel)}}
+		render.ControlPlaneLabel, v1alpha1.ManagedLabel)}}
 }
 
 // restrictedSelectors checks that a stolen node cannot select itself for the keys of the databases and of their clients, or for the passwords of the

@@ -201,10 +201,10 @@ func TestNothingIsLost(t *testing.T) {
 
 // TestLabelsThatKubeletsMayWriteAreReported checks selectors by which a stolen node gets the keys of the databases, of their clients, or of the operator.
 func TestLabelsThatKubeletsMayWriteAreReported(t *testing.T) {
-	kubeOVN, restricted := map[string]string{"kube-ovn/role": "master"}, map[string]string{managedLabel: "true"}
+	kubeOVN, restricted := map[string]string{"kube-ovn/role": "master"}, map[string]string{v1alpha1.ManagedLabel: "true"}
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{corev1.LabelOSStable: "linux", "kube-ovn/role": "master"}}}
 	managed := *node.DeepCopy()
-	managed.Labels[managedLabel] = "true"
+	managed.Labels[v1alpha1.ManagedLabel] = "true"
 	for _, tt := range []struct {
 		name string
 		node corev1.Node

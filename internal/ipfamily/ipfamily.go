@@ -122,6 +122,15 @@ func Anywhere(addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
+// Hosts returns the prefix of each address alone.
+func Hosts(addrs []netip.Addr) []netip.Prefix {
+	prefixes := make([]netip.Prefix, 0, len(addrs))
+	for _, addr := range addrs {
+		prefixes = append(prefixes, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	return prefixes
+}
+
 // Join is the inverse of ParseCIDRs and ParseAddrs.
 func Join[T fmt.Stringer](values []T) string {
 	parts := make([]string, len(values))

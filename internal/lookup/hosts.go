@@ -44,19 +44,30 @@ func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[ne
 			}
 		}
 	}
-	var ofAPIServer discoveryv1.EndpointSliceList
-	if err := n.reader.List(ctx, &ofAPIServer, client.InNamespace(metav1.NamespaceDefault),
-		client.MatchingLabels{discoveryv1.LabelServiceName: serviceOfAPIServer}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list endpoints of the API server: %w", err)
+	addresses, err := n.APIServers(ctx)
+	if err != nil {
+		return nil, err
 	}
-	for i := range ofAPIServer.Items {
-		for _, addr := range EndpointAddresses(&ofAPIServer.Items[i]) {
-			if inside(addr) {
-				found[addr] = HostAPIServer
-			}
+	for _, addr := range addresses {
+		if inside(addr) {
+			found[addr] = HostAPIServer
 		}
 	}
 	return found, nil
+}
+
+// APIServers returns the addresses of the API servers, which are the endpoints of their Service.
+func (n *Networks) APIServers(ctx context.Context) ([]netip.Addr, error) {
+	var list discoveryv1.EndpointSliceList
+	if err := n.reader.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault),
+		client.MatchingLabels{discoveryv1.LabelServiceName: serviceOfAPIServer}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list endpoints of the API server: %w", err)
+	}
+	var addresses []netip.Addr
+	for i := range list.Items {
+		addresses = append(addresses, EndpointAddresses(&list.Items[i])...)
+	}
+	return addresses, nil
 }
 
 // IsOfAPIServer reports whether an EndpointSlice has addresses of the API server.

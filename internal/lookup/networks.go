@@ -207,7 +207,7 @@ func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip
 
 // AppliedAt returns the subnets whose last valid specs are of a VPC and contain an address, with these specs, sorted by name. They must not be changed.
 func (n *Networks) AppliedAt(ctx context.Context, vpc string, addr netip.Addr) ([]*kubeovnv1.Subnet, error) {
-	host := hostPrefixes([]netip.Addr{addr})
+	host := ipfamily.Hosts([]netip.Addr{addr})
 	subnets, err := n.Overlapping(ctx, vpc, host)
 	if err != nil {
 		return nil, err
@@ -247,15 +247,7 @@ func subnetAddresses(o client.Object) []string {
 }
 
 func nodeAddresses(o client.Object) []string {
-	return keysOf("", hostPrefixes(k8s.AddressesOfNode(o.(*kubeovnv1.IP))))
-}
-
-func hostPrefixes(addrs []netip.Addr) []netip.Prefix {
-	prefixes := make([]netip.Prefix, 0, len(addrs))
-	for _, addr := range addrs {
-		prefixes = append(prefixes, netip.PrefixFrom(addr, addr.BitLen()))
-	}
-	return prefixes
+	return keysOf("", ipfamily.Hosts(k8s.AddressesOfNode(o.(*kubeovnv1.IP))))
 }
 
 // The address space is divided into nested blocks; the prefix of a block is this many bits longer than the prefix of the

@@ -87,8 +87,8 @@ const OpenVSwitchAccount = OpenVSwitch
 // The role ovn-controller of ovsdb-server limits a node's writes by this name.
 const ChassisSigner = "kubeovn.io/chassis"
 
-// ControlPlaneLabel selects, with any value, the nodes of components without a node selector. kubeadm sets no value, k3s and RKE2 set `true`.
-const ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
+// ControlPlaneLabel selects, with any value, the nodes of components without a node selector.
+const ControlPlaneLabel = v1alpha1.ControlPlaneLabel
 
 // Linux is the value of corev1.LabelOSStable on the nodes that Kiln connects.
 const Linux = "linux"
