@@ -126,7 +126,7 @@ func (n *Node) clear() {
 	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}, &coordinationv1.Lease{}} {
 		must.Succeed(n.TB, n.API.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
 	}
-	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}, &v1.ProviderNetwork{}} {
+	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}, &v1.ProviderNetwork{}, &v1.IP{}} {
 		must.Succeed(n.TB, n.API.DeleteAllOf(context.Background(), o))
 	}
 }
@@ -198,9 +198,14 @@ func SubnetOf(name, cidrs string) *v1.Subnet {
 	return &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.SubnetSpec{CIDRBlock: cidrs}}
 }
 
-// Allocate writes the node's annotations, as the controller would.
+// Allocate writes the record of the node and its annotations, as the controller would.
 func (n *Node) Allocate() {
 	n.Helper()
+	var own []netip.Addr
+	for _, p := range NodeIPs[:n.Families] {
+		own = append(own, p.Addr())
+	}
+	n.Record(own...)
 	object := &corev1.Node{}
 	must.Succeed(n.TB, n.API.Get(n.Context(), client.ObjectKey{Name: NodeName}, object))
 	base := object.DeepCopy()
@@ -209,6 +214,20 @@ func (n *Node) Allocate() {
 		Gateways: JoinGWs[:n.Families], LogicalSwitch: "join", LogicalRouter: "ovn-cluster",
 	}.Annotations()
 	must.Succeed(n.TB, n.API.Patch(n.Context(), object, client.MergeFrom(base)))
+}
+
+// Record writes the own addresses of the node to the IP object of its port, as the controller would.
+func (n *Node) Record(own ...netip.Addr) {
+	n.Helper()
+	ip := &v1.IP{
+		ObjectMeta: metav1.ObjectMeta{Name: v1.NodePortName(NodeName), Labels: map[string]string{v1.LabelSubnet: v1.JoinSubnet}},
+		Spec:       v1.IPSpec{Subnet: v1.JoinSubnet, NodeName: NodeName, IPAddress: ipfamily.Join(JoinIPs[:n.Families])},
+	}
+	must.Succeed(n.TB, client.IgnoreAlreadyExists(n.API.Create(n.Context(), ip)))
+	must.Succeed(n.TB, n.API.Get(n.Context(), client.ObjectKeyFromObject(ip), ip))
+	base := ip.DeepCopy()
+	ip.Annotations = map[string]string{v1.AnnotationNodeAddresses.Key(): ipfamily.Join(own)}
+	must.Succeed(n.TB, n.API.Patch(n.Context(), ip, client.MergeFrom(base)))
 }
 
 // StartAgent starts the agent as a process of its own, because tests kill it and start it again. It does not wait until the agent is ready.

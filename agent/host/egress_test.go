@@ -89,7 +89,7 @@ func TestPlanOfAGateway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := testNode("192.0.2.1", "2001:db8::1")
 			node.Labels = map[string]string{"role": "edge"}
-			plan, err := NewPlan(testJoin(2), node, c.subnets, nil)
+			plan, err := NewPlan(testJoin(2), node, nil, c.subnets, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestWhatIsAllTranslated(t *testing.T) {
 			change(s)
 		}
 	}
-	plan, err := NewPlan(testJoin(2), testNode("192.0.2.1"), []v1.Subnet{
+	plan, err := NewPlan(testJoin(2), testNode("192.0.2.1"), nil, []v1.Subnet{
 		testSubnet("all", "10.17.0.0/24,fd00:10:17::/112", nat(func(*v1.SubnetSpec) {})),
 		testSubnet("some", "10.18.0.0/24", nat(func(s *v1.SubnetSpec) {
 			s.NATOutgoingPolicyRules = []v1.NATOutgoingPolicyRule{{Action: v1.NATOutgoingPolicyForward}}

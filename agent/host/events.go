@@ -28,6 +28,7 @@ import (
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 
@@ -37,7 +38,7 @@ import (
 // resubscribe is the delay before the netlink subscriptions are renewed after a failure.
 const resubscribe = time.Second
 
-// SetupWithManager runs the reconciler on events of this node, subnets, VPCs, the kernel and Open vSwitch. The manager's cache must
+// SetupWithManager runs the reconciler on events of this node, its record, subnets, VPCs, the kernel and Open vSwitch. The manager's cache must
 // contain this node only.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	exportMetrics()
@@ -53,6 +54,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("host").
 		WithOptions(k8s.Workers(1)).
 		Watches(&corev1.Node{}, toNode).
+		Watches(&v1.IP{}, toNode, builder.WithPredicates(r.recordChanged())).
 		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&v1.Vpc{}, toNode, builder.WithPredicates(r.carriesChanged())).
 		WatchesRawSource(source.Func(func(ctx context.Context, q k8s.Queue) error {
@@ -92,6 +94,13 @@ func (r *Reconciler) carriesChanged() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool { return is(e.ObjectOld) != is(e.ObjectNew) },
 		DeleteFunc: func(e event.DeleteEvent) bool { return is(e.Object) },
 	}
+}
+
+// recordChanged passes changes of the node's own addresses in the IP object of its port.
+func (r *Reconciler) recordChanged() predicate.Predicate {
+	return k8s.NodeRecords(predicate.And(
+		predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetName() == v1.NodePortName(r.Node) }),
+		k8s.Changed(func(ip *v1.IP) string { return ipfamily.Join(k8s.AddressesOfNode(ip)) })))
 }
 
 // links is a set of interfaces, by index.

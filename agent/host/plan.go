@@ -50,12 +50,13 @@ type Route struct {
 	To netip.Prefix
 	// Via is invalid for a network that ovn0 is connected to: the join subnet.
 	Via netip.Addr
-	// Source is the node's address, so that pods see the node under the address in its Node object; invalid if it has none of the family.
+	// Source is the node's own address that kube-ovn-controller has recorded. Policies and private subnets admit it. If it is invalid, the kernel takes
+	// the address of ovn0, which they admit, too: the node has no recorded address of the family, or has it no more.
 	Source netip.Addr
 }
 
-// NewPlan computes the plan. join is the node's port, parsed from the node's annotations.
-func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, services []netip.Prefix) (Plan, error) {
+// NewPlan computes the plan. join is the node's port, parsed from the node's annotations; recorded are the node's own addresses in the IP object of the port.
+func NewPlan(join v1.PodNetwork, node *corev1.Node, recorded []netip.Addr, subnets []v1.Subnet, services []netip.Prefix) (Plan, error) {
 	var plan Plan
 	for _, address := range join.Addresses {
 		i := slices.IndexFunc(join.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(address) })
@@ -66,6 +67,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 		plan.Routes = append(plan.Routes, Route{To: join.CIDRs[i].Masked()})
 	}
 	internal := k8s.OwnIPs(node)
+	sources := slices.DeleteFunc(slices.Clone(internal), func(a netip.Addr) bool { return !slices.Contains(recorded, a) })
 	for _, address := range internal {
 		plan.Node = append(plan.Node, netip.PrefixFrom(address, address.BitLen()))
 	}
@@ -85,7 +87,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 		if subnet.Spec.NATOutgoing {
 			plan.Outgoing = append(plan.Outgoing, cidrs...)
 		}
-		plan.Routes = append(plan.Routes, routesTo(cidrs, join.Gateways, internal)...)
+		plan.Routes = append(plan.Routes, routesTo(cidrs, join.Gateways, internal, sources)...)
 	}
 	plan.addEgress(node, subnets)
 	plan.Cluster, plan.Outgoing, plan.Node = disjoint(plan.Cluster), disjoint(plan.Outgoing), disjoint(plan.Node)
@@ -99,14 +101,14 @@ func routed(subnet *v1.Subnet, join string) bool {
 }
 
 // routesTo skips a CIDR that contains an address of the node itself: with such a route the node would lose its own network.
-func routesTo(cidrs []netip.Prefix, gateways, node []netip.Addr) []Route {
+func routesTo(cidrs []netip.Prefix, gateways, node, sources []netip.Addr) []Route {
 	var out []Route
 	for _, cidr := range cidrs {
 		gateway := ofFamily(gateways, cidr)
 		if !gateway.IsValid() || slices.ContainsFunc(node, cidr.Contains) {
 			continue
 		}
-		out = append(out, Route{To: cidr.Masked(), Via: gateway, Source: ofFamily(node, cidr)})
+		out = append(out, Route{To: cidr.Masked(), Via: gateway, Source: ofFamily(sources, cidr)})
 	}
 	return out
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 func prefixes(list ...string) []netip.Prefix {
@@ -63,6 +64,7 @@ func TestNewPlan(t *testing.T) {
 	for name, c := range map[string]struct {
 		join     v1.PodNetwork
 		node     *corev1.Node
+		recorded []netip.Addr // nil: all of the node
 		subnets  []v1.Subnet
 		services []netip.Prefix
 		want     Plan
@@ -90,6 +92,21 @@ func TestNewPlan(t *testing.T) {
 				Addresses:  prefixes("100.64.0.2/16", "fd00:100:64::2/112"),
 				Routes:     []Route{{To: netip.MustParsePrefix("fd00:10:16::/112"), Via: netip.MustParseAddr("fd00:100:64::1")}},
 				Masquerade: Masquerade{Cluster: prefixes("100.64.0.0/16", "fd00:10:16::/112", "fd00:100:64::/112"), Node: prefixes("192.0.2.1/32")},
+			},
+		},
+		"an address that is not recorded is no source": {
+			join: testJoin(2), node: testNode("192.0.2.9", "2001:db8::1"), recorded: addresses("192.0.2.1", "2001:db8::1"),
+			subnets: []v1.Subnet{testSubnet("a", "10.16.0.0/16,fd00:10:16::/112", nil)},
+			want: Plan{
+				Addresses: prefixes("100.64.0.2/16", "fd00:100:64::2/112"),
+				Routes: []Route{
+					{To: netip.MustParsePrefix("10.16.0.0/16"), Via: netip.MustParseAddr("100.64.0.1")},
+					{netip.MustParsePrefix("fd00:10:16::/112"), netip.MustParseAddr("fd00:100:64::1"), netip.MustParseAddr("2001:db8::1")},
+				},
+				Masquerade: Masquerade{
+					Cluster: prefixes("10.16.0.0/16", "100.64.0.0/16", "fd00:10:16::/112", "fd00:100:64::/112"),
+					Node:    prefixes("192.0.2.9/32", "2001:db8::1/128"),
+				},
 			},
 		},
 		"a family that the join subnet lacks has no routes": {
@@ -125,7 +142,10 @@ func TestNewPlan(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := NewPlan(c.join, c.node, c.subnets, c.services)
+			if c.recorded == nil {
+				c.recorded = k8s.OwnIPs(c.node)
+			}
+			got, err := NewPlan(c.join, c.node, c.recorded, c.subnets, c.services)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("got error %v, want %q in it", err, c.err)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -145,7 +146,15 @@ func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error
 	if err != nil {
 		return joined{}, err
 	}
-	plan, err := NewPlan(join, node, inForce(subnets.Items), services)
+	port, err := k8s.Find[v1.IP](ctx, r.Client, client.ObjectKey{Name: v1.NodePortName(node.Name)})
+	if err != nil {
+		return joined{}, fmt.Errorf("get the IP object of the node's port: %w", err)
+	}
+	var recorded []netip.Addr
+	if port != nil {
+		recorded = k8s.AddressesOfNode(port)
+	}
+	plan, err := NewPlan(join, node, recorded, inForce(subnets.Items), services)
 	plan.Gateway = plan.Gateway || slices.ContainsFunc(vpcs.Items, func(vpc v1.Vpc) bool { return carries(node.Name, &vpc) })
 	return joined{plan, join.MAC}, err
 }

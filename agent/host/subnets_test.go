@@ -5,6 +5,7 @@ package host_test
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -102,4 +103,19 @@ func TestADeletedSubnetIsRoutedUntilItIsGone(t *testing.T) {
 	used.Finalizers = nil
 	must.Succeed(t, n.API.Update(t.Context(), used))
 	agenttest.WantRoutes(n, false, "10.21.0.0/16")
+}
+
+// Policies admit connections of a node from its recorded addresses and from those of ovn0. A node whose address has changed uses the latter until an
+// administrator accepts the new one, so that probes of isolated pods keep working.
+func TestTheSourceOfRoutesIsTheRecordedAddress(t *testing.T) {
+	n := agenttest.Serving(t)
+	agenttest.WantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112")
+	n.Record(netip.MustParseAddr("198.51.100.1"), agenttest.NodeIPs[1].Addr())
+	n.Eventually("the address of ovn0 is the source", func() bool {
+		r := agenttest.RouteTo(n, "10.16.0.0/16")
+		return r != nil && (r.Src == nil || r.Src.String() == agenttest.JoinIPs[0].String())
+	})
+	agenttest.WantRoutes(n, true, "fd00:10:16::/112")
+	n.Record(agenttest.NodeIPs[0].Addr(), agenttest.NodeIPs[1].Addr())
+	agenttest.WantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112")
 }
