@@ -103,7 +103,7 @@ func (p *process) derived() ([]controller, error) {
 		&underlay.VlanReconciler{Client: s.Client, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate},
 		&underlay.ProviderReconciler{Client: s.Client, Recorder: s.Recorder, Gate: s.Gate},
 		&node.Reconciler{
-			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, ServiceCIDRs: serviceCIDRs, Recorder: s.Recorder, Gate: s.Gate,
+			Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, ServiceCIDRs: serviceCIDRs, Recorder: s.Recorder, Gate: s.Gate,
 		},
 		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},

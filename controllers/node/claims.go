@@ -4,37 +4,16 @@
 package node
 
 import (
-	"cmp"
-	"context"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// A kubelet writes the addresses of its Node, and nothing limits them. So they are claims: other nodes, pods and OVN use an address only if it
-// is in the record on the IP object of the node's port, which kubelets cannot write.
+// claimRetry is the time after which a refused claim is checked again, and the shortest time between two events of a node.
+const claimRetry = time.Minute
 
-const (
-	// ReasonAddressIgnored is the reason of the event on a node with an address that is not used.
-	ReasonAddressIgnored = "AddressIgnored"
-	// claimRetry is the time after which a refused claim is checked again, and the shortest time between two events of a node.
-	claimRetry = time.Minute
-	// silence is the time after which a node that does not answer loses its addresses to a node that does.
-	silence = 5 * time.Minute
-)
-
-// claims holds which node has an address. The first claim wins.
+// claims holds which node has an address, and which nodes claim it. The first claim wins.
 type claims struct {
 	// restoring serializes restore.
 	restoring sync.Mutex
@@ -42,11 +21,21 @@ type claims struct {
 
 	mu     sync.Mutex
 	holder map[netip.Addr]string
-	of     map[string][]netip.Addr
-	// waiting are the nodes that claim an address of another node.
-	waiting map[netip.Addr][]string
-	// reported is the last event of each node with an ignored address.
+	held   map[string][]netip.Addr
+	// claimed are the addresses that each node claims, whether it has them or not; claimants are the nodes that claim an address, and index is its
+	// sorted keys.
+	claimed   map[string][]netip.Addr
+	claimants map[netip.Addr][]claimant
+	index     []netip.Addr
+	// reported is the last event of each node about its addresses.
 	reported map[string]report
+}
+
+// claimant is a node that claims an address.
+type claimant struct {
+	node string
+	// waits is true if the node may have the address, and only another node's claim prevents it.
+	waits bool
 }
 
 type report struct {
@@ -54,51 +43,118 @@ type report struct {
 	at   time.Time
 }
 
-// take gives an address to a node. If another node has it, take returns false and that node, unless ended reports that its claim has ended: then it returns the
-// former holder, which has to give up its rows.
-func (c *claims) take(address netip.Addr, node string, ended func(holder string) bool) (taken bool, holder string) {
+// claim records the addresses that a node claims, instead of earlier ones. Call it before the checks: a change that they do not see yet finds the
+// node with inside.
+func (c *claims) claim(node string, addresses []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if holder = c.holder[address]; holder == node {
-		return true, ""
-	}
-	if holder != "" {
-		if !ended(holder) {
-			if !slices.Contains(c.waiting[address], node) {
-				c.waiting[address] = append(c.waiting[address], node)
+	for _, a := range c.claimed[node] {
+		left := slices.DeleteFunc(c.claimants[a], func(by claimant) bool { return by.node == node })
+		if c.claimants[a] = left; len(left) == 0 && !slices.Contains(addresses, a) {
+			delete(c.claimants, a)
+			if i, found := slices.BinarySearchFunc(c.index, a, netip.Addr.Compare); found {
+				c.index = slices.Delete(c.index, i, i+1)
 			}
-			return false, holder
 		}
-		c.of[holder] = slices.DeleteFunc(c.of[holder], func(a netip.Addr) bool { return a == address })
 	}
-	if c.holder == nil {
-		c.holder, c.of, c.waiting = map[netip.Addr]string{}, map[string][]netip.Addr{}, map[netip.Addr][]string{}
+	if c.claimed == nil {
+		c.claimed, c.claimants = map[string][]netip.Addr{}, map[netip.Addr][]claimant{}
 	}
-	c.holder[address] = node
-	c.of[node] = append(c.of[node], address)
-	c.waiting[address] = slices.DeleteFunc(c.waiting[address], func(waits string) bool { return waits == node })
-	return true, holder
+	if c.claimed[node] = addresses; len(addresses) == 0 {
+		delete(c.claimed, node)
+	}
+	for _, a := range addresses {
+		c.claimants[a] = append(c.claimants[a], claimant{node: node})
+		if i, found := slices.BinarySearchFunc(c.index, a, netip.Addr.Compare); !found {
+			c.index = slices.Insert(c.index, i, a)
+		}
+	}
 }
 
-// keep releases all addresses of a node except these. It returns the nodes that wait for a released address.
-func (c *claims) keep(node string, addresses []netip.Addr) (waiting []string) {
+// inside returns the nodes that claim an address in one of the prefixes.
+func (c *claims) inside(prefixes []netip.Prefix) (nodes []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := slices.DeleteFunc(c.of[node], func(a netip.Addr) bool {
+	for _, p := range prefixes {
+		first, _ := slices.BinarySearchFunc(c.index, p.Masked().Addr(), netip.Addr.Compare)
+		for _, a := range c.index[first:] {
+			if !p.Contains(a) {
+				break
+			}
+			for _, by := range c.claimants[a] {
+				nodes = append(nodes, by.node)
+			}
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// holderOf returns the node that has an address; "" if none has it.
+func (c *claims) holderOf(address netip.Addr) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holder[address]
+}
+
+// take gives an address to a node that may have it. If another node has it, take returns that node, and the node waits for the address.
+func (c *claims) take(address netip.Addr, node string) (holder string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch holder = c.holder[address]; holder {
+	case node:
+		return ""
+	case "":
+		if c.holder == nil {
+			c.holder, c.held = map[netip.Addr]string{}, map[string][]netip.Addr{}
+		}
+		c.holder[address] = node
+		c.held[node] = append(c.held[node], address)
+		return ""
+	}
+	for i := range c.claimants[address] {
+		if by := &c.claimants[address][i]; by.node == node {
+			by.waits = true
+		}
+	}
+	return holder
+}
+
+// waiting returns the nodes that wait for an address.
+func (c *claims) waiting(address netip.Addr) (nodes []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, by := range c.claimants[address] {
+		if by.waits {
+			nodes = append(nodes, by.node)
+		}
+	}
+	return nodes
+}
+
+// keep releases all addresses of a node except these. Call it when the node's rows and its record have no others. It returns the other nodes that
+// claim a released address.
+func (c *claims) keep(node string, addresses []netip.Addr) (others []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept := slices.DeleteFunc(c.held[node], func(a netip.Addr) bool {
 		released := !slices.Contains(addresses, a)
 		if released {
-			waiting = append(waiting, c.waiting[a]...)
 			delete(c.holder, a)
-			delete(c.waiting, a)
+			for _, by := range c.claimants[a] {
+				if by.node != node {
+					others = append(others, by.node)
+				}
+			}
 		}
 		return released
 	})
 	if len(kept) == 0 {
-		delete(c.of, node)
-		return waiting
+		delete(c.held, node)
+		return others
 	}
-	c.of[node] = kept
-	return waiting
+	c.held[node] = kept
+	return others
 }
 
 // report reports whether an event with a text is due: the node's last event has another text, and is claimRetry old.
@@ -122,187 +178,47 @@ func (c *claims) report(node, text string, now time.Time) bool {
 	return true
 }
 
-// forget ends the claims of a deleted node. It returns the nodes that wait for one of its addresses.
-func (c *claims) forget(node string) (waiting []string) {
-	waiting = c.keep(node, nil)
+// forget ends the claims of a deleted node. It returns the other nodes that claim one of its addresses.
+func (c *claims) forget(node string) (others []string) {
+	c.claim(node, nil)
+	others = c.keep(node, nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.reported, node)
-	return waiting
+	return others
 }
 
-// restore reads the records of all nodes, once. If two of them have one address, the older record has it.
-func (r *Reconciler) restore(ctx context.Context) error {
-	r.claims.restoring.Lock()
-	defer r.claims.restoring.Unlock()
-	if r.claims.restored {
-		return nil
+// apiServers remembers the addresses of API servers. An API server removes its address from the endpoints while it restarts: a node must not claim it
+// meanwhile.
+type apiServers struct {
+	mu   sync.Mutex
+	seen map[netip.Addr]time.Time
+}
+
+// absence is how long an address counts as one of an API server after it is removed from the endpoints.
+const absence = time.Hour
+
+// saw records addresses that are endpoints, or have just been.
+func (s *apiServers) saw(addresses []netip.Addr, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen == nil {
+		s.seen = map[netip.Addr]time.Time{}
 	}
-	var ips kubeovnv1.IPList
-	if err := r.Client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list IPs: %w", err)
-	}
-	records := slices.DeleteFunc(ips.Items, func(ip kubeovnv1.IP) bool { return k8s.NodeOf(&ip) == "" })
-	slices.SortFunc(records, func(a, b kubeovnv1.IP) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
-	for i := range records {
-		for _, address := range k8s.AddressesOfNode(&records[i]) {
-			r.claims.take(address, records[i].Spec.NodeName, func(string) bool { return false })
+	for a, at := range s.seen {
+		if now.Sub(at) >= absence {
+			delete(s.seen, a)
 		}
 	}
-	r.claims.restored = true
-	return nil
-}
-
-// addresses are the addresses of a node.
-type addresses struct {
-	// own are the accepted ones, which other nodes, pods and OVN use.
-	own []netip.Addr
-	// claimed are those that the node keeps from now on, also if some are not accepted at present.
-	claimed []netip.Addr
-	// ignored says why addresses in the node's status are not used, and what to change; one sentence for each.
-	ignored []string
-}
-
-// addressesOf decides which addresses of a node are used. A node claims its addresses once: the first InternalIPs that are accepted stay its
-// addresses until the Node or the IP object of its port is deleted. A changed status has no effect.
-func (r *Reconciler) addressesOf(ctx context.Context, node *corev1.Node) (addresses, error) {
-	if err := r.restore(ctx); err != nil {
-		return addresses{}, err
-	}
-	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, client.ObjectKey{Name: translate.NodePort(node.Name)}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return addresses{}, fmt.Errorf("get the IP object of the port: %w", err)
-	}
-	current := k8s.InternalIPs(node)
-	out := addresses{claimed: current}
-	if ip != nil {
-		if recorded := k8s.ClaimOfNode(ip); len(recorded) > 0 {
-			out.claimed = recorded
-		} else if recorded := k8s.AddressesOfNode(ip); len(recorded) > 0 { // of a version that did not record claims
-			out.claimed = recorded
-		}
-	}
-	for _, address := range current {
-		if !slices.Contains(out.claimed, address) {
-			out.ignored = append(out.ignored, fmt.Sprintf("InternalIP %s is ignored, because the node joined with %s: if its address has changed, "+
-				"delete the IP object %s", address, ipfamily.Join(out.claimed), translate.NodePort(node.Name)))
-		}
-	}
-	for _, address := range out.claimed {
-		why, err := r.refuses(ctx, node, address)
-		switch {
-		case err != nil:
-			return addresses{}, err
-		case why == "":
-			out.own = append(out.own, address)
-		default:
-			out.ignored = append(out.ignored, fmt.Sprintf("InternalIP %s is ignored: %s", address, why))
-		}
-	}
-	r.enqueue(r.claims.keep(node.Name, out.own))
-	if len(out.own) == 0 {
-		out.claimed = nil // the node may correct them
-	}
-	return out, nil
-}
-
-// refuses returns why a node may not have an address, and what to change; "" if it may. The address is the node's from then on.
-func (r *Reconciler) refuses(ctx context.Context, node *corev1.Node, address netip.Addr) (string, error) {
-	if !address.IsGlobalUnicast() {
-		return "it is not a unicast address of a network: correct --node-ip of the kubelet", nil
-	}
-	services, err := r.ServiceCIDRs.List(ctx)
-	if err != nil {
-		return "", err
-	}
-	for _, cidr := range services {
-		if cidr.Contains(address) {
-			return fmt.Sprintf("it is in %s, a CIDR of Services: give the node an address outside", cidr), nil
-		}
-	}
-	subnets, err := r.Networks.AppliedAt(ctx, kubeovnv1.DefaultVpc, address)
-	if err != nil {
-		return "", err
-	}
-	for _, subnet := range subnets {
-		if why := r.takenIn(subnet, address); why != "" {
-			return why, nil
-		}
-	}
-	taken, holder := r.claims.take(address, node.Name, func(holder string) bool { return r.ended(ctx, holder, node) })
-	if !taken {
-		return fmt.Sprintf("node %s has it: give each node its own address, or delete the Node that no longer exists", holder), nil
-	}
-	if holder != "" {
-		r.requests.Add(holder)
-	}
-	return "", nil
-}
-
-// takenIn returns why a node may not have an address in a subnet of the default VPC; "" if it may. Nodes may be in a physical network, where
-// they do not have the address of a pod, a router or the gateway.
-func (r *Reconciler) takenIn(subnet *kubeovnv1.Subnet, address netip.Addr) string {
-	const advice = "give the node another address"
-	if !subnet.Spec.PhysicalGateway() {
-		return fmt.Sprintf("it is in subnet %s: give the node an address outside", subnet.Name)
-	}
-	if slices.Contains(ipfamily.ValidAddrs(strings.Split(subnet.Spec.Gateway, ",")...), address) {
-		return fmt.Sprintf("it is the gateway of subnet %s: %s", subnet.Name, advice)
-	}
-	if holder := r.Allocator.Holder(subnet.Name, address); holder != "" {
-		return fmt.Sprintf("%s in subnet %s has it: %s", holder, subnet.Name, advice)
-	}
-	return ""
-}
-
-// ended reports whether the claims of a holder have ended in favor of a node: the holder does not exist, or it has been silent for a while and the node
-// is not. The node life cycle controller sets the condition Ready to Unknown when the Lease of a kubelet has expired, so that no kubelet can
-// end the claims of another one.
-func (r *Reconciler) ended(ctx context.Context, holder string, node *corev1.Node) bool {
-	other, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: holder}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return false // the cache is stopping
-	}
-	if other == nil {
-		return true
-	}
-	since, silent := silentSince(other)
-	_, alsoSilent := silentSince(node)
-	return silent && !alsoSilent && r.now().Sub(since) >= silence
-}
-
-// silentSince returns since when a node does not answer; false if it does.
-func silentSince(node *corev1.Node) (time.Time, bool) {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
-			return c.LastTransitionTime.Time, true
-		}
-	}
-	return time.Time{}, false
-}
-
-// enqueue reconciles nodes whose claims may have changed.
-func (r *Reconciler) enqueue(nodes []string) {
-	for _, name := range nodes {
-		r.requests.Add(name)
+	for _, a := range addresses {
+		s.seen[a] = now
 	}
 }
 
-func (r *Reconciler) now() time.Time {
-	if r.Now == nil {
-		return time.Now()
-	}
-	return r.Now()
-}
-
-// reportIgnored creates an event for addresses of a node that are not used. It returns true while there are any.
-func (r *Reconciler) reportIgnored(node *corev1.Node, ignored []string) bool {
-	text := strings.Join(ignored, "; ")
-	if r.claims.report(node.Name, text, r.now()) {
-		k8s.Warn(r.Recorder, node, ReasonAddressIgnored, text)
-	}
-	ignoredAddresses.Set([]string{node.Name}, float64(len(ignored)))
-	return len(ignored) > 0
+// lately reports whether an address was an endpoint within the last hour.
+func (s *apiServers) lately(address netip.Addr, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, seen := s.seen[address]
+	return seen && now.Sub(at) < absence
 }

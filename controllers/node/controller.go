@@ -9,11 +9,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,7 +45,9 @@ const workers = 32
 
 // Reconciler connects each node to the default VPC.
 type Reconciler struct {
-	Client     client.Client
+	Client client.Client
+	// Live reads from the API server what the cache may not have yet.
+	Live       client.Reader
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
@@ -53,22 +59,31 @@ type Reconciler struct {
 	Now func() time.Time
 
 	// leases are the nodes' leases on the join subnet.
-	leases join.Leases
-	claims claims
+	leases     join.Leases
+	claims     claims
+	apiServers apiServers
 	// requests enqueues nodes whose claims change because of other nodes.
 	requests k8s.RequestSource
 	// written maps a node's name to the nodeView.annotations that this process has written, or is about to write.
 	written sync.Map
 }
 
-// SetupWithManager registers the reconciler. Changes of the node, its IP object and the join subnet wake it, as does drift.
+// SetupWithManager registers the reconciler. It enqueues a node for changes of: the node; its IP object; the join subnet; subnets of the default VPC
+// and CIDRs of Services that contain an address that the node claims; claims of other nodes; and drift of its rows.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	r.leases.Allocator = r.Allocator
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr)
+	if r.ServiceCIDRs.Served() {
+		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.inServices), builder.WithPredicates(k8s.ComesOrGoes))
+	}
+	return b.
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode), r.byOthers())).
 		WatchesRawSource(join.Holder(k8s.NodeOf).Source(mgr.GetCache(), r.Gate, changedIP)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
 			builder.WithPredicates(predicate.NewPredicateFuncs(join.Is), k8s.Changed(k8s.ViewSubnet))).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.rememberAPIServer),
+			builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
 		WatchesRawSource(r.leases.Source()).
 		WatchesRawSource(&r.requests).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindNode)).
@@ -80,12 +95,19 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 
 // nodeView is the part of a node that the reconciler depends on. It excludes heartbeats.
 type nodeView struct {
-	internalIPs string
+	nodeFacts
 	annotations string
 }
 
+// nodeFacts is the part of nodeView that only others write.
+type nodeFacts struct {
+	internalIPs     string
+	trusted, silent bool
+}
+
 func viewNode(n *corev1.Node) nodeView {
-	return nodeView{internalIPs: ipfamily.Join(k8s.InternalIPs(n)), annotations: viewAnnotations(n)}
+	_, silent := silentSince(n)
+	return nodeView{nodeFacts{ipfamily.Join(k8s.InternalIPs(n)), trusted(n), silent}, viewAnnotations(n)}
 }
 
 func viewAnnotations(n *corev1.Node) string {
@@ -102,7 +124,7 @@ func (r *Reconciler) byOthers() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := viewNode(e.ObjectOld.(*corev1.Node)), viewNode(e.ObjectNew.(*corev1.Node))
 		written, ok := r.written.Load(e.ObjectNew.GetName())
-		return before.internalIPs != after.internalIPs || !ok || written != after.annotations
+		return before.nodeFacts != after.nodeFacts || !ok || written != after.annotations
 	}}
 }
 
@@ -110,6 +132,30 @@ var changedIP = predicate.Or[client.Object](predicate.GenerationChangedPredicate
 
 func (r *Reconciler) allNodes(ctx context.Context, _ client.Object) []reconcile.Request {
 	return k8s.Listed(ctx, r.Client, &corev1.NodeList{})
+}
+
+// inSubnet enqueues the nodes that claim an address in a subnet of the default VPC.
+func (r *Reconciler) inSubnet(_ context.Context, o client.Object) []reconcile.Request {
+	var prefixes []netip.Prefix
+	for _, s := range lookup.Specs(o.(*kubeovnv1.Subnet)) {
+		if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
+			cidrs, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock) // the condition of the Subnet reports an error
+			prefixes = append(prefixes, cidrs...)
+		}
+	}
+	return k8s.Requests(r.claims.inside(prefixes)...)
+}
+
+// inServices enqueues the nodes that claim an address in a ServiceCIDR. The CIDRs of a ServiceCIDR are immutable.
+func (r *Reconciler) inServices(_ context.Context, o client.Object) []reconcile.Request {
+	return k8s.Requests(r.claims.inside(svc.PrefixesOf(o.(*networkingv1.ServiceCIDR)))...)
+}
+
+// rememberAPIServer records the addresses of the API server. It enqueues nothing: a node keeps its address, and other nodes do not get an address of an
+// API server for a while after its removal.
+func (r *Reconciler) rememberAPIServer(_ context.Context, o client.Object) []reconcile.Request {
+	r.apiServers.saw(lookup.EndpointAddresses(o.(*discoveryv1.EndpointSlice)), r.now())
+	return nil
 }
 
 // Reconcile connects one node.
@@ -125,10 +171,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("addresses of node %s: %w", node.Name, err)
 	}
 	var result ctrl.Result
-	if r.reportIgnored(node, own.ignored) {
-		result.RequeueAfter = claimRetry
+	if r.report(node, own) {
+		result.RequeueAfter = k8s.Periodic(claimRetry)
 	}
-	return result, k8s.Unless(r.connect(ctx, node, own), northbound.ErrWaiting)
+	err = r.connect(ctx, node, own)
+	kept := own.own
+	if err != nil { // the rows and the record may still have these
+		kept = slices.Concat(own.own, own.recorded)
+	}
+	r.enqueue(r.claims.keep(node.Name, kept))
+	return result, k8s.Unless(err, northbound.ErrWaiting)
 }
 
 // connect applies the node's port, and then publishes it in the node's IP object and annotations. The agent waits for these.
@@ -155,7 +207,8 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node, own address
 	return errors.Join(r.recordIP(ctx, node, lease, own), r.annotate(ctx, node, subnet, lease))
 }
 
-// disconnect removes the rows of a deleted node, frees its lease after that, and deletes its IP object.
+// disconnect removes the rows of a deleted node, and frees its lease and its addresses after that. Its IP object is deleted before another node gets
+// the addresses.
 func (r *Reconciler) disconnect(ctx context.Context, name string) error {
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the rows of node %s: %w", name, err)
@@ -163,7 +216,10 @@ func (r *Reconciler) disconnect(ctx context.Context, name string) error {
 	port := translate.NodePort(name)
 	r.leases.Release(ctx, name, port)
 	r.written.Delete(name)
-	r.enqueue(r.claims.forget(name))
 	ignoredAddresses.Delete(name)
-	return r.deleteIP(ctx, port, name)
+	if err := r.deleteIP(ctx, port, name); err != nil {
+		return err
+	}
+	r.enqueue(r.claims.forget(name))
+	return nil
 }

@@ -91,7 +91,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	}
 	around := validation.Surroundings{Peers: r.olderPeers(in)}
 	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
-		around.Services, around.Hosts = in.services, in.newHosts()
+		around.Services, around.Hosts = in.services, r.newHosts(in)
 	}
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
 		return checked{}, problem

@@ -20,6 +20,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -84,8 +85,9 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 
 	// The first claim of a node stays its address. An administrator accepts another one by the deletion of the IP object.
 	n.setAddresses(o, "192.0.2.12")
-	n.Event(o, eventsv1.Event{Reason: node.ReasonAddressIgnored, Note: "InternalIP 192.0.2.12 is ignored, because the node joined with " +
-		"192.0.2.11,2001:db8::11: if its address has changed, delete the IP object node-n1"})
+	const changed = "InternalIP 192.0.2.12 is ignored, because the node joined with 192.0.2.11,2001:db8::11: if its address has changed, delete the IP object node-n1"
+	n.ignored(o, changed)
+	mistakes.Sees(t, 43, changed)
 	n.nodePolicies("ip4.dst == 192.0.2.11 via 100.64.0.2", "ip6.dst == 2001:db8::11 via fd00:100:64::2")
 	n.Measures(1, "kiln_node_ignored_addresses", "node", "n1")
 	n.Delete(ip)
@@ -193,7 +195,7 @@ func (n *network) ignored(o *corev1.Node, note string) {
 func TestANodeGetsNoAddressOfOthers(t *testing.T) {
 	n := start(t)
 	n.vlan("v", 0)
-	n.ready("office", kubeovnv1.SubnetSpec{CIDRBlock: "10.30.0.0/24", Gateway: "10.30.0.254", Vlan: "v"})
+	n.ready("office", kubeovnv1.SubnetSpec{CIDRBlock: "10.30.0.0/24", Gateway: "10.30.0.254", Vlan: "v", Vips: []string{"10.30.0.20"}})
 	_, err := n.process.Allocator.Allocate("pod.office", ipam.Request{Subnet: "office", Addresses: []netip.Addr{netip.MustParseAddr("10.30.0.9")}})
 	n.Must(err)
 	n.connected(n.node("first", "192.0.2.1", "2001:db8::1"))
@@ -210,6 +212,7 @@ func TestANodeGetsNoAddressOfOthers(t *testing.T) {
 		{"2001:db8::1", "node first has it: give each node its own address, or delete the Node that no longer exists"},
 		{"10.30.0.254", "it is the gateway of subnet office: give the node another address"},
 		{"10.30.0.9", "pod.office in subnet office has it: give the node another address"},
+		{"10.30.0.20", "it is one of the vips of subnet office: give the node another address"},
 		{"169.254.169.254", "it is not a unicast address of a network: correct --node-ip of the kubelet"},
 		{"127.0.0.1", "it is not a unicast address of a network: correct --node-ip of the kubelet"},
 	} {
@@ -258,6 +261,12 @@ func TestANodeGetsTheAddressOfASilentOne(t *testing.T) {
 	n.setReady(before, corev1.ConditionTrue)
 	n.touch(before)
 	n.ignored(before, "InternalIP 192.0.2.1 is ignored: node after has it: give each node its own address, or delete the Node that no longer exists")
+	n.nodePolicies("ip4.dst == 192.0.2.1 via 100.64.0.3")
+
+	// The node that lost its address may not claim others instead.
+	n.advance(time.Hour)
+	n.setAddresses(before, "8.8.8.8")
+	n.ignored(before, "InternalIP 8.8.8.8 is ignored, because the node joined with 192.0.2.1: if its address has changed, delete the IP object node-before")
 	n.nodePolicies("ip4.dst == 192.0.2.1 via 100.64.0.3")
 	n.Delete(after)
 	n.nodePolicies("ip4.dst == 192.0.2.1 via 100.64.0.2")

@@ -37,6 +37,8 @@ type network struct {
 	usageDelay time.Duration
 	// ahead is how far the clock of the controller of nodes is ahead of the real time, in nanoseconds.
 	ahead atomic.Int64
+	// nodeClient wraps the client of the controller of nodes; it may be nil.
+	nodeClient func(client.Client) client.Client
 }
 
 // start returns an empty dual-stack network. Statuses do not follow the usage of subnets: the reconciliations for usage, a second after
@@ -71,6 +73,9 @@ func (n *network) runWith(options cache.Options, changes ...func(*subnet.Reconci
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
 			nodes := networktest.Nodes(p)
+			if n.nodeClient != nil {
+				nodes.Client = n.nodeClient(nodes.Client)
+			}
 			nodes.Now = func() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) }
 			subnets := networktest.Subnets(p, vpcs)
 			subnets.UsageDelay = n.usageDelay

@@ -167,10 +167,19 @@ func (in inputs) hostsOf() map[netip.Addr]string {
 	return in.hosts
 }
 
-// newHosts returns the hosts of hostsOf outside the CIDRs of the last valid spec. The spec may be one that is only tried (grow).
-func (in inputs) newHosts() map[netip.Addr]string {
+// newHosts returns the hosts of hostsOf outside of the applied CIDRs. Without a last valid spec, the CIDRs of the rows are applied: the process ended
+// before it recorded the spec. The spec may be one that is only tried (grow).
+func (r *Reconciler) newHosts(in inputs) map[netip.Addr]string {
 	hosts, last := in.hostsOf(), in.subnet.Status.ValidatedSpec
-	if len(hosts) == 0 || last == nil || last.PhysicalGateway() || cmp.Or(last.Vpc, kubeovnv1.DefaultVpc) != kubeovnv1.DefaultVpc {
+	switch {
+	case len(hosts) == 0:
+		return nil
+	case last == nil:
+		if r.hasItsCIDRs(in.subnet, true) && r.appliedVpc(in.subnet) == kubeovnv1.DefaultVpc {
+			return nil
+		}
+		return hosts
+	case last.PhysicalGateway() || cmp.Or(last.Vpc, kubeovnv1.DefaultVpc) != kubeovnv1.DefaultVpc:
 		return hosts
 	}
 	applied, _ := ipfamily.ParseCIDRs(last.CIDRBlock)

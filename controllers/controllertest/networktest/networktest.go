@@ -42,7 +42,7 @@ func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler
 // Nodes returns the reconciler of nodes.
 func Nodes(p *controllertest.Process) *node.Reconciler {
 	return &node.Reconciler{
-		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, ServiceCIDRs: Services(p), Recorder: p.Recorder, Gate: p.Gate,
+		Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, ServiceCIDRs: Services(p), Recorder: p.Recorder, Gate: p.Gate,
 	}
 }
 
