@@ -131,12 +131,14 @@ func (n *Node) clear() {
 	}
 }
 
-// In returns the node for use in a subtest.
+// In returns the node for use in a subtest. Daemons that the subtest starts belong to the node after it.
 func (n *Node) In(t *testing.T) *Node {
-	return &Node{
+	inner := &Node{
 		TB: t, Root: n.Root, API: n.API, Config: n.Config, Options: n.Options, dir: n.dir, Families: n.Families,
 		OVS: n.OVS, Database: n.Database, VSwitchd: n.VSwitchd, Agent: n.Agent,
 	}
+	t.Cleanup(func() { n.Database, n.VSwitchd, n.Agent = inner.Database, inner.VSwitchd, inner.Agent })
+	return inner
 }
 
 // Register creates the Node object and the subnets, as the kubelet and the controller would.

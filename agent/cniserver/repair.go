@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -114,6 +115,13 @@ func (r *repairs) fail(name string) {
 	r.failed[name] = true
 }
 
+// forget forgets ports whose veth does not exist any more.
+func (r *repairs) forget(links map[string]sandbox.HostLink) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.failed, func(name string, _ bool) bool { _, exists := links[name]; return !exists })
+}
+
 func (r *repairs) missing() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,6 +166,7 @@ func (s *Server) comparePorts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.repairs.forget(links)
 	var failed []error
 	for name, link := range links {
 		a, ok := attached[name]

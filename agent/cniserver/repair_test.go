@@ -34,12 +34,9 @@ func TestMissingPorts(t *testing.T) {
 		"each interface of a pod gets its own port again":                    portsOfSeveralNetworks,
 		"the node reaches probes through a port that was added again":        probesOfRestoredPort,
 		"a port whose network does not fit its subnet is reported":           unfitPortReported,
+		"a port that another program has replaced is reported":               replacedByAnotherProgram,
 	} {
-		t.Run(name, func(t *testing.T) {
-			own := n.In(t)
-			defer func() { n.Agent = own.Agent }() // some restart it
-			test(t, own)
-		})
+		t.Run(name, func(t *testing.T) { test(t, n.In(t)) })
 	}
 }
 
@@ -208,12 +205,47 @@ func probesOfRestoredPort(t *testing.T, n *agenttest.Node) {
 func unfitPortReported(t *testing.T, n *agenttest.Node) {
 	c := n.Added(n.Pod("unfit", 308))
 	name, _ := c.Port()
-	missing := func() float64 { return n.Metric("kiln_pod_ports_missing").GetMetric()[0].GetGauge().GetValue() }
 	lostWhileDown(n, func() { n.AnnotateIn(c.Pod, 308, "nowhere") }, name)
 	n.Change("nowhere-net", func(s *v1.SubnetSpec) { s.Vpc = "elsewhere" })
 	n.Eventually("the event", func() bool { return reported(c, v1.ReasonPortMissing) })
-	n.Eventually("the metric", func() bool { return missing() == 1 })
+	n.Eventually("the metric", func() bool { return missing(n) == 1 })
 	c.HasNoPort()
 	c.MustDel()
-	n.Eventually("the metric after the end of the container", func() bool { return missing() == 0 })
+	n.Eventually("the metric after the end of the container", func() bool { return missing(n) == 0 })
+}
+
+// missing returns the number of ports that are missing.
+func missing(n *agenttest.Node) float64 {
+	family := n.Metric("kiln_pod_ports_missing")
+	if family == nil {
+		return -1
+	}
+	return family.GetMetric()[0].GetGauge().GetValue()
+}
+
+// replacedByAnotherProgram moves the veths of two pods to another bridge. The port of the first pod is added again when the other one is deleted; the
+// second pod is deleted, while only the record on its veth names it.
+func replacedByAnotherProgram(t *testing.T, n *agenttest.Node) {
+	c, deleted := n.Added(n.Pod("moved", 309)), n.Added(n.Pod("moved-and-deleted", 310))
+	name, ids := c.Port()
+	second, _ := deleted.Port()
+	n.Agent.Kill()
+	n.StartAgent() // records the ports at its start
+	n.WaitReady()
+	n.Eventually("the record on the veths", func() bool {
+		return strings.Contains(n.Link(name).Attrs().Alias, c.ID) && strings.Contains(n.Link(second).Attrs().Alias, deleted.ID)
+	})
+	n.Agent.Kill()
+	n.VSCtl("add-br", "other", "--", "del-port", "br-int", name, "--", "add-port", "other", name, "--", "del-port", "br-int", second, "--", "add-port", "other", second)
+	t.Cleanup(func() { n.VSCtl("--if-exists", "del-br", "other") })
+	n.StartAgent()
+	n.WaitReady()
+	n.Eventually("both ports are missing", func() bool { return missing(n) == 2 })
+	n.Eventually("the event", func() bool { return reported(c, v1.ReasonPortMissing) })
+	must.Succeed(t, n.API.Delete(t.Context(), deleted.Pod, client.GracePeriodSeconds(0)))
+	n.Eventually("the port of the deleted pod is not missing", func() bool { return missing(n) == 1 })
+	n.VSCtl("del-port", "other", name)
+	hasSamePort(c, name, ids)
+	n.Eventually("no port is missing", func() bool { return missing(n) == 0 })
+	must.Succeed(t, c.Check())
 }

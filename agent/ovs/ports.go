@@ -57,14 +57,20 @@ func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (chang
 	return c, err
 }
 
-// Restore creates the port of a again. It returns false, and changes nothing, if a port of that name or with the same logical port exists: the
-// logical port may belong to a newer container.
+// Restore creates the port of a again. It returns false, and changes nothing, if the port exists, or another one with the same logical port: that may
+// belong to a newer container. A port of that name that another program has made is an error.
 func (b *Bridge) Restore(ctx context.Context, a Attachment) (restored bool, err error) {
 	err = b.commit(ctx, []string{a.Name, logicalPortKey(a.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
 		restored = false // a transaction that failed is planned again
 		row, err := b.iface(ctx, a.Name)
-		if err != nil || row != nil {
+		if err != nil {
 			return change{}, err
+		}
+		if row != nil {
+			if holder, ours := attachmentOf(row); !ours || holder.ContainerID != a.ContainerID {
+				return change{}, fmt.Errorf("another program has made a port of this name: delete it by ovs-vsctl del-port %s", a.Name)
+			}
+			return change{}, nil
 		}
 		conflicts, err := b.conflictingPorts(ctx, a.LogicalPort, a.Name)
 		if err != nil || len(conflicts) > 0 {

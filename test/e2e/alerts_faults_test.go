@@ -101,6 +101,7 @@ var alertFaults = [][]alertFault{
 		{name: "a switch has 1,845 of the 2,047 ports that it can have with VXLAN", begin: fillSwitch, fires: []string{"KilnSwitchAlmostFull"}},
 		{name: "a node can track few more connections than it does", begin: fillConntrack, fires: []string{"KilnConntrackAlmostFull"}},
 		{name: "a node gets tunnel packets from an address that is no node's", begin: loseUpcalls, fires: []string{"KilnDatapathOverload"}},
+		{name: "another program has replaced the port of a pod", begin: replacePort, fires: []string{"KilnPodPortsMissing"}},
 		{name: "a subnet has one address, and a pod has it", begin: fillSubnet, fires: []string{"KubeOvnSubnetIPExhaustion"}},
 		{name: "the port of another system has the name of a pod's port", begin: refuseRows, fires: []string{"KilnRowsRefused"}},
 		{
@@ -389,6 +390,24 @@ func fillSubnet(ctx context.Context) func(context.Context) {
 		remove(ctx)
 	}
 	DeferCleanup(func(ctx SpecContext) { removePods(ctx, alertsNamespace, pod.Name) }, NodeTimeout(time.Minute))
+	return end
+}
+
+// replacePort replaces the port of a pod by one without the pod's record, which the agent does not touch.
+func replacePort(ctx context.Context) func(context.Context) {
+	GinkgoHelper()
+	node := suite.Workers[0]
+	pod := cluster.Server(alertsNamespace, "port", node)
+	_, err := suite.Cluster.Run(ctx, pod)
+	Expect(err).NotTo(HaveOccurred())
+	port := vsctl(ctx, node, "--bare", "--columns=name", "find", "Interface", "external_ids:pod_name="+pod.Name, "external_ids:pod_namespace="+pod.Namespace)
+	Expect(port).NotTo(BeEmpty())
+	end := func(ctx context.Context) {
+		vsctl(ctx, node, "--if-exists", "del-port", "br-int", port)
+		removePods(ctx, alertsNamespace, pod.Name)
+	}
+	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
+	vsctl(ctx, node, "del-port", "br-int", port, "--", "add-port", "br-int", port)
 	return end
 }
 

@@ -134,14 +134,10 @@ var pingerFaults = []pingerFault{
 	{
 		name: "a port is not bound",
 		begin: func(ctx context.Context) func(context.Context) {
-			vsctl := func(ctx context.Context, args ...string) {
-				GinkgoHelper()
-				_, err := ko(ctx, append([]string{"vsctl", suite.Workers[0]}, args...)...)
-				Expect(err).NotTo(HaveOccurred())
-			}
-			end := func(ctx context.Context) { vsctl(ctx, "--if-exists", "del-port", "br-int", "e2e-pinger") }
+			node := suite.Workers[0]
+			end := func(ctx context.Context) { vsctl(ctx, node, "--if-exists", "del-port", "br-int", "e2e-pinger") }
 			DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
-			vsctl(ctx, "add-port", "br-int", "e2e-pinger", "--", "set", "Interface", "e2e-pinger", "type=internal", "external_ids:iface-id=e2e-pinger")
+			vsctl(ctx, node, "add-port", "br-int", "e2e-pinger", "--", "set", "Interface", "e2e-pinger", "type=internal", "external_ids:iface-id=e2e-pinger")
 			return end
 		},
 		fails: []pinger.Check{pinger.CheckPorts}, series: "pinger_inconsistent_port_binding",
@@ -152,6 +148,14 @@ var pingerFaults = []pingerFault{
 	},
 	{name: "an external address does not answer", begin: noFault, args: []string{"--external-address=192.0.2.254"}, fails: []pinger.Check{pinger.CheckExternal}},
 	{name: "an external name does not exist", begin: noFault, args: []string{"--external-dns=e2e.invalid."}, fails: []pinger.Check{pinger.CheckExternalDNS}},
+}
+
+// vsctl runs ovs-vsctl(8) on a node, and returns its output.
+func vsctl(ctx context.Context, node string, args ...string) string {
+	GinkgoHelper()
+	out, err := ko(ctx, append([]string{"vsctl", node}, args...)...)
+	Expect(err).NotTo(HaveOccurred())
+	return strings.TrimSpace(out)
 }
 
 func noFault(context.Context) func(context.Context) { return func(context.Context) {} }

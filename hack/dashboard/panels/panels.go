@@ -60,6 +60,7 @@ var Overview = Dashboard{Name: "kiln-overview", Title: "Kiln / Overview", Panels
 	one("Files of the databases of OVN", "bytes", `max by (db_name) (kube_ovn_db_file_size_bytes{db_name!="Open_vSwitch"})`, "{{db_name}}"),
 	one("Used addresses of subnets", "percentunit", `topk(10, max by (subnet_name) (subnet_used_ip_count / (subnet_used_ip_count + subnet_available_ip_count)))`, "{{subnet_name}}"),
 	one("Ports of switches", "short", `topk(10, max by (subnet_name) (kiln_subnet_ports))`, "{{subnet_name}}"),
+	one("Ports of pods that are missing", "short", `sum by (node_name) (kiln_pod_ports_missing)`, "{{node_name}}"),
 	one("Daemons of nodes that do not answer", "short", `sum by (component) (kube_ovn_ovs_status == bool 0)`, "{{component}}"),
 	one("Nodes without a connection to the southbound database", "short", `sum(kiln_ovn_controller_connected == bool 0)`, "nodes"),
 	one("Flows of datapaths", "short", `sum by (hostname) (kube_ovn_dp_flows_total)`, "{{hostname}}"),
