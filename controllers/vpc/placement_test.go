@@ -47,16 +47,16 @@ func TestPodsThatExistBeforeTheirSubnet(t *testing.T) {
 	s := n.newSubnet("user-e", "", "10.60.0.0/24", "moved", "placement-absent")
 	c := n.Says(s, kubeovnv1.ConditionPodsPlaced, metav1.ConditionFalse, "2 pods of namespaces moved have addresses of subnet ovn-default")
 	mistakes.Sees(t, 38, c.Message)
-	mistakes.Sees(t, 38, n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionTrue, "in force, but 2 pods of namespaces moved").Message)
+	mistakes.Sees(t, 38, n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionTrue, "applied, but 2 pods of namespaces moved").Message)
 	n.Must(n.Client.Delete(t.Context(), first, client.GracePeriodSeconds(0)))
 	n.Says(s, kubeovnv1.ConditionPodsPlaced, metav1.ConditionFalse, "1 pods of namespaces moved")
 	n.Must(n.Client.Delete(t.Context(), second, client.GracePeriodSeconds(0)))
 	c = n.Says(s, kubeovnv1.ConditionPodsPlaced, metav1.ConditionTrue, "namespaces placement-absent do not exist")
 	mistakes.Sees(t, 39, c.Message)
-	mistakes.Sees(t, 39, n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionTrue, "in force, but namespaces placement-absent do not exist").Message)
+	mistakes.Sees(t, 39, n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionTrue, "applied, but namespaces placement-absent do not exist").Message)
 	n.namespaceOf("placement-absent")
 	n.Says(s, kubeovnv1.ConditionPodsPlaced, metav1.ConditionTrue, "no pod of its namespaces is in ovn-default")
-	if c = n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionTrue); c.Message != "in force" {
+	if c = n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionTrue); c.Message != "applied" {
 		t.Errorf("Ready says %q", c.Message)
 	}
 }
@@ -68,7 +68,7 @@ func TestPodsThatExistBeforeTheirVpc(t *testing.T) {
 	n.newSubnet("tenant-net", "placing", "10.61.0.0/24")
 	v := n.newVpc("placing", func(s *kubeovnv1.VpcSpec) { s.Namespaces, s.DefaultSubnet = []string{"moved-to-vpc"}, "tenant-net" })
 	n.Says(v, kubeovnv1.ConditionPodsPlaced, metav1.ConditionFalse, "1 pods of namespaces moved-to-vpc")
-	n.Says(v, kubeovnv1.ConditionReady, metav1.ConditionTrue, "in force, but 1 pods of namespaces moved-to-vpc")
+	n.Says(v, kubeovnv1.ConditionReady, metav1.ConditionTrue, "applied, but 1 pods of namespaces moved-to-vpc")
 	n.Must(n.Client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
 	n.Says(v, kubeovnv1.ConditionPodsPlaced, metav1.ConditionTrue)
 }

@@ -41,7 +41,7 @@ func IsTrue(list []metav1.Condition, conditionType string, generation int64) boo
 func Ready(err, waiting error) metav1.Condition {
 	switch {
 	case err == nil:
-		return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonApplied, Message: "in force"}
+		return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonApplied, Message: "applied"}
 	case errors.Is(err, waiting):
 		return NotReady(kubeovnv1.ReasonWaiting, strings.ReplaceAll(err.Error(), waiting.Error()+": ", "")) // the reason says that it waits
 	}
