@@ -87,7 +87,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	n.setAddresses(o, "192.0.2.12")
 	const changed = "InternalIP 192.0.2.12 is ignored, because the node joined with 192.0.2.11,2001:db8::11: if its address has changed, delete the IP object node-n1"
 	n.ignored(o, changed)
-	mistakes.Sees(t, 43, changed)
+	mistakes.Sees(t, 51, changed)
 	n.nodePolicies("ip4.dst == 192.0.2.11 via 100.64.0.2", "ip6.dst == 2001:db8::11 via fd00:100:64::2")
 	n.Measures(1, "kiln_node_ignored_addresses", "node", "n1")
 	n.Delete(ip)

@@ -349,7 +349,7 @@ func TestANodeDoesNotClaimAnAddressOfTheAPIServer(t *testing.T) {
 	stolen := n.node("stolen", "192.0.2.2", "2001:db8::2")
 	n.connected(stolen)
 	n.ignored(stolen, refused["192.0.2.2"]+"; "+refused["2001:db8::2"])
-	mistakes.Sees(t, 44, refused["192.0.2.2"])
+	mistakes.Sees(t, 52, refused["192.0.2.2"])
 	n.recorded("stolen", "")
 
 	// While the API server restarts, its address is not an endpoint.
