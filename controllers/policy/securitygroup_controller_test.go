@@ -270,7 +270,7 @@ func TestWrongSecurityGroupsAreRefused(t *testing.T) {
 		"a remote type that is none": {fmt.Sprintf(rule, "ipv4", "1", "pod", "allow"), "Unsupported value"},
 		"a policy that is none":      {fmt.Sprintf(rule, "ipv4", "1", address4, "reject"), "Unsupported value"},
 		"half a range":               {fmt.Sprintf(rule, "ipv4", "1", address4+", protocol: tcp, portRangeMin: 80", "allow"), "portRangeMin and portRangeMax"},
-		"a range upside down":        {fmt.Sprintf(rule, "ipv4", "1", address4+", protocol: udp, sourcePortRangeMin: 80, sourcePortRangeMax: 79", "allow"), "sourcePortRangeMin and"},
+		"a range upside down":        {fmt.Sprintf(rule, "ipv4", "1", address4+", protocol: udp, sourcePortRangeMin: 80, sourcePortRangeMax: 79", "allow"), "sourcePortRangeMin is above sourcePortRangeMax: exchange them"},
 		"ports of all protocols":     {fmt.Sprintf(rule, "ipv4", "1", address4+", protocol: all, portRangeMin: 80, portRangeMax: 80", "allow"), "ports need protocol tcp or udp"},
 		"source ports without a protocol": {
 			fmt.Sprintf(rule, "ipv6", "1", `address, remoteAddress: "fd00::/8", sourcePortRangeMin: 53, sourcePortRangeMax: 53`, "allow"), "ports need protocol tcp or udp",
