@@ -42,6 +42,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	carrier(t)
 	w := &world{names: serveNames(t, "kubernetes.default")}
 	w.ready.Store(http.StatusOK)
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, r *http.Request) {
@@ -153,6 +154,7 @@ func TestEachFaultFailsItsCheckOnly(t *testing.T) {
 				t.Errorf("%v fail; want %v", failed, fault.fails)
 			}
 			fault.end()
+			carrier(t)
 			if failed := w.failed(t); failed != nil {
 				t.Errorf("after the fault: %v", failed)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
@@ -105,6 +106,20 @@ func peerUp() error {
 		}
 	}
 	return nil
+}
+
+// carrier waits until both ends of the link are operational. The kernel notices a change of the carrier up to a second later, and drops packets meanwhile.
+func carrier(t *testing.T) {
+	t.Helper()
+	here := &netlink.Handle{}
+	eventually.Until(t, func() string {
+		for name, handle := range map[string]*netlink.Handle{"eth0": here, "peer": other} {
+			if link, err := handle.LinkByName(name); err != nil || link.Attrs().OperState != netlink.OperUp {
+				return name + " has no carrier"
+			}
+		}
+		return ""
+	})
 }
 
 func address(cidr string) *netlink.Addr {
