@@ -4,7 +4,8 @@
 package v1
 
 import (
-	corev1 "k8s.io/api/core/v1"
+	"reflect"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -86,33 +87,15 @@ const (
 	ReasonPortMissing = "PortMissing"
 )
 
-// ConditionsOf returns the conditions of an object with a controller, or nil for another object.
-func ConditionsOf(object runtime.Object) []metav1.Condition {
-	switch o := object.(type) {
-	case *Vpc:
-		return o.Status.Conditions
-	case *Subnet:
-		return o.Status.Conditions
-	case *IP:
-		return o.Status.Conditions
-	case *IPPool:
-		return o.Status.Conditions
-	case *Vip:
-		return o.Status.Conditions
-	case *OvnEip:
-		return o.Status.Conditions
-	case *SecurityGroup:
-		return o.Status.Conditions
-	case *SwitchLBRule:
-		return o.Status.Conditions
-	case *RouterLBRule:
-		return o.Status.Conditions
-	case *Vlan:
-		return o.Status.Conditions
-	case *ProviderNetwork:
-		return o.Status.OwnConditions()
-	case *corev1.Service:
-		return o.Status.Conditions
+// ConditionsOf returns the conditions of an object itself, without the conditions of nodes, or nil for a kind without conditions.
+func ConditionsOf(object runtime.Object) (conditions []metav1.Condition) {
+	if network, is := object.(*ProviderNetwork); is {
+		return network.Status.OwnConditions()
 	}
-	return nil
+	if status := reflect.ValueOf(object).Elem().FieldByName("Status"); status.IsValid() {
+		if field := status.FieldByName("Conditions"); field.IsValid() {
+			conditions, _ = field.Interface().([]metav1.Condition)
+		}
+	}
+	return conditions
 }

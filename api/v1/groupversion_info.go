@@ -18,14 +18,9 @@ var GroupVersion = schema.GroupVersion{Group: "kubeovn.io", Version: "v1"}
 
 // AddToScheme adds the types of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Vpc{}, &VpcList{}, &Subnet{}, &SubnetList{}, &IP{}, &IPList{}, &IPPool{}, &IPPoolList{}, &Vip{}, &VipList{},
-		&SecurityGroup{}, &SecurityGroupList{})
-	s.AddKnownTypes(GroupVersion, &SwitchLBRule{}, &SwitchLBRuleList{}, &RouterLBRule{}, &RouterLBRuleList{}, &OvnEip{}, &OvnEipList{})
-	s.AddKnownTypes(GroupVersion, &ProviderNetwork{}, &ProviderNetworkList{}, &Vlan{}, &VlanList{}, &QoSPolicy{}, &QoSPolicyList{}, &VpcDns{}, &VpcDnsList{},
-		&DNSNameResolver{}, &DNSNameResolverList{}, &BgpConf{}, &BgpConfList{}, &EvpnConf{}, &EvpnConfList{})
-	s.AddKnownTypes(GroupVersion, &VpcNatGateway{}, &VpcNatGatewayList{}, &VpcEgressGateway{}, &VpcEgressGatewayList{}, &IptablesEIP{}, &IptablesEIPList{},
-		&IptablesFIPRule{}, &IptablesFIPRuleList{}, &IptablesDnatRule{}, &IptablesDnatRuleList{}, &IptablesSnatRule{}, &IptablesSnatRuleList{})
-	s.AddKnownTypes(GroupVersion, &OvnFip{}, &OvnFipList{}, &OvnSnatRule{}, &OvnSnatRuleList{}, &OvnDnatRule{}, &OvnDnatRuleList{})
+	for _, k := range Kinds {
+		s.AddKnownTypes(GroupVersion, k.Object, k.List)
+	}
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -73,6 +73,15 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
+func TestEachKindIsFuzzed(t *testing.T) {
+	objects := readObjects(t, "testdata/objects/fuzzed.yaml")
+	for _, k := range kubeovnv1.ImplementedKinds {
+		if !slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == k.Kind }) {
+			t.Errorf("fuzzed.yaml has no %s", k.Kind)
+		}
+	}
+}
+
 // fuzzCluster is an API server with `kiln controller` in this process, so that the fuzzer measures the coverage of the controllers.
 type fuzzCluster struct {
 	client.Client

@@ -32,6 +32,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -82,11 +83,14 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	led := holder(t, c)
 
 	standby := startController(t, certificates, "standby", proxied, healthAt(12), long...)
-	for _, kind := range []string{
-		"pods", "nodes", "namespaces", "services", "endpointslices", "subnets", "vpcs", "ips", "statefulsets", "ippools", "vips", "ovn-eips",
-		"networkpolicies", "security-groups", "customresourcedefinitions", "servicecidrs", "router-lb-rules", "switch-lb-rules",
+	read := []string{
+		"pods", "nodes", "namespaces", "services", "endpointslices", "statefulsets", "networkpolicies", "customresourcedefinitions", "servicecidrs",
 		"customresourcedefinitions metadata.name=virtualmachines.kubevirt.io", "ovnclusters metadata.name=default",
-	} {
+	}
+	for _, k := range kubeovnv1.ImplementedKinds {
+		read = append(read, k.Resource)
+	}
+	for _, kind := range read {
 		eventually.Until(t, func() string { return seen.whether(kind, standby) })
 	}
 	if now := holder(t, c); now != led {

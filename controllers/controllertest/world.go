@@ -50,9 +50,7 @@ var (
 
 // Main runs the tests of a package with their own API server. Waits of the allowed tests may take longer.
 func Main(m *testing.M, allowed ...eventually.Allowed) {
-	os.Exit(run(m, []string{
-		"ippools", "ips", "ovn-eips", "provider-networks", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vlans", "vpcs",
-	}, allowed...))
+	os.Exit(run(m, kubeovnv1.Resources("", func(k *kubeovnv1.Kind) bool { return k.Implemented }), allowed...))
 }
 
 // MainDualStack is Main with an API server that assigns ClusterIPs of both families.
@@ -189,11 +187,11 @@ func (w *World) Clear() {
 			w.Must(w.Client.Patch(w.Context(), ns, client.MergeFrom(base)))
 		}
 	}
-	for _, list := range []client.ObjectList{
-		&kubeovnv1.SwitchLBRuleList{}, &kubeovnv1.RouterLBRuleList{}, &kubeovnv1.OvnEipList{},
-		&corev1.NodeList{}, &kubeovnv1.IPList{}, &kubeovnv1.IPPoolList{}, &kubeovnv1.VipList{},
-		&kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.SecurityGroupList{}, &kubeovnv1.VlanList{}, &kubeovnv1.ProviderNetworkList{},
-	} {
+	lists := []client.ObjectList{&corev1.NodeList{}}
+	for _, k := range slices.Backward(kubeovnv1.ImplementedKinds) { // Subnets and Vpcs last, because others use them
+		lists = append(lists, k.List.DeepCopyObject().(client.ObjectList))
+	}
+	for _, list := range lists {
 		w.Must(w.Client.List(w.Context(), list))
 		w.Must(apimeta.EachListItem(list, func(item runtime.Object) error {
 			o := item.(client.Object)

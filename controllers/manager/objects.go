@@ -41,11 +41,11 @@ func (c objectCounter) Collect(to chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
 	defer cancel()
-	for kind, list := range map[string]client.ObjectList{
-		"Vpc": &kubeovnv1.VpcList{}, "Subnet": &kubeovnv1.SubnetList{}, "IPPool": &kubeovnv1.IPPoolList{}, "Vip": &kubeovnv1.VipList{},
-		"OvnEip": &kubeovnv1.OvnEipList{}, "SecurityGroup": &kubeovnv1.SecurityGroupList{}, "SwitchLBRule": &kubeovnv1.SwitchLBRuleList{},
-		"RouterLBRule": &kubeovnv1.RouterLBRuleList{}, "ProviderNetwork": &kubeovnv1.ProviderNetworkList{}, "Vlan": &kubeovnv1.VlanList{},
-	} {
+	for _, kind := range kubeovnv1.ImplementedKinds {
+		if kind.Kind == "IP" { // each port has one
+			continue
+		}
+		list := kind.List.DeepCopyObject().(client.ObjectList)
 		if err := c.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil { // it only reads the objects
 			continue
 		}
@@ -57,7 +57,7 @@ func (c objectCounter) Collect(to chan<- prometheus.Metric) {
 			return nil
 		})
 		for key, count := range counts {
-			to <- prometheus.MustNewConstMetric(objectsDesc, prometheus.GaugeValue, count, kind, key[0], key[1])
+			to <- prometheus.MustNewConstMetric(objectsDesc, prometheus.GaugeValue, count, kind.Kind, key[0], key[1])
 		}
 	}
 }

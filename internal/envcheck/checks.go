@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/version"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -244,9 +245,9 @@ func definitions(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 		}
 	}
 	var missing []string
-	for _, kind := range append(Kinds(), "OVNCluster") {
-		if !served[kind] {
-			missing = append(missing, kind)
+	for _, kind := range append(Kinds(), &kubeovnv1.Kind{Kind: "OVNCluster"}) {
+		if !served[kind.Kind] {
+			missing = append(missing, kind.Kind)
 		}
 	}
 	slices.Sort(foreign)

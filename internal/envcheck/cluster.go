@@ -4,10 +4,10 @@
 package envcheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -246,31 +246,20 @@ var attachments = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1
 // readObjects reads the objects of all kinds of kubeovn.io/v1. They are not decoded here, so that one that cannot be decoded hides no other.
 func (c *Cluster) readObjects(ctx context.Context, r client.Reader) error {
 	for _, kind := range Kinds() {
-		items, err := ListUntyped(ctx, r, kubeovnv1.GroupVersion.WithKind(kind))
+		items, err := ListUntyped(ctx, r, kubeovnv1.GroupVersion.WithKind(kind.Kind))
 		if err != nil {
 			return err
 		}
-		c.Objects[kind] = items
+		c.Objects[kind.Kind] = items
 	}
 	var err error
 	c.Attachments, err = ListUntyped(ctx, r, attachments)
 	return err
 }
 
-// Kinds returns the names of all kinds of kubeovn.io/v1, sorted.
-func Kinds() []string {
-	scheme := runtime.NewScheme()
-	if err := kubeovnv1.AddToScheme(scheme); err != nil {
-		panic(err) // it fails for a programming error only
-	}
-	var names []string
-	known := scheme.KnownTypes(kubeovnv1.GroupVersion)
-	for _, name := range slices.Sorted(maps.Keys(known)) {
-		if _, is := known[name+"List"]; is {
-			names = append(names, name)
-		}
-	}
-	return names
+// Kinds returns all kinds of kubeovn.io/v1, sorted by name.
+func Kinds() []*kubeovnv1.Kind {
+	return slices.SortedFunc(slices.Values(kubeovnv1.Kinds), func(a, b *kubeovnv1.Kind) int { return cmp.Compare(a.Kind, b.Kind) })
 }
 
 // ListUntyped returns the objects of a kind that options select, in pages; none if the API server does not serve it.

@@ -20,12 +20,6 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-func TestKinds(t *testing.T) {
-	if got := Kinds(); len(got) != 25 || !slices.Contains(got, "Subnet") || slices.Contains(got, "SubnetList") {
-		t.Errorf("%d kinds: %v", len(got), got)
-	}
-}
-
 // TestDocumentedPortsAreChecked compares hostPorts with the table of TCP ports in the page about the installation.
 func TestDocumentedPortsAreChecked(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations/install.md")

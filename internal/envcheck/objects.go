@@ -33,23 +33,15 @@ type objects struct {
 
 // decode decodes and judges all objects, each by itself.
 func decode(c *Cluster) *objects {
-	scheme := runtime.NewScheme()
-	if err := kubeovnv1.AddToScheme(scheme); err != nil {
-		panic(err) // it fails for a programming error only
-	}
 	o := &objects{names: map[Finding][]string{}}
 	for _, kind := range Kinds() {
-		items := c.Objects[kind]
-		if slices.ContainsFunc(kubeovnv1.UnimplementedKinds, func(k kubeovnv1.UnimplementedKind) bool { return k.Kind == kind }) {
-			o.unimplemented(kind, items)
+		items := c.Objects[kind.Kind]
+		if !kind.Implemented {
+			o.unimplemented(kind.Kind, items)
 			continue
 		}
 		for i := range items {
-			typed, err := scheme.New(kubeovnv1.GroupVersion.WithKind(kind))
-			if err != nil {
-				panic(err) // Kinds returns kinds of the scheme
-			}
-			o.object(kind, &items[i], typed.(client.Object))
+			o.object(kind.Kind, &items[i], kind.Object.DeepCopyObject().(client.Object))
 		}
 	}
 	for _, pool := range o.pools {

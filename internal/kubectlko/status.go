@@ -232,15 +232,15 @@ func (p *plugin) objectTroubles(ctx context.Context) (notReady, others []Trouble
 	}
 	for _, kind := range envcheck.Kinds() {
 		var options []client.ListOption
-		if kind == "IP" {
+		if kind.Kind == "IP" {
 			options = append(options, client.MatchingLabelsSelector{Selector: ofUsers})
 		}
-		items, err := envcheck.ListUntyped(ctx, p.objects, kubeovnv1.GroupVersion.WithKind(kind), options...)
+		items, err := envcheck.ListUntyped(ctx, p.objects, kubeovnv1.GroupVersion.WithKind(kind.Kind), options...)
 		if err != nil {
 			return nil, nil, err
 		}
 		for i := range items {
-			own, rest := troublesOf(kind, &items[i])
+			own, rest := troublesOf(kind.Kind, &items[i])
 			notReady, others = append(notReady, own...), append(others, rest...)
 		}
 	}

@@ -116,7 +116,7 @@ var (
 func controllerAccess(podWrites []string) access {
 	return access{
 		account: ControllerName, app: ControllerName, component: ControllerName,
-		cluster: []rbacv1.PolicyRule{
+		cluster: append([]rbacv1.PolicyRule{
 			readClusters, writeEvents,
 			rule("", read, "pods"),
 			rule("", []string{"patch"}, podWrites...), // annotations
@@ -131,16 +131,8 @@ func controllerAccess(podWrites []string) access {
 			rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
 			rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
 			rule("apps", read, "statefulsets"),
-			rule("kubevirt.io", read, "virtualmachines"),                                            // VMs retain addresses; KubeVirt is optional
-			rule("kubeovn.io", slices.Concat(read, []string{"create", "patch"}), "vpcs", "subnets"), // the default ones; finalizers
-			rule("kubeovn.io", slices.Concat(read, []string{"create", "patch", "delete"}), "ips", "vips"),
-			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips", "provider-networks", "vlans"), // finalizers
-			rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
-			rule("kubeovn.io", slices.Concat(read, []string{"patch"}), unimplemented("")...), // finalizers of Kube-OVN
-			rule("kubeovn.io", []string{"patch"}, unimplemented("/status")...),
-			rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "ips/status", "vips/status", "ippools/status", "ovn-eips/status",
-				"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status", "provider-networks/status", "vlans/status"),
-		},
+			rule("kubevirt.io", read, "virtualmachines"), // VMs retain addresses; KubeVirt is optional
+		}, kindRules()...),
 		// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name; the policy
 		// kiln-controller-leases does.
 		own: []rbacv1.PolicyRule{
@@ -150,19 +142,24 @@ func controllerAccess(podWrites []string) access {
 	}
 }
 
-// FinalizedResources returns the resources of kubeovn.io/v1 on which the controller, or Kube-OVN's, puts its finalizer.
-func FinalizedResources() []string {
-	return append([]string{"vpcs", "subnets", "ips", "ippools", "vips", "ovn-eips", "vlans", "provider-networks"}, unimplemented("")...)
+// kindRules returns the controller's permissions for the kinds of kubeovn.io/v1. Implemented kinds with the same verbs share a rule.
+func kindRules() (rules []rbacv1.PolicyRule) {
+	for _, k := range kubeovnv1.ImplementedKinds {
+		next := rule("kubeovn.io", slices.Concat(read, k.ControllerWrites), k.Resource)
+		at := slices.IndexFunc(rules, func(r rbacv1.PolicyRule) bool { return slices.Equal(r.Verbs, next.Verbs) })
+		if at < 0 {
+			rules = append(rules, next)
+		} else {
+			rules[at].Resources = append(rules[at].Resources, k.Resource)
+		}
+	}
+	return append(rules,
+		rule("kubeovn.io", slices.Concat(read, []string{"patch"}), kubeovnv1.Resources("", unimplemented)...), // finalizers of Kube-OVN
+		rule("kubeovn.io", []string{"patch"}, kubeovnv1.Resources("/status", unimplemented)...),
+		rule("kubeovn.io", []string{"patch"}, kubeovnv1.Resources("/status", func(k *kubeovnv1.Kind) bool { return k.Implemented })...))
 }
 
-// unimplemented returns the resources of the kinds without a controller, each with a suffix.
-func unimplemented(suffix string) []string {
-	var resources []string
-	for _, k := range kubeovnv1.UnimplementedKinds {
-		resources = append(resources, k.Resource+suffix)
-	}
-	return resources
-}
+func unimplemented(k *kubeovnv1.Kind) bool { return !k.Implemented }
 
 func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}

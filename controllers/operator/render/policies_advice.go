@@ -62,7 +62,7 @@ func (c Config) adviceOnFields() policy {
 	}
 	return policy{
 		name: advicePrefix + "-fields", app: ControllerName, informs: true, warns: true,
-		group: kubeovnv1.GroupVersion.Group, resources: append([]string{"subnets", "vpcs", "vips", "ips"}, unimplemented("")...),
+		group: kubeovnv1.GroupVersion.Group, resources: append([]string{"subnets", "vpcs", "vips", "ips"}, kubeovnv1.Resources("", unimplemented)...),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when:       "!(" + c.isAccount(ControllerName) + ") && (oldObject == null || dyn(object).?spec != dyn(oldObject).?spec)",
 		variables:  append([]admissionv1.Variable{{Name: "fields", Expression: strings.Join(fields, " + ")}}, subnetVariables...),

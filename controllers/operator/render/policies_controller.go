@@ -59,7 +59,7 @@ func (c Config) controllerSlices() policy {
 func (c Config) controllerFinalizers() policy {
 	return policy{
 		name: "kiln-controller-finalizers", app: ControllerName, group: kubeovnv1.GroupVersion.Group,
-		resources:  append([]string{"vpcs", "ippools", "ovn-eips", "provider-networks", "vlans"}, unimplemented("")...),
+		resources:  kubeovnv1.Resources("", func(k *kubeovnv1.Kind) bool { return slices.Contains(k.ControllerWrites, "patch") && !k.WritesSpecs }),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when:       c.isAccount(ControllerName),
 		validations: []admissionv1.Validation{forbid(

@@ -111,7 +111,7 @@ func TestValidators(t *testing.T) {
 // withoutExample returns whether a warning is about the missing example of a kind without a controller.
 func withoutExample(warning string) bool {
 	return strings.Contains(warning, "provided API should have an example annotation") &&
-		slices.ContainsFunc(v1.UnimplementedKinds, func(k v1.UnimplementedKind) bool {
+		slices.ContainsFunc(v1.UnimplementedKinds, func(k *v1.Kind) bool {
 			return regexp.MustCompile(`Kind=` + k.Kind + `\b`).MatchString(warning)
 		})
 }

@@ -90,7 +90,7 @@ func summary(kind, description string) string {
 
 // unimplemented returns whether a kind has no controller.
 func unimplemented(kind string) bool {
-	return slices.ContainsFunc(kubeovnv1.UnimplementedKinds, func(k kubeovnv1.UnimplementedKind) bool { return k.Kind == kind })
+	return slices.ContainsFunc(kubeovnv1.UnimplementedKinds, func(k *kubeovnv1.Kind) bool { return k.Kind == kind })
 }
 
 func firstSentence(text string) string {

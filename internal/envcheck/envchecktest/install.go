@@ -21,6 +21,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
 )
@@ -39,21 +40,20 @@ const (
 // kubeOVN is the field manager by which Kube-OVN's definitions and objects are created.
 const kubeOVN = client.FieldOwner("helm")
 
-// definition is a kind of kubeovn.io/v1.
-type definition struct {
-	kind, plural string
-	status       bool
-}
+// withoutStatus are the kinds whose definition in Kube-OVN has no subresource status.
+var withoutStatus = []string{"IP", "Vip"}
 
-var definitions = []definition{
-	{"Vpc", "vpcs", true}, {"Subnet", "subnets", true}, {"IP", "ips", false}, {"IPPool", "ippools", true}, {"Vip", "vips", false},
-	{"SecurityGroup", "security-groups", true}, {"OvnEip", "ovn-eips", true}, {"Vlan", "vlans", true}, {"ProviderNetwork", "provider-networks", true},
-}
-
-// Define creates definitions of some kinds that accept every field, as another project would.
+// Define creates definitions of the kinds of Objects that accept every field, as another project would.
 func Define(t *testing.T, c client.Client) {
 	t.Helper()
-	for _, d := range definitions {
+	used := map[string]bool{}
+	for _, o := range readFile(t, Objects) {
+		used[o.GetKind()] = true
+	}
+	for _, k := range kubeovnv1.Kinds {
+		if !used[k.Kind] {
+			continue
+		}
 		version := map[string]any{
 			"name": "v1", "served": true, "storage": true,
 			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
@@ -62,15 +62,15 @@ func Define(t *testing.T, c client.Client) {
 			}}},
 			"additionalPrinterColumns": []any{map[string]any{"name": "Foreign", "type": "string", "jsonPath": ".metadata.name"}},
 		}
-		if d.status {
+		if !slices.Contains(withoutStatus, k.Kind) {
 			version["subresources"] = map[string]any{"status": map[string]any{}}
 		}
 		o := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-			"metadata": map[string]any{"name": d.plural + ".kubeovn.io"},
+			"metadata": map[string]any{"name": k.Resource + ".kubeovn.io"},
 			"spec": map[string]any{
 				"group": "kubeovn.io", "scope": "Cluster", "versions": []any{version},
-				"names": map[string]any{"kind": d.kind, "listKind": d.kind + "List", "plural": d.plural},
+				"names": map[string]any{"kind": k.Kind, "listKind": k.Kind + "List", "plural": k.Resource},
 			},
 		}}
 		if err := c.Create(t.Context(), o, kubeOVN); err != nil {
@@ -82,11 +82,7 @@ func Define(t *testing.T, c client.Client) {
 // Create creates the objects of a file, with their status.
 func Create(t *testing.T, c client.Client, file string) {
 	t.Helper()
-	content, err := files.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range decode(t, content) {
+	for _, o := range readFile(t, file) {
 		status := o.Object["status"]
 		eventually.Wait{}.Empty(t, func() string { return createOne(t.Context(), c, o.DeepCopy(), status) })
 	}
@@ -101,7 +97,7 @@ func createOne(ctx context.Context, c client.Client, o *unstructured.Unstructure
 	if err != nil {
 		return err.Error()
 	}
-	if status == nil || slices.Contains([]string{"IP", "Vip"}, o.GetKind()) {
+	if status == nil || slices.Contains(withoutStatus, o.GetKind()) {
 		return ""
 	}
 	o.Object["status"] = status
@@ -129,6 +125,15 @@ func Replace(t *testing.T, c client.Client, crds string) {
 			}
 		}
 	}
+}
+
+func readFile(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	content, err := files.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, content)
 }
 
 func decode(t *testing.T, content []byte) (objects []*unstructured.Unstructured) {
