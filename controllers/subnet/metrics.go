@@ -28,7 +28,7 @@ var addressCounts = reconciler.NewSeries(
 // portCounts has the ports of a subnet's switch, and their largest number.
 var portCounts = reconciler.NewSeries(
 	prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kiln_subnet_ports", Help: "Ports of the subnet's switch, with those of reserved and retained addresses.",
+		Name: "kiln_subnet_ports", Help: "Ports of the subnet's switch, including ports of reserved and retained addresses.",
 	}, []string{"subnet_name"}),
 	prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kiln_subnet_ports_limit", Help: "The largest number of ports that the subnet's switch can have.",
