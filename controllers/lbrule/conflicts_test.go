@@ -4,6 +4,7 @@
 package lbrule_test
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,7 @@ func TestAddressConflictsOfRouterLBRules(t *testing.T) {
 	w.Change(second, func() { second.Spec.Ports[0].Port = 82 })
 	w.Says(conflicting, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
 	w.Delete(conflicting, first)
+	w.servesRouter("second", strings.ReplaceAll(at81(frontToA), ":81", ":82")) // otherwise its last valid spec stays applied
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"}, Spec: corev1.ServiceSpec{
 		ExternalIPs: []string{frontV4}, Ports: []corev1.ServicePort{{Port: 82}},
 	}}
