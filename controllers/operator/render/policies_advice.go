@@ -62,7 +62,7 @@ func (c Config) adviceOnFields() policy {
 	}
 	return policy{
 		name: advicePrefix + "-fields", app: ControllerName, informs: true, warns: true,
-		group: kubeovnv1.GroupVersion.Group, resources: append([]string{"subnets", "vpcs", "vips", "ips"}, kubeovnv1.Resources("", unimplemented)...),
+		group: kubeovnv1.GroupVersion.Group, resources: kubeovnv1.Resources("", advised),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		when:       "!(" + c.isAccount(ControllerName) + ") && (oldObject == null || dyn(object).?spec != dyn(oldObject).?spec)",
 		variables:  append([]admissionv1.Variable{{Name: "fields", Expression: strings.Join(fields, " + ")}}, subnetVariables...),
@@ -79,6 +79,11 @@ func (c Config) adviceOnFields() policy {
 				"'type ' + dyn(object).spec.type + ': Kiln knows no such type, and ignores it: leave it out, or write "+strings.Join(kubeovnv1.VipTypes, ", ")+"'"),
 		},
 	}
+}
+
+// advised reports whether a kind, or one of its fields, has no effect in this version. The policy reads objects of these kinds only.
+func advised(k *kubeovnv1.Kind) bool {
+	return !k.Implemented || slices.ContainsFunc(kubeovnv1.UnimplementedFields, func(f kubeovnv1.UnimplementedField) bool { return f.Kind == k.Kind })
 }
 
 // subnetVariables are the networks of a Subnet, those with bits after the prefix length, and the entries of excludeIps that contain no address of the

@@ -54,7 +54,7 @@ type adviser struct {
 func newAdviser(t *testing.T) adviser {
 	t.Helper()
 	said := &warnings{}
-	config := rest.CopyConfig(apiserver.StartFor(t, "subnets", "vpcs", "vips", "ips", "vpc-dnses").Config)
+	config := rest.CopyConfig(apiserver.StartFor(t, "subnets", "vpcs", "vips", "ips", "provider-networks", "vpc-dnses").Config)
 	config.WarningHandler = said
 	scheme := clientgoscheme.Scheme
 	if err := kubeovnv1.AddToScheme(scheme); err != nil {
@@ -189,6 +189,9 @@ func TestAdvice(t *testing.T) {
 			"type switch-lb-vip: Kiln knows no such type, and ignores it: leave it out, or write switch_lb_vip, "},
 		{"a type of Vips", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{Type: kubeovnv1.VipTypeSwitchLB}}, ""},
 		{"a VPC with an external gateway", &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VpcSpec{EnableExternal: true}}, "spec.enableExternal"},
+		{"a ProviderNetwork with exchanged names", &kubeovnv1.ProviderNetwork{
+			ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth1", ExchangeLinkName: true},
+		}, "without effect in this version: spec.exchangeLinkName"},
 		{"a Vip of attachments", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{AttachSubnets: []string{"a"}}}, "spec.attachSubnets"},
 		{"an IP as Kube-OVN writes it", &kubeovnv1.IP{
 			ObjectMeta: metav1.ObjectMeta{Name: "i"}, Spec: kubeovnv1.IPSpec{AttachIPs: []string{}, AttachMACs: []string{}, AttachSubnets: []string{}},
