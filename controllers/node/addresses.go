@@ -232,8 +232,8 @@ func trusted(node *corev1.Node) bool {
 	return controlPlane || managed
 }
 
-// takenIn returns what has an address in an underlay subnet of the default VPC; "" if a node may have it. Nodes may be in a physical network, where
-// they do not have the address of a pod, a router or the gateway, or one that pods share.
+// takenIn returns the reason why a node cannot have an address in an underlay subnet of the default VPC: the address belongs to a pod, a router or the
+// gateway, or pods share it. It returns "" for other addresses, because a physical network may contain nodes.
 func (r *Reconciler) takenIn(subnet *kubeovnv1.Subnet, address netip.Addr) string {
 	if slices.Contains(ipfamily.ValidAddrs(strings.Split(subnet.Spec.Gateway, ",")...), address) {
 		return fmt.Sprintf("it is the gateway of subnet %s", subnet.Name)

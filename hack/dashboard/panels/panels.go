@@ -32,7 +32,7 @@ const rateInterval = "$__rate_interval"
 // For returns the expression with a range of a rate, such as 1m.
 func (q Query) For(interval string) string { return strings.ReplaceAll(q.Expr, rateInterval, interval) }
 
-// Overview is the dashboard of a cluster. Open vSwitch updates the counters of interfaces once a minute, so their rates have a range of 5 minutes.
+// Overview is the dashboard of a cluster: a list of data in the order of the page, which parts would only hide. Open vSwitch updates the counters of interfaces once a minute, so their rates have a range of 5 minutes.
 var Overview = Dashboard{Name: "kiln-overview", Title: "Kiln / Overview", Panels: []Panel{
 	one("Conditions of the OVNCluster that are True", "short", `max by (type) (kiln_ovncluster_condition{status="True"})`, "{{type}}"),
 	{

@@ -48,7 +48,8 @@ func changesAreReverted(t *testing.T, keep func(context.Context, *guard)) {
 	g := newGuard(Options{ConfigDir: t.TempDir(), OVNRunDir: t.TempDir(), Log: supervisortest.Log(t)})
 	g.follow(guarded(), "node-1")
 	must.Succeed(t, g.apply(t.Context()))
-	table := func(flags ...string) string { // nft(8), because knftables lists no content
+	// nft(8) reads the table independently of the code under test, and knftables returns no content of rules.
+	table := func(flags ...string) string {
 		out, _ := exec.CommandContext(t.Context(), "nft", append(flags, "list", "table", "inet", guardTable)...).Output() // fails without the table
 		return string(out)
 	}
