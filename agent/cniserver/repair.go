@@ -106,6 +106,17 @@ func (r *repairs) done(name string, ended absence) {
 	delete(r.failed, name)
 }
 
+// present forgets that a port was missing before a time: another program has added it.
+func (r *repairs) present(name string, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if missing, known := r.absent[name]; known && !missing.since.Before(at) {
+		return
+	}
+	delete(r.absent, name)
+	delete(r.failed, name)
+}
+
 func (r *repairs) fail(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,6 +165,7 @@ func (s *Server) setupRepairs(mgr ctrl.Manager) error {
 // comparePorts compares the veths of the node with the ports of Open vSwitch. It writes a note of each attachment on its veth, and requests the repair of
 // veths without a port.
 func (s *Server) comparePorts(ctx context.Context) error {
+	began := time.Now()
 	attachments, err := s.Bridge.Attachments(ctx)
 	if err != nil {
 		return err
@@ -174,6 +186,7 @@ func (s *Server) comparePorts(ctx context.Context) error {
 			s.repairs.portMissing(name)
 			continue
 		}
+		s.repairs.present(name, began)
 		text, err := s.noteOf(ctx, a)
 		if err == nil && text != link.Note && text != "" {
 			err = sandbox.Note(name, text)

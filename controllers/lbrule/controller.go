@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -84,6 +85,9 @@ type state struct {
 	err    error
 }
 
+// selectedRetry is the interval of attempts with a spec that is not applied and selects other pods: no Service selects them, so no event reports them.
+const selectedRetry = time.Minute
+
 // Reconcile brings one rule's load balancers, its Service and its Vips up to date.
 func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	rule := newRule(r.kind)
@@ -107,7 +111,11 @@ func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.interest.prune(req.Name, s.keys)
 	r.measure(req.Name, s)
-	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, northbound.ErrWaiting), r.patchStatus(ctx, rule, s))
+	var result ctrl.Result
+	if s.retained && rule.changesPods() {
+		result.RequeueAfter = k8s.Periodic(selectedRetry)
+	}
+	return result, errors.Join(k8s.Unless(s.err, northbound.ErrWaiting), r.patchStatus(ctx, rule, s))
 }
 
 func (r *controller) withdraw(ctx context.Context, name string) error {
@@ -155,7 +163,7 @@ func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1
 	if s.problem != nil {
 		return nil
 	}
-	if err := r.try(ctx, rule, s); err != nil || s.problem != nil {
+	if err := r.try(ctx, rule, s); err != nil || s.problem != nil || s.refused {
 		return err
 	}
 	service, err := r.ensureService(ctx, rule, s)
@@ -200,15 +208,16 @@ func portsOf(spec *kubeovnv1.LBRuleBackends) []translate.LBRulePort {
 // resolve finds the endpoints and the VPC of the rule. The VPC comes from the annotations of the rule, or else from the pods, or else,
 // while there are none, from the annotation that the Service controller wrote on the rule's Service, or from the pods of the last valid spec.
 func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Service, s *state) error {
-	vpc := ""
+	vpc, err := r.vpcOfChanged(ctx, rule)
+	if err != nil {
+		return err
+	}
 	if service != nil {
-		var err error
-		if vpc, err = r.find(ctx, client.ObjectKeyFromObject(service), s); err != nil {
+		found, err := r.find(ctx, client.ObjectKeyFromObject(service), s)
+		if err != nil {
 			return err
 		}
-		if vpc == "" {
-			vpc = service.Annotations[kubeovnv1.AnnotationVpc.Key()]
-		}
+		vpc = cmp.Or(vpc, found, service.Annotations[kubeovnv1.AnnotationVpc.Key()])
 	}
 	named, problem, err := r.namedVpc(ctx, rule, s)
 	if s.problem = problem; problem != nil || err != nil {

@@ -6,13 +6,18 @@ package lbrule
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // last returns the rule with its last valid spec; nil if there is none, or if it is the current one.
@@ -56,6 +61,21 @@ func (r *rule) recordValid() {
 	case *kubeovnv1.RouterLBRule:
 		o.Status.ValidatedSpec = o.Spec.DeepCopy()
 	}
+}
+
+// changesPods reports whether the spec selects its pods in another way than the last valid one, whose Service and EndpointSlices exist.
+func (r *rule) changesPods() bool {
+	last := r.last()
+	return last != nil && len(r.spec.Selector) > 0 && len(r.spec.Endpoints) == 0 && (serviceKey(r) != serviceKey(last) || !slices.Equal(r.spec.Selector, last.spec.Selector))
+}
+
+// vpcOfChanged returns the VPC of the pods that a spec selects in another way than the last valid one; "" for other specs, and without pods. The
+// EndpointSlices of the Service cannot answer this: the Service stays as it is until the spec is found valid.
+func (r *controller) vpcOfChanged(ctx context.Context, rule *rule) (string, error) {
+	if !rule.changesPods() {
+		return "", nil
+	}
+	return lookup.VpcOfSelected(ctx, r.Client, serviceKey(rule).Namespace, validation.LBRuleSelector(rule.spec))
 }
 
 // claims returns the rule with each spec by which it has addresses: its current one unless it is invalid by itself, and its last valid one, which may be
@@ -107,6 +127,12 @@ func (r *controller) try(ctx context.Context, rule *rule, s *state) error {
 	if rule.last() == nil {
 		return nil
 	}
+	if err := r.needNamespace(ctx, rule, s); err != nil {
+		return err
+	}
+	if s.refused = len(s.waiting) > 0; s.refused {
+		return nil
+	}
 	tried := &state{trial: true, in: s.in, vips: map[string]*kubeovnv1.Vip{}, keys: s.keys}
 	var service *corev1.Service
 	if len(rule.spec.Endpoints) == 0 {
@@ -125,4 +151,21 @@ func (r *controller) try(ctx context.Context, rule *rule, s *state) error {
 	err := r.checkAddresses(ctx, rule, tried)
 	s.problem, s.refused, s.formerVpc = tried.problem, tried.refused, tried.in.Vpc
 	return err
+}
+
+// needNamespace lets a changed spec wait if its Service could not be created: the Service of the last valid spec must stay.
+func (r *controller) needNamespace(ctx context.Context, rule *rule, s *state) error {
+	if rule.last() == nil || len(rule.spec.Endpoints) > 0 && !s.outside {
+		return nil
+	}
+	name := serviceKey(rule).Namespace
+	r.watch(rule, s, "namespace/"+name)
+	namespace, err := k8s.Find[corev1.Namespace](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("get namespace %s: %w", name, err)
+	}
+	if namespace == nil || namespace.DeletionTimestamp != nil {
+		s.waiting = append(s.waiting, withoutNamespace(name))
+	}
+	return nil
 }

@@ -153,3 +153,46 @@ func TestAnInvalidRouterLBRuleStaysServed(t *testing.T) {
 		return ""
 	})
 }
+
+// TestARuleMovesToOtherPodsOfAnotherVPC: the EndpointSlices of the old selector decide nothing about a spec with another selector.
+func TestARuleMovesToOtherPodsOfAnotherVPC(t *testing.T) {
+	w := newWorld(t)
+	w.external()
+	w.pods(kubeovnv1.DefaultVpc, a)
+	other := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: b.name, Labels: map[string]string{"app": "other"}, Annotations: map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "tenant"},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}}, other)
+	w.start(a, b)
+	router, switched := newRouterRule("router", "front"), newRule("switched", "172.30.0.1")
+	w.Create(front("front"), router, switched)
+	for _, service := range []string{"rlr-router", "slr-switched"} {
+		w.service(service)
+		w.slicesOf(service, []discoveryv1.EndpointPort{tcp("http", 8080)}, a)
+	}
+	w.Says(router, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(switched, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	// In the VPC of the old pods, the rule's new address has another user.
+	user := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"}, Spec: corev1.ServiceSpec{
+		ExternalIPs: []string{"172.30.0.50"}, Ports: []corev1.ServicePort{{Port: 80}},
+	}}
+	w.Create(user)
+	w.Change(switched, func() { switched.Spec.VIP, switched.Spec.Namespace = "172.30.0.2", "missing" })
+	w.Says(switched, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for namespace missing, which does not exist", stays)
+	w.service("slr-switched")
+	w.Change(router, func() { router.Spec.VPC, router.Spec.Selector = "tenant", []string{"app:other"} })
+	w.Change(switched, func() {
+		switched.Spec.VIP, switched.Spec.Namespace, switched.Spec.Selector = "172.30.0.50", "", []string{"app:other"}
+	})
+	for _, service := range []string{"rlr-router", "slr-switched"} {
+		w.Eventually(func() string {
+			if s := w.service(service); s.Spec.Selector["app"] != "other" {
+				return fmt.Sprintf("Service %s selects %v", service, s.Spec.Selector)
+			}
+			return ""
+		})
+	}
+}

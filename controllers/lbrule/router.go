@@ -36,6 +36,9 @@ func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1
 			return err
 		}
 	}
+	if err := r.needNamespace(ctx, rule, s); err != nil {
+		return err
+	}
 	if s.refused = s.problem != nil || len(s.waiting) > 0; s.refused { // its addresses are missing or belong to another owner
 		return nil
 	}
@@ -63,7 +66,12 @@ func (r *controller) elsewhere(ctx context.Context, rule *rule, s *state) (*vali
 	if len(s.in.Endpoints) > 0 {
 		return nil, nil
 	}
-	vpc, err := r.find(ctx, serviceKey(rule), s)
+	selected, err := r.vpcOfChanged(ctx, rule)
+	if err != nil {
+		return nil, err
+	}
+	found, err := r.find(ctx, serviceKey(rule), s)
+	vpc := cmp.Or(selected, found)
 	if err != nil || vpc == "" || vpc == s.in.Vpc {
 		return nil, err
 	}

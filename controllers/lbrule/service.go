@@ -86,13 +86,17 @@ func (r *controller) createService(ctx context.Context, rule *rule, service *cor
 	err := r.Client.Create(ctx, service, k8s.FieldOwner)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		s.waiting = append(s.waiting, fmt.Sprintf("namespace %s, which does not exist: create it, or name another one", service.Namespace))
+		s.waiting = append(s.waiting, withoutNamespace(service.Namespace))
 		s.service = ""
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("create Service %s/%s: %w", service.Namespace, service.Name, err)
 	}
 	return service, nil
+}
+
+func withoutNamespace(name string) string {
+	return fmt.Sprintf("namespace %s, which does not exist: create it, or name another one", name)
 }
 
 // servicesOf returns the Services of the rule. They belong to the cache.

@@ -123,8 +123,11 @@ func (r *controller) need(
 		return nil, "", fmt.Errorf("get Vip %s: %w", wanted.Name, err)
 	}
 	s.vips[wanted.Name] = wanted
+	if s.trial && vip != nil {
+		return k8s.AppliedVip(vip), "", nil
+	}
 	if s.trial {
-		return vip, "", nil
+		return nil, "", nil
 	}
 	if vip == nil {
 		if waiting = "Vip " + wanted.Name; wanted.Spec.Subnet == "" {

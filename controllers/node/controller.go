@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -174,12 +173,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if r.report(node, own) {
 		result.RequeueAfter = k8s.Periodic(claimRetry)
 	}
-	err = r.connect(ctx, node, own)
-	kept := own.own
-	if err != nil { // the rows and the record may still have these
-		kept = slices.Concat(own.own, own.recorded)
+	if err = r.connect(ctx, node, own); err == nil { // otherwise the rows and the record may still have others
+		r.enqueue(r.claims.keep(node.Name, own.own))
 	}
-	r.enqueue(r.claims.keep(node.Name, kept))
 	return result, k8s.Unless(err, northbound.ErrWaiting)
 }
 

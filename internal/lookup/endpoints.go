@@ -31,6 +31,20 @@ func VpcOfEndpoints(ctx context.Context, cache, live client.Reader, of []*discov
 	return "", nil
 }
 
+// VpcOfSelected returns the VPC of the first pod with these labels that has one; empty if there is none.
+func VpcOfSelected(ctx context.Context, cache client.Reader, namespace string, labels map[string]string) (string, error) {
+	var pods corev1.PodList
+	if err := cache.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels(labels), client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("list the pods of a selector: %w", err)
+	}
+	for i := range pods.Items {
+		if vpc := pods.Items[i].Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]; vpc != "" {
+			return vpc, nil
+		}
+	}
+	return "", nil
+}
+
 // maxLiveReads bounds the pods of one Service that are read from the API server: EndpointSlices may name thousands of pods that
 // do not exist.
 const maxLiveReads = 16

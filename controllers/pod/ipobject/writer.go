@@ -292,6 +292,9 @@ func (w *Writer) write(ctx context.Context, have, want *kubeovnv1.IP) error {
 	case have == nil:
 		return w.create(ctx, want)
 	case IsUpToDate(have, want):
+		if leases.IsReservation(have) {
+			return w.SetReady(ctx, have, "") // an earlier attempt may have ended before
+		}
 		return nil
 	case canBecome(have, want):
 		return w.change(ctx, have, want)
