@@ -14,6 +14,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
@@ -115,12 +116,26 @@ func cacheOf(options cache.Options) cache.Options {
 		for trimmed, its := range product.ByObject {
 			if reflect.TypeOf(kind) == reflect.TypeOf(trimmed) {
 				delete(product.ByObject, trimmed)
-				of.Transform = its.Transform
+				of.Transform = after(its.Transform, of.Transform)
 			}
 		}
 		product.ByObject[kind] = of
 	}
 	return product
+}
+
+// after returns a transformation by first and then by second, which may be nil.
+func after(first, second toolscache.TransformFunc) toolscache.TransformFunc {
+	if second == nil {
+		return first
+	}
+	return func(o any) (any, error) {
+		o, err := first(o)
+		if err != nil {
+			return nil, err
+		}
+		return second(o)
+	}
 }
 
 // Restart stops the previous process, if any, and starts a new one.

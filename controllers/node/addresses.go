@@ -86,10 +86,7 @@ func (r *Reconciler) addressesOf(ctx context.Context, node *corev1.Node) (addres
 	joined := false
 	if ip != nil {
 		out.recorded = k8s.AddressesOfNode(ip)
-		claimed := k8s.ClaimOfNode(ip)
-		if len(claimed) == 0 {
-			claimed = out.recorded // of a version that did not record claims
-		}
+		claimed := claimIn(ip)
 		if joined = len(claimed) > 0; joined {
 			out.claimed = claimed
 		}
@@ -112,12 +109,20 @@ func (r *Reconciler) addressesOf(ctx context.Context, node *corev1.Node) (addres
 	return out, nil
 }
 
-// record returns the IP object of a node's port, nil if it does not exist. If the cache does not have it, it may not have it yet: a node must not claim
-// other addresses meanwhile.
+// claimIn returns the addresses that a node claimed first, by its record. A version that did not record claims recorded the accepted ones.
+func claimIn(ip *kubeovnv1.IP) []netip.Addr {
+	if claimed := k8s.ClaimOfNode(ip); len(claimed) > 0 {
+		return claimed
+	}
+	return k8s.AddressesOfNode(ip)
+}
+
+// record returns the IP object of a node's port, nil if it does not exist. If the cache has no claim of the node, it may not have it yet: a node must
+// not claim other addresses meanwhile.
 func (r *Reconciler) record(ctx context.Context, node string) (*kubeovnv1.IP, error) {
 	key := client.ObjectKey{Name: translate.NodePort(node)}
 	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, key, client.UnsafeDisableDeepCopy)
-	if ip == nil && err == nil {
+	if err == nil && (ip == nil || len(claimIn(ip)) == 0) {
 		ip, err = k8s.Find[kubeovnv1.IP](ctx, r.Live, key)
 	}
 	if err != nil {

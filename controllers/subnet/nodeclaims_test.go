@@ -215,17 +215,30 @@ func TestANodeKeepsItsAddressInAnUnderlaySubnet(t *testing.T) {
 	n.nodePolicies("ip4.dst == 10.30.0.9 via 100.64.0.2")
 }
 
-// A node whose record the cache does not have yet claims no other addresses.
+// A node whose record, or whose claim, the cache does not have yet claims no other addresses.
 func TestTheRecordOfANodeIsReadFromTheAPIServer(t *testing.T) {
-	n := start(t)
-	o := n.node("n1", "192.0.2.1", "2001:db8::1")
-	n.connected(o)
-	n.recorded("n1", "192.0.2.1,2001:db8::1")
-	n.process.Stop()
-	n.setAddresses(o, "8.8.8.8", "2001:db8::8888")
-	n.runWith(cache.Options{ByObject: map[client.Object]cache.ByObject{&kubeovnv1.IP{}: without("node-n1")}})
-	n.ignored(o, "InternalIP 8.8.8.8 is ignored, because the node joined with 192.0.2.1,2001:db8::1: if its address has changed, delete the IP object node-n1")
-	n.nodePolicies("ip4.dst == 192.0.2.1 via 100.64.0.2", "ip6.dst == 2001:db8::1 via fd00:100:64::2")
+	for name, stale := range map[string]cache.ByObject{
+		"no record": without("node-n1"),
+		"no claim": {Transform: func(o any) (any, error) {
+			if ip, ok := o.(*kubeovnv1.IP); ok && ip.Name == "node-n1" {
+				ip.Annotations = nil
+			}
+			return o, nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t)
+			o := n.node("n1", "192.0.2.1", "2001:db8::1")
+			n.connected(o)
+			n.recorded("n1", "192.0.2.1,2001:db8::1")
+			n.process.Stop()
+			n.setAddresses(o, "8.8.8.8", "2001:db8::8888")
+			n.runWith(cache.Options{ByObject: map[client.Object]cache.ByObject{&kubeovnv1.IP{}: stale}})
+			n.ignored(o, "InternalIP 8.8.8.8 is ignored, because the node joined with 192.0.2.1,2001:db8::1: if its address has changed, "+
+				"delete the IP object node-n1")
+			n.nodePolicies("ip4.dst == 192.0.2.1 via 100.64.0.2", "ip6.dst == 2001:db8::1 via fd00:100:64::2")
+		})
+	}
 }
 
 // takeover makes a node silent whose address another node claims.
