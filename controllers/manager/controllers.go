@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/controllers/policy"
+	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/underlay"
@@ -91,6 +92,7 @@ func (p *process) derived() ([]controller, error) {
 	}
 	p.subnets = &subnet.Reconciler{
 		Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate,
+		Routers:  &routergateway.Ports{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator},
 		Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs, Defaults: p.defaults(),
 	}
 	p.balancers = &loadbalancer.Reconciler{

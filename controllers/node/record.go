@@ -14,6 +14,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/iprecord"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -56,10 +57,10 @@ func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam
 	if len(validation.IsValidLabelValue(node.Name)) == 0 {
 		ip.Labels[kubeovnv1.LabelNode] = node.Name
 	}
-	return join.Record(ctx, r.Client, ip)
+	return iprecord.Write(ctx, r.Client, ip, iprecord.Any)
 }
 
 // deleteIP deletes a node's IP object. It does not delete another owner's IP object of that name.
 func (r *Reconciler) deleteIP(ctx context.Context, port, node string) error {
-	return join.Forget(ctx, r.Client, port, func(ip *kubeovnv1.IP) bool { return ip.Spec.Namespace == "" && ip.Spec.NodeName == node })
+	return iprecord.Delete(ctx, r.Client, port, func(ip *kubeovnv1.IP) bool { return ip.Spec.Namespace == "" && ip.Spec.NodeName == node })
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
@@ -41,6 +42,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
+	Routers    *routergateway.Ports
 	Namespaces *lookup.Namespaces
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
@@ -175,7 +177,15 @@ func (r *Reconciler) commit(ctx context.Context, in inputs, checked checked) res
 	if problem, err := r.tell(in.subnet, checked.network); problem != nil || err != nil {
 		return result{problem: problem, err: err}
 	}
-	router, noRouter := r.gatewayPort(ctx, in, checked)
+	var router *translate.GatewayPort
+	var noRouter error
+	if localnet != nil {
+		router, noRouter = r.Routers.Port(ctx, routergateway.Underlay{
+			Subnet: in.subnet, Provider: localnet.Network, Network: checked.network, Asked: checked.features.Interconnection, Hosts: in.hosts,
+		})
+	} else {
+		noRouter = r.Routers.Release(ctx, in.subnet)
+	}
 	if router == nil && k8s.Unless(noRouter, northbound.ErrWaiting) != nil {
 		return result{err: noRouter} // the rows stay, with a port that works
 	}
@@ -229,7 +239,7 @@ func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*val
 	}
 	held, err := r.Allocator.ChangeSubnet(s.Name, ipam.Subnet(network), func(h ipam.Holder) bool {
 		return s.Name != kubeovnv1.JoinSubnet && !isOwn(s.Name, h.Port) &&
-			(outside(h.Address, network) || isGateway(h.Address, network))
+			!network.Assignable(h.Address)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("update the allocator: %w", err)
@@ -250,7 +260,7 @@ func (r *Reconciler) allocatorHas(name string, network validation.Network) bool 
 // finish removes the rows and the finalizer of a deleted subnet once no address of it is in use. Until then the subnet stays applied, so
 // that ports with its addresses keep working.
 func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error {
-	if err := errors.Join(r.releaseQuerier(ctx, subnet), r.releaseInterconnection(ctx, subnet)); err != nil {
+	if err := errors.Join(r.releaseQuerier(ctx, subnet), r.Routers.Release(ctx, subnet)); err != nil {
 		return err
 	}
 	if err := r.remove(ctx, subnet.Name); err != nil {

@@ -7,21 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/iprecord"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -37,7 +32,7 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 	}
 	holder := translate.QuerierHolder(s.Name)
 	lease, held := r.Allocator.Lookup(holder)
-	if held && !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(lease.Addresses[0]) }) {
+	if held && !network.Contains(lease.Addresses[0]) {
 		leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, holder, "the address is outside the subnet")
 		held = false
 	}
@@ -53,7 +48,7 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 		leases.LogGiven(logr.FromContextOrDiscard(ctx), holder, lease, leases.SourceSubnet)
 	}
 	q := &translate.Querier{Address: lease.Addresses[0], MAC: lease.MAC}
-	return q, r.record(ctx, translate.QuerierRecord(s.Name), s.Name, lease.Addresses, lease.MAC)
+	return q, iprecord.Write(ctx, r.Client, iprecord.Of(translate.QuerierRecord(s.Name), lease), iprecord.IsOfSubnet)
 }
 
 // querierRequest requests one address: IPv4 if the subnet has it, since IPv6 queries come from a link-local address.
@@ -65,43 +60,6 @@ func querierRequest(s *kubeovnv1.Subnet, network validation.Network) ipam.Reques
 		}
 	}
 	return request
-}
-
-// record maintains the IP object that shows users addresses of the subnet itself. If a pod has an IP object of that name, the pod keeps it, and
-// the subnet has none.
-func (r *Reconciler) record(ctx context.Context, name, subnet string, addresses []netip.Addr, mac net.HardwareAddr) error {
-	spec := kubeovnv1.IPSpec{Subnet: subnet, IPAddress: ipfamily.Join(addresses), MACAddress: mac.String()}
-	for _, a := range addresses {
-		if a.Is4() {
-			spec.V4IPAddress = a.String()
-		} else {
-			spec.V6IPAddress = a.String()
-		}
-	}
-	have := &kubeovnv1.IP{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, have)
-	outdated := err == nil
-	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("get IP %s: %w", name, err)
-	case err == nil && (have.Spec.PodName != "" || equality.Semantic.DeepEqual(have.Spec, spec)):
-		return nil
-	case err == nil: // addresses of an IP object cannot change
-		if err := client.IgnoreNotFound(r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {
-			return fmt.Errorf("delete IP %s: %w", have.Name, err)
-		}
-	}
-	labels := map[string]string{kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod}
-	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: spec}
-	err = r.Client.Create(ctx, record, k8s.FieldOwner)
-	switch {
-	case outdated && apierrors.IsAlreadyExists(err): // its deletion enqueues the subnet
-		return fmt.Errorf("%w: IP %s has a former address, and its finalizers delay its deletion: remove them",
-			northbound.ErrWaiting, record.Name)
-	case client.IgnoreAlreadyExists(err) != nil: // otherwise the cache does not have the object yet
-		return fmt.Errorf("create IP %s: %w", record.Name, err)
-	}
-	return nil
 }
 
 // subnetOfRecord enqueues the subnet that has an IP object itself.
@@ -116,25 +74,12 @@ func subnetOfRecord(_ context.Context, o client.Object) []reconcile.Request {
 	return requests
 }
 
-// unrecord deletes an IP object that record maintains. It is idempotent.
-func (r *Reconciler) unrecord(ctx context.Context, name string) error {
-	record := &kubeovnv1.IP{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, record)
-	if err == nil && record.Spec.PodName == "" {
-		err = r.Client.Delete(ctx, record)
-	}
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete IP %s: %w", name, err)
-	}
-	return nil
-}
-
 // releaseQuerier frees the address of a subnet's querier and deletes its IP object. It is idempotent.
 func (r *Reconciler) releaseQuerier(ctx context.Context, s *kubeovnv1.Subnet) error {
 	if _, held := r.Allocator.Lookup(translate.QuerierHolder(s.Name)); !held && s.Status.McastQuerierIP == "" {
 		return nil
 	}
-	if err := r.unrecord(ctx, translate.QuerierRecord(s.Name)); err != nil {
+	if err := iprecord.Delete(ctx, r.Client, translate.QuerierRecord(s.Name), iprecord.IsOfSubnet); err != nil {
 		return err
 	}
 	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.QuerierHolder(s.Name), "the subnet does not snoop")

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
@@ -64,7 +65,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.binding), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Pod{}, r.Namespaces.OnMisplaced(r.bindingNamed)).
 		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.NodeRecords(k8s.Changed(viewNode)))).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onHost), builder.WithPredicates(k8s.Changed(stateOf))).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onHost), builder.WithPredicates(k8s.Changed(routergateway.StateOf))).
 		Watches(&corev1.Node{}, r.onSilentGateways()).
 		WatchesRawSource(&r.silent).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),

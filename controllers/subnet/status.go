@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -38,7 +39,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 		setQuerier(&subnet.Status, result.querier)
 	}
 	if result.connected {
-		setInterconnection(subnet, result.router)
+		routergateway.SetStatus(subnet, result.router)
 	}
 	r.setNamespacesBound(in)
 	r.setPortsAvailable(subnet)

@@ -40,7 +40,7 @@ func (r *Reconciler) checkUse(in inputs, network validation.Network) *validation
 	if r.allocatorHas(s.Name, network) {
 		return nil
 	}
-	return cutOff(s, network, r.holders(s.Name, func(a netip.Addr) bool { return outside(a, network) || isGateway(a, network) }))
+	return cutOff(s, network, r.holders(s.Name, func(a netip.Addr) bool { return !network.Assignable(a) }))
 }
 
 // appliedVpc returns the VPC whose router has the port of a subnet. Without rows, because the northbound database was lost or the subnet is
@@ -54,7 +54,7 @@ func (r *Reconciler) appliedVpc(s *kubeovnv1.Subnet) string {
 
 // cutOff returns the problem of a network that cuts off the holders of addresses in held, nil if there are none.
 func cutOff(s *kubeovnv1.Subnet, network validation.Network, held []ipam.Holder) *validation.Problem {
-	out := slices.DeleteFunc(slices.Clone(held), func(h ipam.Holder) bool { return !outside(h.Address, network) })
+	out := slices.DeleteFunc(slices.Clone(held), func(h ipam.Holder) bool { return network.Contains(h.Address) })
 	switch {
 	case len(held) == 0:
 		return nil
@@ -63,14 +63,6 @@ func cutOff(s *kubeovnv1.Subnet, network validation.Network, held []ipam.Holder)
 			s.Spec.CIDRBlock, listed(out))
 	}
 	return validation.InUse("gateway is in use: %s: delete its owner, or choose another one", listed(held))
-}
-
-func outside(a netip.Addr, network validation.Network) bool {
-	return !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(a) })
-}
-
-func isGateway(a netip.Addr, network validation.Network) bool {
-	return slices.Contains(network.Gateways, a)
 }
 
 // holders returns the holders of addresses of a subnet that match, without those of the subnet itself.

@@ -4,20 +4,14 @@
 package subnet
 
 import (
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/lookup"
-	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -65,43 +59,4 @@ func TestAPodThatComesDuringTheCheckIsNotCutOff(t *testing.T) {
 	r.Allocator.Release("more.default")
 	r.Allocator.Release("db.default")
 	says(narrow, "10.20.0.1,fd00:20::1", "")
-}
-
-// A pod may get the address that the spec asks for between the check and the allocation.
-func TestTheRouterKeepsItsAddressUntilTheAskedOneIsFree(t *testing.T) {
-	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "lab"}, Spec: kubeovnv1.SubnetSpec{
-		CIDRBlock: "10.30.0.0/24", Gateway: "10.30.0.254", Vlan: "v", U2OInterconnection: true,
-	}}
-	network, problem := validation.Subnet(s.Name, &s.Spec)
-	if problem != nil {
-		t.Fatal(problem.Message)
-	}
-	scheme := runtime.NewScheme()
-	if err := kubeovnv1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	r := &Reconciler{Allocator: ipam.New(), Client: fake.NewClientBuilder().WithScheme(scheme).Build()}
-	if problem, err := r.tell(s, network); problem != nil || err != nil {
-		t.Fatal(problem, err)
-	}
-	in, c := inputs{subnet: s, hosts: map[netip.Addr]string{}}, checked{network: network}
-	has := func(want string, given bool) {
-		t.Helper()
-		got, err := r.interconnection(t.Context(), in, c)
-		if ipfamily.Join(got) != want || (err == nil) != given || err != nil && !errors.Is(err, northbound.ErrWaiting) {
-			t.Errorf("the router has %v with error %v, not %s", got, err, want)
-		}
-	}
-	has("10.30.0.1", true)
-	asked := netip.MustParseAddr("10.30.0.77")
-	if _, err := r.Allocator.Allocate("web.default", ipam.Request{Subnet: "lab", Addresses: []netip.Addr{asked}}); err != nil {
-		t.Fatal(err)
-	}
-	c.features.Interconnection = []netip.Addr{asked}
-	has("10.30.0.1", false)
-	r.Allocator.Release("web.default")
-	has("10.30.0.77", true)
-	in.hosts[asked] = lookup.HostAPIServer
-	c.features.Interconnection = nil
-	has("10.30.0.2", true)
 }

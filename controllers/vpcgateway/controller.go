@@ -20,6 +20,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/iprecord"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
@@ -108,7 +109,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 		}
 	}
 	measure(*in)
-	return join.Record(ctx, r.Client, in.object())
+	return iprecord.Write(ctx, r.Client, in.object(), iprecord.Any)
 }
 
 // errNoAddress is the error of a full join subnet. A released address requeues the VPC.
@@ -136,7 +137,7 @@ func (r *Reconciler) remove(ctx context.Context, vpc string) error {
 		return fmt.Errorf("delete the way out of VPC %s: %w", vpc, err)
 	}
 	r.leases.Release(ctx, vpc, translate.VpcGatewayPort(vpc))
-	return join.Forget(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
+	return iprecord.Delete(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
 }
 
 // clearStatus removes status.transit and its condition from a VPC that needs no gateway router.

@@ -6,10 +6,7 @@ package join
 import (
 	"context"
 	"fmt"
-	"maps"
-	"net/netip"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,93 +18,16 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/iprecord"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
-// Object returns the IP object of a lease.
+// Object returns the IP object of a lease in the join subnet.
 func Object(name string, lease ipam.Lease) *kubeovnv1.IP {
-	return &kubeovnv1.IP{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			kubeovnv1.LabelSubnet: lease.Subnet, lease.Subnet: "", kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod,
-		}},
-		Spec: kubeovnv1.IPSpec{
-			Subnet:      lease.Subnet,
-			IPAddress:   ipfamily.Join(lease.Addresses),
-			MACAddress:  lease.MAC.String(),
-			V4IPAddress: ofFamily(lease.Addresses, ipfamily.IPv4),
-			V6IPAddress: ofFamily(lease.Addresses, ipfamily.IPv6),
-		},
-	}
-}
-
-// Record creates or updates an IP object.
-func Record(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
-	ip, err := k8s.Find[kubeovnv1.IP](ctx, c, client.ObjectKeyFromObject(want))
-	if err != nil {
-		return fmt.Errorf("get IP %s: %w", want.Name, err)
-	}
-	if ip == nil {
-		return create(ctx, c, want)
-	}
-	base := ip.DeepCopy()
-	if ip.Spec.Subnet != want.Spec.Subnet || ip.Spec.IPAddress != want.Spec.IPAddress || ip.Spec.MACAddress != want.Spec.MACAddress {
-		return replace(ctx, c, ip, want)
-	}
-	ip.Spec = want.Spec
-	ip.Labels = with(ip.Labels, want.Labels)
-	ip.Annotations = with(ip.Annotations, want.Annotations)
-	return k8s.Patch(ctx, c, base, ip)
-}
-
-// with returns have with the entries of want added. It changes have.
-func with(have, want map[string]string) map[string]string {
-	if have == nil {
-		return maps.Clone(want)
-	}
-	maps.Copy(have, want)
-	return have
-}
-
-func create(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
-	if err := client.IgnoreAlreadyExists(c.Create(ctx, want, k8s.FieldOwner)); err != nil {
-		return fmt.Errorf("create IP %s: %w", want.Name, err)
-	}
-	return nil
-}
-
-// replace deletes an IP object and creates it again, because its addresses are immutable.
-func replace(ctx context.Context, c client.Client, have, want *kubeovnv1.IP) error {
-	if err := client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {
-		return fmt.Errorf("delete IP %s: %w", have.Name, err)
-	}
-	return create(ctx, c, want)
-}
-
-// Forget deletes an IP object, unless ours returns false for it.
-func Forget(ctx context.Context, c client.Client, name string, ours func(*kubeovnv1.IP) bool) error {
-	ip, err := k8s.Find[kubeovnv1.IP](ctx, c, client.ObjectKey{Name: name})
-	if err != nil {
-		return fmt.Errorf("get IP %s: %w", name, err)
-	}
-	if ip == nil || !ours(ip) {
-		return nil
-	}
-	if err := client.IgnoreNotFound(c.Delete(ctx, ip)); err != nil {
-		return fmt.Errorf("delete IP %s: %w", name, err)
-	}
-	return nil
-}
-
-// ofFamily returns the address of one family, or an empty string.
-func ofFamily(addrs []netip.Addr, family ipfamily.Family) string {
-	for _, a := range addrs {
-		if ipfamily.Of(a) == family {
-			return a.String()
-		}
-	}
-	return ""
+	ip := iprecord.Of(name, lease)
+	ip.Labels[kubeovnv1.LabelSubnet], ip.Labels[lease.Subnet] = lease.Subnet, ""
+	return ip
 }
 
 // Holder returns the name of the object that an IP object belongs to; empty if it belongs to another kind of object.

@@ -33,6 +33,16 @@ type Network struct {
 	OwnPorts int
 }
 
+// Contains reports whether an address is in one of the CIDRs.
+func (n Network) Contains(a netip.Addr) bool {
+	return slices.ContainsFunc(n.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(a) })
+}
+
+// Assignable reports whether a port may have an address: it is in one of the CIDRs, and no gateway.
+func (n Network) Assignable(a netip.Addr) bool {
+	return n.Contains(a) && !slices.Contains(n.Gateways, a)
+}
+
 // Subnet checks a subnet without its surroundings and parses its addresses. The Network of a subnet without a cidrBlock is
 // empty; only an underlay network may omit it.
 func Subnet(name string, spec *kubeovnv1.SubnetSpec) (Network, *Problem) {

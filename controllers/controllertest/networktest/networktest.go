@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -35,6 +36,7 @@ func Vpcs(p *controllertest.Process) *vpc.Reconciler {
 func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler {
 	return &subnet.Reconciler{
 		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: p.Recorder, Gate: p.Gate,
+		Routers:  &routergateway.Ports{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator},
 		Detached: vpcs.Detached, ServiceCIDRs: Services(p),
 	}
 }
