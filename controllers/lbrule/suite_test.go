@@ -49,8 +49,8 @@ func (w world) start(ports ...port) *controllertest.Process {
 	var eips *ovneip.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate}
-			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
+			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate}
+			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vips, eips, &lbrule.Reconciler{
 				Client: p.Client, Live: p.Manager.GetAPIReader(), Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Services: p.Services,
 				Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate,

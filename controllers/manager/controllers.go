@@ -64,8 +64,8 @@ func (p *process) restored() []controller {
 		Sets: s.Sets, SecurePorts: p.options.PortSecurity == kubeovnv1.PortSecurityEnforced, Recorder: s.Recorder, Gate: s.Gate, KeepMachines: p.options.KeepVMIP,
 		Workers: podWorkers, IPWritePace: ipobject.DefaultPace,
 	}
-	p.vips = &vip.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate}
-	p.eips = &ovneip.Reconciler{Client: s.Client, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate}
+	p.vips = &vip.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate}
+	p.eips = &ovneip.Reconciler{Client: s.Client, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate}
 	p.services = &service.Reconciler{
 		Client: s.Client, Live: s.Live, Services: s.Services, Grants: s.Grants, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Workers: serviceWorkers,
 		ByNodes: p.options.PodAccess == v1alpha1.PodAccessNode,

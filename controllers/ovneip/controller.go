@@ -32,6 +32,7 @@ import (
 type Reconciler struct {
 	Client    client.Client
 	Allocator *ipam.Allocator
+	Networks  *lookup.Networks
 	Recorder  events.EventRecorder
 	Gate      *reconciler.StartGate
 
@@ -59,7 +60,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 }
 
 func (r *Reconciler) reserver() reservation.Reserver {
-	return reservation.Reserver{Client: r.Client, Allocator: r.Allocator}
+	return reservation.Reserver{Client: r.Client, Allocator: r.Allocator, Networks: r.Networks}
 }
 
 func subnetOf(eip *kubeovnv1.OvnEip) string {

@@ -30,7 +30,7 @@ func (w world) start() *controllertest.Process {
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			eips = &ovneip.Reconciler{
-				Client: p.Client, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate,
+				Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate,
 			}
 			return eips.SetupWithManager(ctx, p.Manager)
 		},
@@ -243,4 +243,23 @@ func TestWhatIsInTheWay(t *testing.T) {
 	}
 	w.Get(held)
 	w.Change(held, func() { held.Spec.Type = "nat" }) // no change, because "nat" is the default
+}
+
+// Nodes can be hosts in the network of an external subnet.
+func TestAnEipOfAnUnderlaySubnetHasNoAddressOfANode(t *testing.T) {
+	w := newWorld(t)
+	office := func(s *kubeovnv1.OvnEipSpec) { s.ExternalSubnet = "office" }
+	w.Subnet("office", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock, s.Vlan = "10.30.0.0/24,fd00:30::/120", "v" })
+	record := w.Joined("n1", "100.64.0.2", "10.30.0.2", "fd00:30::2")
+	w.start()
+	free, named := newEip("free", office), newEip("named", office, at("10.30.0.2", ""))
+	w.Create(free)
+	w.ready(free)
+	if free.Status.V4IP != "10.30.0.3" || free.Status.V6IP != "fd00:30::3" {
+		t.Errorf("the OvnEip has %s and %s", free.Status.V4IP, free.Status.V6IP)
+	}
+	w.Create(named)
+	w.says(named, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "address 10.30.0.2 is taken by node n1")
+	w.Delete(record)
+	w.ready(named)
 }

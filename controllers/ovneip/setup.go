@@ -29,7 +29,7 @@ const (
 )
 
 // SetupWithManager registers the reconciler. Changes of the OvnEip, its subnet and the rules that use it wake it. While it waits for an
-// address, changes in the use of the subnet's addresses wake it, too.
+// address, changes in the use of the subnet's addresses, and of hosts in its network, wake it, too.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.OvnEip{}, indexSubnet, func(o client.Object) []string {
 		return []string{subnetOf(o.(*kubeovnv1.OvnEip))}
@@ -40,7 +40,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.RouterLBRule{}, indexEip, eipsOf); err != nil {
 		return fmt.Errorf("index RouterLBRules by OvnEip: %w", err)
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return r.waiting.OnHosts(ctrl.NewControllerManagedBy(mgr), r.Networks).
 		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(usedBy), builder.WithPredicates(k8s.Changed(namesOfEips))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).

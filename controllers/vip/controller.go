@@ -36,6 +36,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
+	Networks   *lookup.Networks
 	Vips       *vipusers.Index
 	// Grants reports which namespaces may use a Vip.
 	Grants   *grants.Rules

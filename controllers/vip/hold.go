@@ -31,7 +31,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 }
 
 func (r *Reconciler) reserver() reservation.Reserver {
-	return reservation.Reserver{Client: r.Client, Allocator: r.Allocator}
+	return reservation.Reserver{Client: r.Client, Allocator: r.Allocator, Networks: r.Networks}
 }
 
 func subnetOf(vip *kubeovnv1.Vip) string { return cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet) }

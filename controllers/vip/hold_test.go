@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -82,4 +83,27 @@ func TestAConflictIsToldAndEndsByItself(t *testing.T) {
 		w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
 		w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "")
 	}
+}
+
+// Nodes and the API server can be hosts in the network of an underlay subnet.
+func TestAVipOfAnUnderlaySubnetHasNoAddressOfAHost(t *testing.T) {
+	w := newWorld(t)
+	w.Subnet("office", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock, s.Vlan = "10.30.0.0/24,fd00:30::/120", "v" })
+	record := w.Joined("n1", "100.64.0.2", "10.30.0.2", "fd00:30::2")
+	server := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "api", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.30.0.3"}}},
+	}
+	w.Create(server)
+	w.start()
+	office := func(s *kubeovnv1.VipSpec) { s.Subnet = "office" }
+	if got := w.ready(w.vip("free", office)); got != "10.30.0.4,fd00:30::3" {
+		t.Errorf("the Vip has %s", got)
+	}
+	ofNode, ofServer := w.vip("node", office, at("", "fd00:30::2")), w.vip("server", office, at("10.30.0.3", ""))
+	w.Says(ofNode, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "address fd00:30::2 is taken by node n1: create a Vip with another one, or free it")
+	w.Says(ofServer, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "address 10.30.0.3 is taken by the API server")
+	w.Delete(record, server)
+	w.ready(ofNode)
+	w.ready(ofServer)
 }

@@ -26,7 +26,7 @@ import (
 const indexSubnet = "vip.subnet"
 
 // SetupWithManager registers the reconciler. Changes of the Vip, its users and its subnet wake it, as does drift. While the Vip waits,
-// changes in the use of the subnet's addresses wake it, too.
+// changes in the use of the subnet's addresses, and of hosts in its network, wake it, too.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vip{}, indexSubnet, func(o client.Object) []string {
 		return []string{subnetOf(o.(*kubeovnv1.Vip))}
@@ -34,7 +34,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("index Vips by subnet: %w", err)
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return r.waiting.OnHosts(ctrl.NewControllerManagedBy(mgr), r.Networks).
 		For(&kubeovnv1.Vip{}, builder.WithPredicates(k8s.Changed(k8s.ViewVip))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.users()).

@@ -32,7 +32,7 @@ func (w world) start() *controllertest.Process {
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			pods = networktest.Pods(p)
-			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate}
+			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, pods, vips)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {

@@ -47,6 +47,7 @@ var ErrWaiting = errors.New("waiting")
 type Reserver struct {
 	Client    client.Reader
 	Allocator *ipam.Allocator
+	Networks  *lookup.Networks
 }
 
 // Restore reserves the addresses in the object's status. It logs a failure, and a later Hold retries the allocation. Call it
@@ -76,7 +77,7 @@ func (d Reserver) Hold(ctx context.Context, w Request, check func(*kubeovnv1.Sub
 	if problem != nil {
 		return ipam.Lease{}, problem, nil
 	}
-	if problem, err := d.checkSubnet(ctx, w, request, check); problem != nil || err != nil {
+	if problem, err := d.checkSubnet(ctx, w, &request, check); problem != nil || err != nil {
 		return ipam.Lease{}, problem, err
 	}
 	lease, err := d.Allocator.Allocate(w.Holder, request)
@@ -150,9 +151,9 @@ func Texts(addresses []netip.Addr, before [2]string) [2]string {
 	return before
 }
 
-// checkSubnet returns a problem if the subnet cannot provide the requested addresses.
+// checkSubnet returns a problem if the subnet cannot provide the requested addresses. Otherwise the request avoids the hosts of the subnet.
 func (d Reserver) checkSubnet(
-	ctx context.Context, w Request, request ipam.Request, check func(*kubeovnv1.Subnet) *validation.Problem,
+	ctx context.Context, w Request, request *ipam.Request, check func(*kubeovnv1.Subnet) *validation.Problem,
 ) (*validation.Problem, error) {
 	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, d.Client, client.ObjectKey{Name: w.Subnet}, client.UnsafeDisableDeepCopy)
 	switch {
@@ -173,10 +174,32 @@ func (d Reserver) checkSubnet(
 	if a, is := lookup.SharedAmong(&subnet.Spec, request.Addresses); is {
 		return validation.InUse("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
 	}
-	if check == nil {
-		return nil, nil
+	if check != nil {
+		if problem := check(subnet); problem != nil {
+			return problem, nil
+		}
 	}
-	return check(subnet), nil
+	return d.avoidHosts(ctx, w, request, subnet)
+}
+
+// avoidHosts makes a request avoid the addresses of nodes and the API server, which can be hosts in the network of an underlay subnet. It returns a
+// problem if the request names one of them.
+func (d Reserver) avoidHosts(ctx context.Context, w Request, request *ipam.Request, subnet *kubeovnv1.Subnet) (*validation.Problem, error) {
+	cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+	if subnet.Spec.Vlan == "" || lookup.VpcOf(subnet) != kubeovnv1.DefaultVpc || err != nil { // a valid spec has no error
+		return nil, nil //nolint:nilerr // see above
+	}
+	hosts, err := d.Networks.HostsIn(ctx, cidrs)
+	if err != nil {
+		return nil, err
+	}
+	for _, address := range request.Addresses {
+		if host := hosts[address]; host != "" {
+			return w.obstacle(&ipam.TakenError{Address: address, By: host}), nil
+		}
+	}
+	request.Avoid = func(address netip.Addr) bool { return hosts[address] != "" }
+	return nil, nil
 }
 
 // obstacle returns the problem of a failed allocation for the object's user; nil if the user cannot fix it.
