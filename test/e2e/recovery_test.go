@@ -134,7 +134,7 @@ var (
 )
 
 // withoutTimes sorts rows and replaces the UUIDs and keys of load balancers by names that do not depend on the time of their insertion
-// (docs/decisions/2026-11-23-uuids-of-load-balancers.md).
+// (docs/decisions/2026-11-27-defects-of-northd.md).
 func withoutTimes(rows []string) []string {
 	var pairs []string
 	for _, row := range rows {

@@ -16,7 +16,7 @@ import (
 )
 
 // Pace is the pace at which IP objects are written. Pods have precedence, because both need requests to one API server
-// (docs/decisions/2026-11-21-ip-objects-behind-the-burst.md).
+// (docs/decisions/2026-11-21-start.md).
 type Pace struct {
 	// Quiet is how long no new pod must arrive before IP objects are written at full speed.
 	Quiet time.Duration

@@ -12,7 +12,7 @@ import (
 )
 
 // WithoutIncarnations returns the rows of a northbound database, by table and UUID, with UUIDs of load balancers that do not depend on the time
-// of their insertion (docs/decisions/2026-11-23-uuids-of-load-balancers.md). Two load balancers with one key stay two rows. It changes the
+// of their insertion (docs/decisions/2026-11-27-defects-of-northd.md). Two load balancers with one key stay two rows. It changes the
 // given rows.
 func WithoutIncarnations(dump map[string]map[string]Row) map[string]map[string]Row {
 	var pairs []string

@@ -37,7 +37,7 @@ func datapathType(d v1alpha1.Datapath) string {
 	return "system"
 }
 
-// Intervals and limits of the node's daemons (ovn-controller(8), ovs-vswitchd.conf.db(5)). docs/decisions/2026-11-25-intervals.md has the
+// Intervals and limits of the node's daemons (ovn-controller(8), ovs-vswitchd.conf.db(5)). docs/decisions/2026-11-25-probe-intervals.md has the
 // reasons.
 const (
 	// remoteProbe is the time in milliseconds without a message from the southbound database after which ovn-controller sends a
