@@ -13,7 +13,7 @@ import (
 
 const module = "github.com/kiln-net/kiln/"
 
-// TestDependencies checks the rules of docs/architecture.md about imports through other packages, which depguard does not follow.
+// TestDependencies checks imports through other packages, which depguard (.golangci.yml) does not follow.
 func TestDependencies(t *testing.T) {
 	for _, tt := range []struct {
 		packages string

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package northbound makes the northbound database equal to the rows that translators want. It is level-based: one operation,
-// Apply, serves creation, change, deletion, restart and repair. docs/decisions holds the reasons.
+// Apply, serves creation, change, deletion, restart and repair. docs/development/northbound.md has its guarantees and the owners
+// of all rows, docs/decisions the reasons.
 //
 // How it works: a session keeps an exact replica of the database. Apply compares an owner's rows with the replica and queues
 // the difference. One goroutine commits: it plans the queued requests against the current replica, sends one transaction, and

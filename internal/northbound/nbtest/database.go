@@ -150,7 +150,7 @@ func plain(value any) any {
 	}
 }
 
-// OwnerID is the external_ids key of the owner of a row, such as `Vpc//blue` (docs/architecture.md).
+// OwnerID is the external_ids key of the owner of a row, such as `Vpc//blue` (docs/development/northbound.md).
 const OwnerID = "kiln-owner"
 
 // Owned returns the tables of an owner's rows, by UUID.
