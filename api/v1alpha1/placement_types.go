@@ -3,7 +3,11 @@
 
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
 
 // Labels of the nodes that administrators trust, with any value. The admission plugin NodeRestriction denies both to kubelets.
 const (
@@ -11,6 +15,15 @@ const (
 	ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	// ManagedLabel is on the nodes that run the operator in clusters without nodes of the control plane (config/components/managed).
 	ManagedLabel = "node-restriction.kubernetes.io/kiln"
+)
+
+// Labels of the objects and pods of Kiln.
+const (
+	// PartOfLabel and PartOf mark the objects that the operator applies, and the pods.
+	PartOfLabel = "app.kubernetes.io/part-of"
+	PartOf      = "kiln"
+	// ComponentLabel holds the workload's name.
+	ComponentLabel = "app.kubernetes.io/component"
 )
 
 // Placement defines where components run that are not on every node.
@@ -29,6 +42,18 @@ type Placement struct {
 	// resources of each container for which no other field sets resources.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// Selector returns the selector of the component's nodes.
+func (p Placement) Selector() labels.Selector {
+	if len(p.NodeSelector) > 0 {
+		return labels.SelectorFromSet(p.NodeSelector)
+	}
+	controlPlane, err := labels.NewRequirement(ControlPlaneLabel, selection.Exists, nil)
+	if err != nil {
+		panic(err) // impossible: the key is a constant
+	}
+	return labels.NewSelector().Add(*controlPlane)
 }
 
 // Workload holds the settings of one component's pods.

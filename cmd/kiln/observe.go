@@ -10,8 +10,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/ovncluster"
 	"github.com/kiln-net/kiln/internal/scrape"
-	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
 )
 
 // component is what differs between processes in how they follow the OVNCluster while they run.

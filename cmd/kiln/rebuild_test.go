@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+	"github.com/kiln-net/kiln/internal/podlabel"
 )
 
 // content returns the rows that the controller owns. NB_Global is excluded, because its values depend on the database and the leader.

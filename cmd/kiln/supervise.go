@@ -13,8 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
-	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+	"github.com/kiln-net/kiln/internal/ovncluster"
+	"github.com/kiln-net/kiln/internal/podlabel"
 )
 
 // surroundings are the parameters that every supervisor gets from Kubernetes.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/ovncluster"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
 	"github.com/kiln-net/kiln/internal/tlsdir"
 )
 

@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+	"github.com/kiln-net/kiln/internal/podlabel"
 )
 
 // writtenPause is the delay before each round of reconciles after a start. In this time subscribers of the northbound engine enqueue

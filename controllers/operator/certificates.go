@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
@@ -128,9 +129,9 @@ func (r *Reconciler) certificateSecret(name, component string, data map[string][
 
 func (r *Reconciler) certificateMeta(name, component string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: map[string]string{
-		render.ManagedByLabel: render.ManagedBy,
-		render.PartOfLabel:    render.PartOf,
-		render.ComponentLabel: component,
+		render.ManagedByLabel:   render.ManagedBy,
+		v1alpha1.PartOfLabel:    v1alpha1.PartOf,
+		v1alpha1.ComponentLabel: component,
 	}}
 }
 

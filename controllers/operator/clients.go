@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -25,7 +24,7 @@ func clientAddresses(nodes []corev1.Node, spec v1alpha1.OVNClusterSpec, status v
 		}
 	}
 	for _, placement := range []v1alpha1.Placement{spec.Central.Placement, spec.Controller.Placement} {
-		selector := render.NodeSelector(placement)
+		selector := placement.Selector()
 		for i := range nodes {
 			if !selector.Matches(labels.Set(nodes[i].Labels)) {
 				continue

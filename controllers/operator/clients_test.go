@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
 func TestClientsAreTheNodesOfThePlacementsAndOfMembers(t *testing.T) {
@@ -23,7 +22,7 @@ func TestClientsAreTheNodesOfThePlacementsAndOfMembers(t *testing.T) {
 		return n
 	}
 	nodes := []corev1.Node{
-		node("control", render.ControlPlaneLabel, "192.0.2.1", "2001:db8::1"), node("infra", "infra", "192.0.2.5"), node("worker", "worker", "192.0.2.9"),
+		node("control", v1alpha1.ControlPlaneLabel, "192.0.2.1", "2001:db8::1"), node("infra", "infra", "192.0.2.5"), node("worker", "worker", "192.0.2.9"),
 	}
 	var spec v1alpha1.OVNClusterSpec
 	spec.Controller.NodeSelector = map[string]string{"infra": ""}

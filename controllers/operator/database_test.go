@@ -136,7 +136,7 @@ func TestNoMemberIsReplacedWhileAnotherIsAway(t *testing.T) {
 		t.Cleanup(func() {
 			_ = client.IgnoreNotFound(admin.Delete(context.Background(), pod, client.GracePeriodSeconds(0)))
 		})
-		pod.Labels[render.ComponentLabel] = render.NorthboundName // in memory: other tests look at all namespaces
+		pod.Labels[v1alpha1.ComponentLabel] = render.NorthboundName // in memory: other tests look at all namespaces
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		p.pods = append(p.pods, *pod)
 		p.nodes = append(p.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeOf(i)}})

@@ -51,7 +51,7 @@ func bareScenario(t *testing.T) *scenario {
 	s.operator(t)
 	s.addNode(t, "worker-1", "192.0.2.11", nil)
 	// Kiln runs no pods on this node, does not wait for it, and does not clean it.
-	s.addNode(t, "windows", "192.0.2.12", map[string]string{corev1.LabelOSStable: "windows", render.ControlPlaneLabel: ""})
+	s.addNode(t, "windows", "192.0.2.12", map[string]string{corev1.LabelOSStable: "windows", v1alpha1.ControlPlaneLabel: ""})
 	return s
 }
 
@@ -93,7 +93,7 @@ func working(t *testing.T) (*scenario, *workloads) {
 // create creates a node for the databases, and the OVNCluster.
 func (s *scenario) create(t *testing.T) {
 	t.Helper()
-	s.addNode(t, node, "192.0.2.1", map[string]string{render.ControlPlaneLabel: ""})
+	s.addNode(t, node, "192.0.2.1", map[string]string{v1alpha1.ControlPlaneLabel: ""})
 	s.createCluster(t)
 }
 

@@ -51,7 +51,7 @@ func (w *world) addPod(t *testing.T, name, component, node, address, revision st
 func (w *world) newPod(name, component, node, revision string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: map[string]string{
-			render.PartOfLabel: render.PartOf, render.ComponentLabel: component, appsv1.ControllerRevisionHashLabelKey: revision,
+			v1alpha1.PartOfLabel: v1alpha1.PartOf, v1alpha1.ComponentLabel: component, appsv1.ControllerRevisionHashLabelKey: revision,
 		}, Annotations: map[string]string{render.TemplateAnnotation: revision}},
 		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: "kiln.local/kiln:test"}}},
 	}

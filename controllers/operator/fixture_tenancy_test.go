@@ -136,7 +136,7 @@ func (w *tenancy) makePods(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name, Labels: map[string]string{"app": p.name}}, Spec: containers()}
 		pod.Spec.ServiceAccountName, pod.Spec.NodeName = p.account, p.node
 		if p.namespace == testNamespace && p.account != p.name {
-			pod.Labels[render.PartOfLabel] = render.PartOf
+			pod.Labels[v1alpha1.PartOfLabel] = v1alpha1.PartOf
 		}
 		if p.namespace == w.namespace {
 			pod.Annotations = map[string]string{kubeovnv1.AnnotationGroups.Key(): "of-the-user"}

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
 const (
@@ -45,11 +44,11 @@ func (s *scenario) settledOn(t *testing.T, image string) {
 	g := newG(t)
 	g.Eventually(func() map[string]string {
 		var pods corev1.PodList
-		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
+		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{v1alpha1.ComponentLabel})).To(Succeed())
 		found := map[string]string{}
 		for _, p := range pods.Items {
 			if imageOf(corev1.PodTemplateSpec{Spec: p.Spec}) == image && ready(&p) {
-				found[p.Labels[render.ComponentLabel]+"/"+p.Spec.NodeName] = image
+				found[p.Labels[v1alpha1.ComponentLabel]+"/"+p.Spec.NodeName] = image
 			}
 		}
 		return found

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -99,7 +100,7 @@ func (w *workloads) turn(ctx context.Context) error {
 
 func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) error {
 	var pods corev1.PodList
-	if err := w.admin.List(ctx, &pods, client.MatchingLabels{render.ComponentLabel: name}); err != nil {
+	if err := w.admin.List(ctx, &pods, client.MatchingLabels{v1alpha1.ComponentLabel: name}); err != nil {
 		return err
 	}
 	var kept []corev1.Pod

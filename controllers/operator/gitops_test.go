@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	components "github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	manifests "github.com/kiln-net/kiln/hack/packaging/render"
 	"github.com/kiln-net/kiln/test/applied"
 )
@@ -26,7 +26,7 @@ func TestAnAppliedInstallationHasNoDiff(t *testing.T) {
 	g := newG(t)
 	objects, err := manifests.Objects(filepath.Join("..", "..", "config", "overlays", "rke2"), "")
 	g.Expect(err).NotTo(HaveOccurred())
-	s.addNode(t, node, "192.0.2.1", map[string]string{components.ControlPlaneLabel: ""})
+	s.addNode(t, node, "192.0.2.1", map[string]string{v1alpha1.ControlPlaneLabel: ""})
 	var own []*unstructured.Unstructured
 	for _, o := range objects {
 		if kind := o.GetKind(); kind == "CustomResourceDefinition" || kind == "Deployment" { // the API server has the former, this test runs the latter

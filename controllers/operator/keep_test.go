@@ -156,7 +156,7 @@ func TestKeepTenancy(t *testing.T) {
 	// Once a controller that knows the defaults leads, strict objects stay strict, also when the OVNCluster is created
 	// again.
 	leading := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{render.ComponentLabel: render.ControllerName}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.ComponentLabel: render.ControllerName}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "pinned"}}},
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue}}},
 	}

@@ -69,7 +69,7 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 	for _, member := range status.Members {
 		m.Silent[member.Node] = silent(p.node(member.Node))
 	}
-	selector := render.NodeSelector(p.cluster.Spec.Central.Placement)
+	selector := p.cluster.Spec.Central.Placement.Selector()
 	m.Foreign = map[string]bool{}
 	for i := range p.nodes {
 		n := &p.nodes[i]

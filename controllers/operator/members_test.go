@@ -27,7 +27,7 @@ func TestASilentNodeLosesItsNewMember(t *testing.T) {
 	gate.Skip(t, gate.OperatorLong)
 	s := installed(t)
 	g := newG(t)
-	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[render.ControlPlaneLabel] = "" })
+	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[v1alpha1.ControlPlaneLabel] = "" })
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
 	recorded := func() (nodes []string) {
 		for _, m := range s.cluster(t).Status.Northbound.Members {
@@ -40,7 +40,7 @@ func TestASilentNodeLosesItsNewMember(t *testing.T) {
 	s.addPod(t, "ovn-central-nb-1", render.NorthboundName, "worker-1", "192.0.2.99", "")
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("node worker-1, whose member has yet to join, does not answer, and there is no other node"))
-	s.addNode(t, "control-plane-3", "192.0.2.3", map[string]string{render.ControlPlaneLabel: "true"}) // as k3s and RKE2 do
+	s.addNode(t, "control-plane-3", "192.0.2.3", map[string]string{v1alpha1.ControlPlaneLabel: "true"}) // as k3s and RKE2 do
 	g.Eventually(recorded).Should(Equal([]string{node, "control-plane-3"}))
 	g.Eventually(s.absent(t, &corev1.Pod{}, "ovn-central-nb-1")).Should(BeTrue())
 
@@ -48,7 +48,7 @@ func TestASilentNodeLosesItsNewMember(t *testing.T) {
 	g.Eventually(recorded).Should(Equal([]string{node}))
 	g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control-plane-3"}})).To(Succeed())
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
-	s.setNode(t, "worker-1", func(n *corev1.Node) { delete(n.Labels, render.ControlPlaneLabel) })
+	s.setNode(t, "worker-1", func(n *corev1.Node) { delete(n.Labels, v1alpha1.ControlPlaneLabel) })
 	s.atWork(t)
 }
 

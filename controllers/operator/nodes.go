@@ -21,7 +21,7 @@ import (
 // bySystem splits nodes into Linux nodes and all others, on which Kiln's pods cannot run.
 func bySystem(nodes []corev1.Node) (linux, foreign []corev1.Node) {
 	for _, n := range nodes {
-		if n.Labels[corev1.LabelOSStable] == render.Linux {
+		if n.Labels[corev1.LabelOSStable] == string(corev1.Linux) {
 			linux = append(linux, n)
 		} else {
 			foreign = append(foreign, n)

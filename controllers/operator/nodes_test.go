@@ -74,7 +74,7 @@ func TestAnInvalidAddressAffectsOneNode(t *testing.T) {
 	}).Should(BeTrue(), "the node does not prevent that the controller is created again")
 	s.settledOn(t, s.cluster(t).Spec.Image)
 
-	s.addNode(t, "twin", "192.0.2.11", map[string]string{render.ControlPlaneLabel: ""})
+	s.addNode(t, "twin", "192.0.2.11", map[string]string{v1alpha1.ControlPlaneLabel: ""})
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("nodes twin and worker-1 have one InternalIP, 192.0.2.11: give each its own"))
 	g.Eventually(func() []string { return s.nodeEvents(t, "twin") }).Should(ContainElement("Warning AddressShared"))
 	for _, name := range []string{"inside", "twin"} {
@@ -109,7 +109,7 @@ func (s *scenario) deserted(t *testing.T, nodes ...string) {
 	g := newG(t)
 	g.Eventually(func() []string {
 		var pods corev1.PodList
-		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
+		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{v1alpha1.ComponentLabel})).To(Succeed())
 		var on []string
 		for _, p := range pods.Items {
 			on = append(on, p.Spec.NodeName)
@@ -120,7 +120,7 @@ func (s *scenario) deserted(t *testing.T, nodes ...string) {
 
 func addressed(name, address string) corev1.Node {
 	return corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{render.ControlPlaneLabel: ""}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.ControlPlaneLabel: ""}},
 		Status: corev1.NodeStatus{
 			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},

@@ -159,7 +159,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	var pods corev1.PodList
-	if err := r.List(ctx, &pods, client.InNamespace(r.Namespace), client.MatchingLabels{render.PartOfLabel: render.PartOf}); err != nil {
+	if err := r.List(ctx, &pods, client.InNamespace(r.Namespace), client.MatchingLabels{v1alpha1.PartOfLabel: v1alpha1.PartOf}); err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
 	// Lists from the cache are unordered, and the status must not depend on the order.
@@ -213,7 +213,7 @@ func (p *pass) node(name string) *corev1.Node {
 func (p *pass) podsOf(component string) []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range p.pods {
-		if p.pods[i].Labels[render.ComponentLabel] == component {
+		if p.pods[i].Labels[v1alpha1.ComponentLabel] == component {
 			all = append(all, &p.pods[i])
 		}
 	}

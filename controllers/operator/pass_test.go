@@ -54,7 +54,7 @@ func BenchmarkPodsOfManyNodes(b *testing.B) {
 		name := fmt.Sprintf("worker-%05d", i)
 		p.nodes = append(p.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		p.pods = append(p.pods, corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{render.ComponentLabel: render.AgentName}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.ComponentLabel: render.AgentName}},
 			Spec:       corev1.PodSpec{NodeName: name, Containers: make([]corev1.Container, 1)},
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		})

@@ -35,7 +35,7 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 			return &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
 				"no usable node matches %q: label a node, or change spec.central.nodeSelector; a usable node answers, is not cordoned, has an "+
 					"InternalIP, and has only taints that the databases tolerate (spec.central.tolerations adds some)",
-				render.NodeSelector(placement))}
+				placement.Selector())}
 		}
 		status.BootstrapNode = node.Name
 		status.Members = []v1alpha1.DatabaseMember{{Node: node.Name, Address: k8s.InternalIPs(node)[0].String()}}
@@ -91,7 +91,7 @@ func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
 
 // matching returns the nodes of a placement, in any state.
 func (p *pass) matching(placement v1alpha1.Placement) (nodes []*corev1.Node) {
-	selector := render.NodeSelector(placement)
+	selector := placement.Selector()
 	for i := range p.nodes {
 		if selector.Matches(labels.Set(p.nodes[i].Labels)) {
 			nodes = append(nodes, &p.nodes[i])

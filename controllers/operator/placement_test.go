@@ -38,7 +38,7 @@ func (s *scenario) placed(t *testing.T) {
 	g := newG(t)
 	g.Expect(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)()).NotTo(Succeed())
 	const shortLived = "control-plane-0"
-	s.addNode(t, shortLived, "192.0.2.100", map[string]string{render.ControlPlaneLabel: ""})
+	s.addNode(t, shortLived, "192.0.2.100", map[string]string{v1alpha1.ControlPlaneLabel: ""})
 	set := &appsv1.StatefulSet{}
 	g.Eventually(s.exists(t, set, render.NorthboundName)).Should(Succeed())
 	g.Expect(s.cluster(t).Status.Northbound.BootstrapNode).To(Equal(shortLived))
@@ -54,7 +54,7 @@ func (s *scenario) placed(t *testing.T) {
 	// No database was ever created there.
 	g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: shortLived}})).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True NoNodeForDatabases"))
-	s.addNode(t, node, "192.0.2.1", map[string]string{render.ControlPlaneLabel: ""})
+	s.addNode(t, node, "192.0.2.1", map[string]string{v1alpha1.ControlPlaneLabel: ""})
 	recorded := func() []v1alpha1.DatabaseStatus {
 		return []v1alpha1.DatabaseStatus{s.cluster(t).Status.Northbound, s.cluster(t).Status.Southbound}
 	}

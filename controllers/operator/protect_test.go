@@ -223,7 +223,7 @@ func TestComponentsMayPatchPodsWhileAnotherVersionRuns(t *testing.T) {
 	r := &Reconciler{Image: "new"}
 	pod := func(component, image string) corev1.Pod {
 		return corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{render.ComponentLabel: component}},
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.ComponentLabel: component}},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: image}}},
 		}
 	}

@@ -29,7 +29,7 @@ func (s *scenario) end(t *testing.T, component string) {
 	t.Helper()
 	g := newG(t)
 	var pods corev1.PodList
-	ofComponent := client.MatchingLabels{render.ComponentLabel: component}
+	ofComponent := client.MatchingLabels{v1alpha1.ComponentLabel: component}
 	g.Eventually(func() bool {
 		g.Expect(s.admin.List(t.Context(), &pods, client.InNamespace(testNamespace), ofComponent)).To(Succeed())
 		return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil })

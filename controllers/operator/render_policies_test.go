@@ -21,7 +21,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+	"github.com/kiln-net/kiln/internal/podlabel"
 )
 
 // TestPolicies tries writes of users and of stolen tokens on a real API server with the rendered roles and policies. Each write uses a

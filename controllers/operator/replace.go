@@ -203,7 +203,7 @@ func (r *Reconciler) replace(ctx context.Context, pod *corev1.Pod) error {
 	if err := r.remove(ctx, pod, "Pod"); err != nil {
 		return err
 	}
-	podsReplaced.WithLabelValues(pod.Labels[render.ComponentLabel]).Inc()
+	podsReplaced.WithLabelValues(pod.Labels[v1alpha1.ComponentLabel]).Inc()
 	if r.replaced == nil {
 		r.replaced = map[types.UID]bool{}
 	}

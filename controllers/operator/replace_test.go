@@ -155,7 +155,7 @@ func (s *scenario) failsAndReturns(t *testing.T, component string) {
 	t.Helper()
 	g := newG(t)
 	var pods corev1.PodList
-	g.Expect(s.admin.List(t.Context(), &pods, client.MatchingLabels{render.ComponentLabel: component})).To(Succeed())
+	g.Expect(s.admin.List(t.Context(), &pods, client.MatchingLabels{v1alpha1.ComponentLabel: component})).To(Succeed())
 	g.Expect(pods.Items).To(HaveLen(1))
 	s.setReady(t, &pods.Items[0], false)
 	g.Eventually(s.condition(t, "Available")).Should(Equal("False WaitingForComponents: not serving yet: " + component))

@@ -55,7 +55,7 @@ func TestReplicasAreDerivedFromNodes(t *testing.T) {
 		{
 			name: "with taints that Kiln tolerates", want: numbers(3, 2, 2),
 			nodes: []func(*corev1.Node){
-				taint(render.ControlPlaneLabel, corev1.TaintEffectNoSchedule), taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule),
+				taint(v1alpha1.ControlPlaneLabel, corev1.TaintEffectNoSchedule), taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule),
 				taint("dedicated", corev1.TaintEffectPreferNoSchedule),
 			},
 		},
@@ -159,7 +159,7 @@ func TestReplicasGrowWithTheNodes(t *testing.T) {
 	}
 	g.Expect(replicas()).To(Equal(numbers(1, 1, 1)))
 	for i, name := range []string{"control-plane-2", "control-plane-3"} {
-		s.addNode(t, name, fmt.Sprintf("192.0.2.%d", i+2), map[string]string{render.ControlPlaneLabel: "true"})
+		s.addNode(t, name, fmt.Sprintf("192.0.2.%d", i+2), map[string]string{v1alpha1.ControlPlaneLabel: "true"})
 	}
 	g.Eventually(replicas).Should(Equal(numbers(3, 2, 2)))
 	g.Eventually(members).Should(ConsistOf(node, HavePrefix("control-plane-")))

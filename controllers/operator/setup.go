@@ -53,7 +53,7 @@ func CacheOptions(namespace string) cache.Options {
 		DefaultNamespaces: map[string]cache.Config{namespace: {}},
 		DefaultTransform:  cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{render.PartOfLabel: render.PartOf})},
+			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1alpha1.PartOfLabel: v1alpha1.PartOf})},
 		},
 	}
 	for _, kind := range append(ownedKinds(), policyKinds()...) {

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -159,5 +158,5 @@ func ports(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 
 // ofKiln reports whether labels are those of a component of Kiln.
 func ofKiln(labels map[string]string) bool {
-	return labels[render.PartOfLabel] == render.PartOf || labels[render.ComponentLabel] == "kiln-operator"
+	return labels[v1alpha1.PartOfLabel] == v1alpha1.PartOf || labels[v1alpha1.ComponentLabel] == "kiln-operator"
 }

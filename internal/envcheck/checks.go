@@ -16,7 +16,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -56,7 +55,7 @@ func nodeAddresses(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 	owners := map[string][]string{}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
-		if n.Labels[corev1.LabelOSStable] != render.Linux {
+		if n.Labels[corev1.LabelOSStable] != string(corev1.Linux) {
 			foreign = append(foreign, n.Name)
 			continue
 		}
@@ -81,7 +80,7 @@ func nodeAddresses(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 	}
 	if len(foreign) > 0 {
 		found = append(found, Finding{Warning, subject, fmt.Sprintf("nodes %s do not have the label %s=%s: Kiln ignores them",
-			k8s.Some(foreign, someNames), corev1.LabelOSStable, render.Linux)})
+			k8s.Some(foreign, someNames), corev1.LabelOSStable, string(corev1.Linux))})
 	}
 	if len(found) == 0 {
 		found = []Finding{{OK, subject, fmt.Sprintf("each of %d nodes has an InternalIP of its own", len(c.Nodes))}}
@@ -100,7 +99,7 @@ func centralNodes(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 		{"spec.central", spec.Central.Placement, spec.Central.Replicas},
 		{"spec.controller", spec.Controller.Placement, 1},
 	} {
-		selector := render.NodeSelector(of.placement)
+		selector := of.placement.Selector()
 		var names []string
 		for i := range c.Nodes {
 			if selector.Matches(labels.Set(c.Nodes[i].Labels)) {
@@ -121,7 +120,7 @@ func centralNodes(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 // kubelets cannot write.
 func operatorNodes(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 	const subject = "Nodes of the operator"
-	for _, of := range []struct{ label, by string }{{render.ControlPlaneLabel, "config/default"}, {v1alpha1.ManagedLabel, "config/components/managed"}} {
+	for _, of := range []struct{ label, by string }{{v1alpha1.ControlPlaneLabel, "config/default"}, {v1alpha1.ManagedLabel, "config/components/managed"}} {
 		var names []string
 		for i := range c.Nodes {
 			if _, is := c.Nodes[i].Labels[of.label]; is {
@@ -133,7 +132,7 @@ func operatorNodes(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 		}
 	}
 	return []Finding{{Warning, subject, fmt.Sprintf("no node has the label %s: label nodes with %s=true, and use config/overlays/managed or its component",
-		render.ControlPlaneLabel, v1alpha1.ManagedLabel)}}
+		v1alpha1.ControlPlaneLabel, v1alpha1.ManagedLabel)}}
 }
 
 // restrictedSelectors checks that a stolen node cannot select itself for the keys of the databases and of their clients, or for the passwords of the
@@ -152,7 +151,7 @@ func restrictedSelectors(_ *Cluster, spec *v1alpha1.OVNClusterSpec) (found []Fin
 	for _, s := range selectors {
 		if k8s.KubeletsMaySatisfy(s.selector) {
 			found = append(found, Finding{Warning, "Labels of spec." + s.field, fmt.Sprintf("kubelets may write all labels of spec.%s.nodeSelector (%s), so that a stolen node can "+
-				"select itself: use %s, or a label with the prefix node-restriction.kubernetes.io/", s.field, labels.FormatLabels(s.selector), render.ControlPlaneLabel)})
+				"select itself: use %s, or a label with the prefix node-restriction.kubernetes.io/", s.field, labels.FormatLabels(s.selector), v1alpha1.ControlPlaneLabel)})
 		}
 	}
 	return found
@@ -240,7 +239,7 @@ func definitions(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 	var foreign []string
 	for _, r := range c.Resources {
 		served[r.Kind] = true
-		if !slices.Contains(r.Categories, render.PartOf) {
+		if !slices.Contains(r.Categories, v1alpha1.PartOf) {
 			foreign = append(foreign, r.Kind)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -111,7 +110,7 @@ func (p *proposal) placement(w *Workload) (found []Finding) {
 		}
 		if k8s.KubeletsMaySatisfy(selector) {
 			found = append(found, Finding{Warning, w.subject("nodeSelector"), fmt.Sprintf("%s: kubelets may write these labels, so that a stolen node can select itself: "+
-				"use %s in %s.nodeSelector, or a label with the prefix node-restriction.kubernetes.io/", labels.FormatLabels(selector), render.ControlPlaneLabel, field)})
+				"use %s in %s.nodeSelector, or a label with the prefix node-restriction.kubernetes.io/", labels.FormatLabels(selector), v1alpha1.ControlPlaneLabel, field)})
 		}
 	}
 	switch w.Name {

@@ -10,13 +10,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/golden"
 )
 
 func TestTheOperatorsManifestHoldsWhatItGrants(t *testing.T) {
 	cluster, own := Grants()
 	meta := metav1.ObjectMeta{Name: "kiln-operator-operands", Labels: map[string]string{
-		PartOfLabel: PartOf, ComponentLabel: ManagedBy,
+		v1alpha1.PartOfLabel: v1alpha1.PartOf, v1alpha1.ComponentLabel: ManagedBy,
 	}}
 	namespaced := meta
 	namespaced.Namespace = "kube-system"

@@ -157,7 +157,7 @@ func databaseService(c Config, db Database) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: c.meta(db.Service, centralApp, db.Workload),
 		Spec: corev1.ServiceSpec{
-			Selector:       map[string]string{AppLabel: centralApp, ComponentLabel: db.Workload, db.LeaderLabel: "true"},
+			Selector:       map[string]string{AppLabel: centralApp, v1alpha1.ComponentLabel: db.Workload, db.LeaderLabel: "true"},
 			IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 		},
 	}

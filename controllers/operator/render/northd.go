@@ -5,6 +5,8 @@ package render
 
 import (
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // Labels that ovn-northd sets on its own pod: whether it is the active instance, and a hash of the database members'
@@ -46,7 +48,7 @@ func NorthdObjects(c Config) []Object {
 		&corev1.Service{
 			ObjectMeta: c.meta("ovn-northd", centralApp, NorthdName),
 			Spec: corev1.ServiceSpec{
-				Selector:       map[string]string{AppLabel: centralApp, ComponentLabel: NorthdName, northdLeaderLabel: "true"},
+				Selector:       map[string]string{AppLabel: centralApp, v1alpha1.ComponentLabel: NorthdName, northdLeaderLabel: "true"},
 				IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 				Ports:          []corev1.ServicePort{servicePort("health", northdHealthPort)},
 			},

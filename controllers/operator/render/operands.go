@@ -33,7 +33,7 @@ const (
 
 // Operand is a workload that the operator runs.
 type Operand struct {
-	// Name of the workload, and value of ComponentLabel of its pods.
+	// Name of the workload, and value of v1alpha1.ComponentLabel of its pods.
 	Name string
 	// Kind is the workload's: Deployment, StatefulSet or DaemonSet.
 	Kind string

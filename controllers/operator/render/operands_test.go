@@ -41,12 +41,12 @@ func TestOperandsAreComplete(t *testing.T) {
 			}
 			workload := objects[i]
 			gvk, err := apiutil.GVKForObject(workload, scheme.Scheme)
-			if err != nil || gvk.Kind != o.Kind || workload.GetName() != o.Name || workload.GetLabels()[ComponentLabel] != o.Name {
+			if err != nil || gvk.Kind != o.Kind || workload.GetName() != o.Name || workload.GetLabels()[v1alpha1.ComponentLabel] != o.Name {
 				t.Errorf("its workload is %s %s (%v)", gvk.Kind, workload.GetName(), err)
 			}
 			template := Template(workload)
-			if template.Labels[ComponentLabel] != o.Name {
-				t.Errorf("its pods are of component %s", template.Labels[ComponentLabel])
+			if template.Labels[v1alpha1.ComponentLabel] != o.Name {
+				t.Errorf("its pods are of component %s", template.Labels[v1alpha1.ComponentLabel])
 			}
 			account, token := template.Spec.ServiceAccountName, template.Spec.AutomountServiceAccountToken
 			writes, known := accounts[account]

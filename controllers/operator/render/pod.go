@@ -75,7 +75,7 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 		HostNetwork:                   true,
 		DNSPolicy:                     corev1.DNSDefault,
 		ImagePullSecrets:              c.Spec.ImagePullSecrets,
-		NodeSelector:                  map[string]string{corev1.LabelOSStable: Linux},
+		NodeSelector:                  map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
 		PriorityClassName:             p.priorityClass,
 		Tolerations:                   p.tolerations,
 		TerminationGracePeriodSeconds: new(p.grace),
@@ -160,7 +160,7 @@ func tolerateAll() []corev1.Toleration {
 func Tolerations(p v1alpha1.Placement) []corev1.Toleration {
 	exists := corev1.TolerationOpExists
 	return append([]corev1.Toleration{
-		{Key: ControlPlaneLabel, Operator: exists},
+		{Key: v1alpha1.ControlPlaneLabel, Operator: exists},
 		{Key: "CriticalAddonsOnly", Operator: exists},
 		{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: exists},
 		{Key: corev1.TaintNodeNetworkUnavailable, Operator: exists},
@@ -266,7 +266,7 @@ func placed(t *corev1.PodTemplateSpec, p v1alpha1.Placement) {
 	terms := t.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
 		terms[i].MatchExpressions = append(terms[i].MatchExpressions, corev1.NodeSelectorRequirement{
-			Key: ControlPlaneLabel, Operator: corev1.NodeSelectorOpExists,
+			Key: v1alpha1.ControlPlaneLabel, Operator: corev1.NodeSelectorOpExists,
 		})
 	}
 }

@@ -32,7 +32,7 @@ func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
 				if spec.NodeSelector[corev1.LabelOSStable] != "linux" {
 					t.Errorf("node selector %v: there may be nodes with another system", spec.NodeSelector)
 				}
-				for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeNetworkUnavailable, ControlPlaneLabel} {
+				for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeNetworkUnavailable, v1alpha1.ControlPlaneLabel} {
 					if !tolerates(spec.Tolerations, taint) {
 						t.Errorf("does not tolerate %s", taint)
 					}
@@ -167,8 +167,8 @@ func TestTolerationsAreAdded(t *testing.T) {
 			if template == nil {
 				continue
 			}
-			for _, taint := range []string{ControlPlaneLabel, "central", "controller"} {
-				if got, want := tolerates(template.Spec.Tolerations, taint), taint == ControlPlaneLabel || taint == key; got != want {
+			for _, taint := range []string{v1alpha1.ControlPlaneLabel, "central", "controller"} {
+				if got, want := tolerates(template.Spec.Tolerations, taint), taint == v1alpha1.ControlPlaneLabel || taint == key; got != want {
 					t.Errorf("%s tolerates %s: %v", component, taint, got)
 				}
 			}
@@ -187,16 +187,16 @@ func tolerates(all []corev1.Toleration, key string) bool {
 
 // TestControlPlaneNodesAreThoseWithTheLabel: its value differs between distributions.
 func TestControlPlaneNodesAreThoseWithTheLabel(t *testing.T) {
-	for value, node := range map[string]labels.Set{"empty": {ControlPlaneLabel: ""}, "true": {ControlPlaneLabel: "true"}} {
-		if !NodeSelector(v1alpha1.Placement{}).Matches(node) {
+	for value, node := range map[string]labels.Set{"empty": {v1alpha1.ControlPlaneLabel: ""}, "true": {v1alpha1.ControlPlaneLabel: "true"}} {
+		if !(v1alpha1.Placement{}).Selector().Matches(node) {
 			t.Errorf("a node whose label is %s is not selected by default", value)
 		}
 	}
-	if NodeSelector(v1alpha1.Placement{}).Matches(labels.Set{"other": ""}) {
+	if (v1alpha1.Placement{}).Selector().Matches(labels.Set{"other": ""}) {
 		t.Error("a worker is selected by default")
 	}
 	mine := v1alpha1.Placement{NodeSelector: map[string]string{"mine": ""}}
-	if s := NodeSelector(mine); s.Matches(labels.Set{ControlPlaneLabel: ""}) || !s.Matches(labels.Set{"mine": ""}) {
+	if s := mine.Selector(); s.Matches(labels.Set{v1alpha1.ControlPlaneLabel: ""}) || !s.Matches(labels.Set{"mine": ""}) {
 		t.Errorf("the selector of users is %s", s)
 	}
 	for _, name := range []string{"controller", "northd"} {

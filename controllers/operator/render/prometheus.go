@@ -81,7 +81,7 @@ func MetricsServices(c Config) []Object {
 			ObjectMeta: c.meta(s.component, s.app, s.component),
 			Spec: corev1.ServiceSpec{
 				ClusterIP:      corev1.ClusterIPNone,
-				Selector:       map[string]string{AppLabel: s.app, ComponentLabel: s.component},
+				Selector:       map[string]string{AppLabel: s.app, v1alpha1.ComponentLabel: s.component},
 				IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
 				Ports:          []corev1.ServicePort{servicePort("metrics", number)},
 			},
@@ -110,7 +110,7 @@ func ServiceMonitors(c Config) []Object {
 		}
 		o := c.prometheusObject(ServiceMonitorKind, s.component, s.app)
 		o.Object["spec"] = map[string]any{
-			"selector":          map[string]any{"matchLabels": map[string]any{AppLabel: s.app, ComponentLabel: s.component}},
+			"selector":          map[string]any{"matchLabels": map[string]any{AppLabel: s.app, v1alpha1.ComponentLabel: s.component}},
 			"namespaceSelector": map[string]any{"matchNames": []any{c.Namespace}},
 			"endpoints":         []any{endpoint},
 		}

@@ -8,9 +8,7 @@ package render
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -50,11 +48,6 @@ const (
 	// ManagedByLabel and ManagedBy mark the objects that the operator applies. They are its inventory.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "kiln-operator"
-	// PartOfLabel and PartOf mark the same objects and also the pods.
-	PartOfLabel = "app.kubernetes.io/part-of"
-	PartOf      = "kiln"
-	// ComponentLabel holds the workload's name.
-	ComponentLabel = "app.kubernetes.io/component"
 	// AppLabel is the label by which users and tools select the pods: `ovn-central`, `ovs`, `kube-ovn-controller`, `kube-ovn-cni`.
 	AppLabel = "app"
 )
@@ -87,29 +80,6 @@ const OpenVSwitchAccount = OpenVSwitch
 // The role ovn-controller of ovsdb-server limits a node's writes by this name.
 const ChassisSigner = "kubeovn.io/chassis"
 
-// ControlPlaneLabel selects, with any value, the nodes of components without a node selector.
-const ControlPlaneLabel = v1alpha1.ControlPlaneLabel
-
-// Linux is the value of corev1.LabelOSStable on the nodes that Kiln connects.
-const Linux = "linux"
-
-// NodeSelector returns the selector of the nodes of a component that does not run on every node.
-func NodeSelector(p v1alpha1.Placement) labels.Selector {
-	if len(p.NodeSelector) > 0 {
-		return labels.SelectorFromSet(p.NodeSelector)
-	}
-	return labels.NewSelector().Add(*controlPlane)
-}
-
-var controlPlane = must(labels.NewRequirement(ControlPlaneLabel, selection.Exists, nil))
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // meta returns the metadata of an object of the component.
 func (c Config) meta(name, app, component string) metav1.ObjectMeta {
 	labels := podLabels(app, component)
@@ -125,11 +95,11 @@ func (c Config) clusterMeta(name, app, component string) metav1.ObjectMeta {
 }
 
 func podLabels(app, component string) map[string]string {
-	return map[string]string{AppLabel: app, ComponentLabel: component, PartOfLabel: PartOf}
+	return map[string]string{AppLabel: app, v1alpha1.ComponentLabel: component, v1alpha1.PartOfLabel: v1alpha1.PartOf}
 }
 
 // selector returns the label selector of a workload. The API makes it immutable, so it has only the labels that identify
 // a workload.
 func selector(app, component string) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{AppLabel: app, ComponentLabel: component}}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{AppLabel: app, v1alpha1.ComponentLabel: component}}
 }

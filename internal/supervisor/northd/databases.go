@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/ovncluster"
 )
 
 // databases holds the connection methods of both databases.

@@ -25,7 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+	"github.com/kiln-net/kiln/internal/podlabel"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 

@@ -18,9 +18,9 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/nodehealth"
+	"github.com/kiln-net/kiln/internal/ovncluster"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
 	"github.com/kiln-net/kiln/internal/uplink"
 	"github.com/kiln-net/kiln/internal/version"
 )

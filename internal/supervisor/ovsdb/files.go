@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/ovncluster"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
 )
 

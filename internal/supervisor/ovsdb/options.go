@@ -12,9 +12,9 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/podlabel"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
 
 // Database is one of OVN's two databases, with its names and ports.

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlabel maintains labels of the supervisor's own pod. Services select the leader by them.
+// Package podlabel maintains labels of the pod of a process. Services select the leader by them.
 package podlabel
 
 import (

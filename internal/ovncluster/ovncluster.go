@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ovncluster watches the OVNCluster for supervisors and derives the addresses of databases from it.
+// Package ovncluster watches the OVNCluster for processes without a manager and derives the addresses of databases from it.
 package ovncluster
 
 import (
