@@ -30,6 +30,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // certManager is a fake of cert-manager. It handles the operator's Certificates like a CA issuer with this name.
@@ -65,7 +66,7 @@ func (s *scenario) installCertManager(t *testing.T) {
 // uninstallCertManager deletes the definitions and, with them, all Certificates; Secrets stay.
 func (s *scenario) uninstallCertManager(ctx context.Context) error {
 	for _, name := range []string{certs.CertificateDefinition, "certificaterequests.cert-manager.io"} {
-		d := untyped(definition("").GroupVersionKind())
+		d := workload.Untyped(definition("").GroupVersionKind())
 		d.SetName(name)
 		if err := s.admin.Delete(ctx, d); err != nil {
 			return client.IgnoreNotFound(err)
@@ -180,7 +181,7 @@ func (c certManager) issueAll(t *testing.T) {
 func (c certManager) refuse(t *testing.T, authority, message string) {
 	t.Helper()
 	order := c.ordered(t, authority)
-	request := untyped(certs.RequestKind)
+	request := workload.Untyped(certs.RequestKind)
 	request.SetNamespace(testNamespace)
 	request.SetName(order.GetName() + "-1")
 	request.SetLabels(order.GetLabels())
@@ -196,7 +197,7 @@ func (c certManager) refuse(t *testing.T, authority, message string) {
 
 func (s *scenario) ordered(t *testing.T, authority string) *unstructured.Unstructured {
 	t.Helper()
-	order := untyped(certs.CertificateKind)
+	order := workload.Untyped(certs.CertificateKind)
 	newG(t).Eventually(func() error {
 		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: certs.IssuedPrefix + authority}, order)
 	}).Should(Succeed())

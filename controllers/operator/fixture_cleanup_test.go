@@ -200,7 +200,7 @@ func (s *scenario) clear(t testing.TB) {
 func (s *scenario) cachedObject(ctx context.Context) string {
 	r := s.operate
 	kinds := append(ownedKinds(), &corev1.Pod{}, &corev1.Node{})
-	if r.policiesWatched {
+	if r.kinds.watchesPolicies {
 		kinds = append(kinds, policyKinds()...)
 	}
 	for _, kind := range kinds {
@@ -220,7 +220,7 @@ func (s *scenario) cachedObject(ctx context.Context) string {
 		}
 	}
 	for _, name := range certs.SecretNames() {
-		if secret, err := r.secrets.Cached(ctx, name); secret != nil || err != nil {
+		if secret, err := r.certificates.secrets.Cached(ctx, name); secret != nil || err != nil {
 			return fmt.Sprintf("Secret %s %v", name, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 )
 
 const (
@@ -47,7 +48,7 @@ func (s *scenario) settledOn(t *testing.T, image string) {
 		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{v1alpha1.ComponentLabel})).To(Succeed())
 		found := map[string]string{}
 		for _, p := range pods.Items {
-			if imageOf(corev1.PodTemplateSpec{Spec: p.Spec}) == image && ready(&p) {
+			if p.Spec.Containers[0].Image == image && observed.Ready(&p) {
 				found[p.Labels[v1alpha1.ComponentLabel]+"/"+p.Spec.NodeName] = image
 			}
 		}

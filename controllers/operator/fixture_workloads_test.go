@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
@@ -236,7 +237,7 @@ func count(pods []corev1.Pod, template corev1.PodTemplateSpec) (updated, serving
 		if pods[i].Annotations[render.TemplateAnnotation] == template.Annotations[render.TemplateAnnotation] {
 			updated++
 		}
-		if ready(&pods[i]) {
+		if observed.Ready(&pods[i]) {
 			serving++
 		}
 	}
@@ -246,7 +247,7 @@ func count(pods []corev1.Pod, template corev1.PodTemplateSpec) (updated, serving
 // start creates a pod and, unless its image fails, makes it ready. It creates none of a component that is held.
 func (w *workloads) start(ctx context.Context, name, component, on string, template corev1.PodTemplateSpec) ([]corev1.Pod, error) {
 	w.mu.Lock()
-	held, image := w.held == component, imageOf(template)
+	held, image := w.held == component, template.Spec.Containers[0].Image
 	fails := w.fails[image]
 	w.mu.Unlock()
 	if held {

@@ -61,7 +61,7 @@ func FuzzOVNCluster(f *testing.F) {
 		} {
 			*w = v1alpha1.Workload{}
 		}
-		config := render.Config{Namespace: "default", Image: "kiln:dev", Spec: spec, NorthboundNodes: []string{"n1"}, SouthboundNodes: []string{"n1"}}
+		config := render.Config{Namespace: "default", Image: "kiln:dev", Spec: spec, Members: map[string][]string{"nb": {"n1"}, "sb": {"n1"}}}
 		for _, rendered := range operands(config) {
 			err := theWorld.admin.Create(t.Context(), rendered, client.DryRunAll)
 			if err != nil && !apierrors.IsAlreadyExists(err) {

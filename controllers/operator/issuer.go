@@ -29,7 +29,7 @@ var orderKinds = []schema.GroupVersionKind{certs.CertificateKind, certs.RequestK
 
 // rotation returns whether an issuer creates the successors of a CA, and the certificate that it has issued. A Secret
 // of another issuer than the requested one is ignored: cert-manager is about to replace it.
-func (r *Reconciler) rotation(ctx context.Context, p *pass, name string) (pki.Rotation, error) {
+func (r *certificates) rotation(ctx context.Context, p *pass, name string) (pki.Rotation, error) {
 	ref := p.config.Spec.Certificates.IssuerRef
 	if ref == nil {
 		return pki.Rotation{}, nil
@@ -48,16 +48,16 @@ func (r *Reconciler) rotation(ctx context.Context, p *pass, name string) (pki.Ro
 		return ordered, nil
 	}
 	ordered.Issued, err = pki.ParseIssued(
-		pki.KeyPair{Certificate: secret.Data[pki.CertificateKey], Key: secret.Data[pki.PrivateKeyKey]}, p.now)
+		pki.KeyPair{Certificate: secret.Data[pki.CertificateKey], Key: secret.Data[pki.PrivateKeyKey]}, p.Now)
 	if err != nil {
-		p.issuer.Troubles = append(p.issuer.Troubles, fmt.Sprintf("the authority in Secret %s/%s cannot be used: %s", r.Namespace, secret.Name, err))
+		p.Issuer.Troubles = append(p.Issuer.Troubles, fmt.Sprintf("the authority in Secret %s/%s cannot be used: %s", r.namespace, secret.Name, err))
 	}
 	return ordered, nil
 }
 
-// orderAuthorities applies a Certificate for each CA, or deletes all of them if the operator creates the CAs itself. The
+// order applies a Certificate for each CA, or deletes all of them if the operator creates the CAs itself. The
 // existing CAs stay in use whatever the result.
-func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
+func (r *certificates) order(ctx context.Context, p *pass) error {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
 	ref := p.config.Spec.Certificates.IssuerRef
@@ -65,23 +65,23 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 		return r.cancelOrders(ctx, p)
 	}
 	r.ordersCancelled = false
-	served, err := r.defined(ctx, certs.CertificateDefinition)
+	served, err := r.kinds.defined(ctx, certs.CertificateDefinition)
 	if err != nil {
 		return err
 	}
 	if !served {
-		p.issuer.Troubles = append(p.issuer.Troubles,
+		p.Issuer.Troubles = append(p.Issuer.Troubles,
 			"the API does not serve certificates.cert-manager.io: install cert-manager, or take spec.certificates.issuerRef away")
-		return r.unwatch(ctx, orderKinds...)
+		return r.kinds.unwatch(ctx, orderKinds...)
 	}
-	if err := r.watch(orderKinds...); err != nil {
+	if err := r.kinds.watch(orderKinds...); err != nil {
 		return err
 	}
 	for _, name := range certs.Authorities {
-		if err := r.apply(ctx, p, []render.Object{certs.Order(r.Namespace, name, r.certificateMeta("", "kiln-ca").Labels, p.config.Spec.Certificates)}); err != nil {
+		if err := p.objects.Apply(ctx, certs.Order(r.namespace, name, r.meta("", "kiln-ca").Labels, p.config.Spec.Certificates)); err != nil {
 			return err
 		}
-		if p.issuer.Missing[name] == "" {
+		if p.Issuer.Missing[name] == "" {
 			continue
 		}
 		if err := r.explain(ctx, p, name); err != nil {
@@ -93,8 +93,8 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 
 // cancelOrders deletes the Certificates of an issuer that the spec no longer names, and the Secrets with keys that
 // cert-manager created for them.
-func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
-	if err := r.unwatch(ctx, orderKinds...); err != nil {
+func (r *certificates) cancelOrders(ctx context.Context, p *pass) error {
+	if err := r.kinds.unwatch(ctx, orderKinds...); err != nil {
 		return err
 	}
 	if !r.ordersCancelled {
@@ -106,7 +106,7 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 	for _, name := range certs.Authorities {
 		secret, err := r.secrets.Cached(ctx, certs.IssuedPrefix+name)
 		if err == nil && secret != nil {
-			err = r.remove(ctx, secret, secretKind.Kind)
+			err = p.objects.Delete(ctx, secret)
 		}
 		if err != nil {
 			return err
@@ -117,14 +117,14 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 
 // deleteOrders deletes every Certificate of the OVNCluster. It reads the API server, because without an issuer there is
 // no informer.
-func (r *Reconciler) deleteOrders(ctx context.Context, p *pass) error {
-	served, err := r.defined(ctx, certs.CertificateDefinition)
+func (r *certificates) deleteOrders(ctx context.Context, p *pass) error {
+	served, err := r.kinds.defined(ctx, certs.CertificateDefinition)
 	if err != nil || !served {
 		return err
 	}
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(certs.CertificateKind)
-	err = r.APIReader.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingLabels{render.ManagedByLabel: render.ManagedBy})
+	err = r.APIReader.List(ctx, &list, client.InNamespace(r.namespace), client.MatchingLabels{render.ManagedByLabel: render.ManagedBy})
 	if err != nil {
 		return fmt.Errorf("list Certificates: %w", err)
 	}
@@ -132,7 +132,7 @@ func (r *Reconciler) deleteOrders(ctx context.Context, p *pass) error {
 		if !metav1.IsControlledBy(&list.Items[i], p.cluster) {
 			continue
 		}
-		if err := r.remove(ctx, &list.Items[i], certs.CertificateKind.Kind); err != nil {
+		if err := p.objects.Delete(ctx, &list.Items[i]); err != nil {
 			return err
 		}
 	}
@@ -141,9 +141,9 @@ func (r *Reconciler) deleteOrders(ctx context.Context, p *pass) error {
 
 // explain records why cert-manager has not issued a CA. It uses the message of the newest CertificateRequest to this
 // issuer, or else the Certificate's.
-func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
-	key := objectKey{certs.CertificateKind, types.NamespacedName{Namespace: r.Namespace, Name: certs.IssuedPrefix + name}}
-	object, err := r.cached(ctx, key)
+func (r *certificates) explain(ctx context.Context, p *pass, name string) error {
+	key := types.NamespacedName{Namespace: r.namespace, Name: certs.IssuedPrefix + name}
+	object, err := p.objects.Cached(ctx, certs.CertificateKind, key)
 	if err != nil {
 		return err
 	}
@@ -151,21 +151,21 @@ func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
 	var requests unstructured.UnstructuredList
 	requests.SetGroupVersionKind(certs.RequestKind)
 	if certificate != nil {
-		if err := r.cache.List(ctx, &requests, client.InNamespace(r.Namespace)); err != nil {
+		if err := r.kinds.cache.List(ctx, &requests, client.InNamespace(r.namespace)); err != nil {
 			return fmt.Errorf("list CertificateRequests: %w", err)
 		}
 	}
 	refusal := certs.Refusal(certificate, requests.Items)
-	what := p.issuer.Missing[name]
-	at := fmt.Sprintf("Certificate %s/%s: ", r.Namespace, key.Name)
+	what := p.Issuer.Missing[name]
+	at := fmt.Sprintf("Certificate %s/%s: ", r.namespace, key.Name)
 	switch {
 	case refusal != "":
-		p.issuer.Troubles = append(p.issuer.Troubles, what+at+refusal)
-	case p.issuer.Overdue[name]:
-		p.issuer.Troubles = append(p.issuer.Troubles, what+"see why cert-manager does not renew "+strings.TrimSuffix(at, ": "))
-	case len(p.issuer.Troubles) == 0:
+		p.Issuer.Troubles = append(p.Issuer.Troubles, what+at+refusal)
+	case p.Issuer.Overdue[name]:
+		p.Issuer.Troubles = append(p.Issuer.Troubles, what+"see why cert-manager does not renew "+strings.TrimSuffix(at, ": "))
+	case len(p.Issuer.Troubles) == 0:
 		_, message := certs.Readiness(certificate)
-		p.issuer.Waiting = append(p.issuer.Waiting, what+at+message)
+		p.Issuer.Waiting = append(p.Issuer.Waiting, what+at+message)
 	}
 	return nil
 }

@@ -197,7 +197,9 @@ func (s *scenario) restarted(t *testing.T) {
 	before, orders := s.stable(t), s.orders(t)
 	g.Expect(orders).To(HaveLen(len(certs.Authorities)))
 	again := *s.operate
-	again.applied = nil
+	applier := *again.applier
+	applier.Forget()
+	again.applier = &applier
 	_, err := again.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "default"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.versions(t)).To(Equal(before))

@@ -14,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/version"
 )
@@ -42,14 +44,14 @@ type strictStep struct {
 	mark  string
 	since func(*v1alpha1.OVNClusterStatus) **metav1.Time
 	// known reports whether a kube-ovn-controller runs that applies the defaults to these kinds.
-	known func(r *Reconciler, controllers []*corev1.Pod) bool
+	known func(t tenancyKeeper, controllers []*corev1.Pod) bool
 	// keep writes the previous permissions into all objects that are served.
-	keep func(*Reconciler, context.Context) error
+	keep func(tenancyKeeper, context.Context) error
 }
 
 var strictSteps = []strictStep{
-	{strictMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictSince }, (*Reconciler).knowsTenancy, (*Reconciler).keepNetworks},
-	{strictGroupsMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictGroupsSince }, (*Reconciler).runsOwnVersion, (*Reconciler).keepGroups},
+	{strictMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictSince }, tenancyKeeper.isKnown, tenancyKeeper.keepNetworks},
+	{strictGroupsMark, func(s *v1alpha1.OVNClusterStatus) **metav1.Time { return &s.StrictGroupsSince }, tenancyKeeper.runsOwnVersion, tenancyKeeper.keepGroups},
 }
 
 // keepTenancy writes the previous permissions into the objects that earlier versions of Kiln, or Kube-OVN, serve: any
@@ -58,43 +60,57 @@ var strictSteps = []strictStep{
 // kube-ovn-controller runs that knows its defaults. Until then each pass runs it, because the earlier version also
 // serves objects that are created while the upgrade waits. In a new installation it runs once.
 func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
+	t := tenancyKeeper{Client: r, APIReader: r.APIReader, recorder: r.Recorder, namespace: r.Namespace, image: r.Image, versions: r.versions}
 	for i := range strictSteps {
-		if err := r.keepStep(ctx, p, &strictSteps[i]); err != nil {
+		if err := t.keep(ctx, &p.cluster.Status, p.PodsOf(render.ControllerName), &strictSteps[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Reconciler) keepStep(ctx context.Context, p *pass, step *strictStep) error {
-	since := step.since(&p.cluster.Status)
+// tenancyKeeper writes permissions into objects of earlier versions.
+type tenancyKeeper struct {
+	client.Client
+	// APIReader bypasses the cache.
+	APIReader client.Reader
+	recorder  events.EventRecorder
+	namespace string
+	// image of the operator.
+	image    string
+	versions *status.Versions
+}
+
+// keep runs one step, and records in the status when it has ended. controllers are the pods of kube-ovn-controller.
+func (t tenancyKeeper) keep(ctx context.Context, record *v1alpha1.OVNClusterStatus, controllers []*corev1.Pod, step *strictStep) error {
+	since := step.since(record)
 	if *since != nil {
 		return nil
 	}
-	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: step.mark}}
-	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(mark), mark)
+	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: t.namespace, Name: step.mark}}
+	err := t.APIReader.Get(ctx, client.ObjectKeyFromObject(mark), mark)
 	switch {
 	case err == nil:
 		*since = &mark.CreationTimestamp
 		return nil
 	case !apierrors.IsNotFound(err):
 		return orForbidden(fmt.Errorf("get ConfigMap %s: %w", step.mark, err))
-	case step.known(r, p.podsOf(render.ControllerName)):
-		return r.markStrict(ctx, mark, since)
+	case step.known(t, controllers):
+		return t.markStrict(ctx, mark, since)
 	}
-	if err := step.keep(r, ctx); err != nil {
+	if err := step.keep(t, ctx); err != nil {
 		return orForbidden(err)
 	}
-	if p.cluster.Status.Northbound.ClusterID == "" { // a new installation: no earlier version of Kiln serves objects
-		return r.markStrict(ctx, mark, since)
+	if record.Northbound.ClusterID == "" { // a new installation: no earlier version of Kiln serves objects
+		return t.markStrict(ctx, mark, since)
 	}
 	return nil
 }
 
 // markStrict records that strict defaults apply.
-func (r *Reconciler) markStrict(ctx context.Context, mark *corev1.ConfigMap, since **metav1.Time) error {
+func (t tenancyKeeper) markStrict(ctx context.Context, mark *corev1.ConfigMap, since **metav1.Time) error {
 	mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster apply. Keep this object."}
-	if err := r.Create(ctx, mark); err != nil {
+	if err := t.Create(ctx, mark); err != nil {
 		return orForbidden(fmt.Errorf("create ConfigMap %s: %w", mark.Name, err))
 	}
 	*since = &mark.CreationTimestamp
@@ -102,62 +118,62 @@ func (r *Reconciler) markStrict(ctx context.Context, mark *corev1.ConfigMap, sin
 }
 
 // keepNetworks writes the previous permissions into VPCs, subnets and IPPools.
-func (r *Reconciler) keepNetworks(ctx context.Context) error {
+func (t tenancyKeeper) keepNetworks(ctx context.Context) error {
 	var vpcs kubeovnv1.VpcList
 	var subnets kubeovnv1.SubnetList
 	var pools kubeovnv1.IPPoolList
-	if err := r.listLive(ctx, &vpcs, &subnets, &pools); err != nil {
+	if err := t.listLive(ctx, &vpcs, &subnets, &pools); err != nil {
 		return err
 	}
-	if err := keepEach(ctx, r, vpcs.Items, keepVpc); err != nil {
+	if err := keepEach(ctx, t, vpcs.Items, keepVpc); err != nil {
 		return err
 	}
-	if err := keepEach(ctx, r, subnets.Items, keepSubnet); err != nil {
+	if err := keepEach(ctx, t, subnets.Items, keepSubnet); err != nil {
 		return err
 	}
-	return keepEach(ctx, r, pools.Items, keepPool)
+	return keepEach(ctx, t, pools.Items, keepPool)
 }
 
 // keepGroups writes the previous permissions into security groups and Vips.
-func (r *Reconciler) keepGroups(ctx context.Context) error {
+func (t tenancyKeeper) keepGroups(ctx context.Context) error {
 	var groups kubeovnv1.SecurityGroupList
 	var vips kubeovnv1.VipList
-	if err := r.listLive(ctx, &groups, &vips); err != nil {
+	if err := t.listLive(ctx, &groups, &vips); err != nil {
 		return err
 	}
-	if err := keepEach(ctx, r, groups.Items, keepGroup); err != nil {
+	if err := keepEach(ctx, t, groups.Items, keepGroup); err != nil {
 		return err
 	}
-	return keepEach(ctx, r, vips.Items, keepVip)
+	return keepEach(ctx, t, vips.Items, keepVip)
 }
 
-func (r *Reconciler) listLive(ctx context.Context, lists ...client.ObjectList) error {
+func (t tenancyKeeper) listLive(ctx context.Context, lists ...client.ObjectList) error {
 	for _, list := range lists {
-		if err := r.APIReader.List(ctx, list); err != nil {
+		if err := t.APIReader.List(ctx, list); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	return nil
 }
 
-// knowsTenancy reports whether a controller knows v1alpha1.Tenancy: its pod runs the operator's image, or has a condition that earlier versions do
+// isKnown reports whether a controller knows v1alpha1.Tenancy: its pod runs the operator's image, or has a condition that earlier versions do
 // not write. The image is known before the controller serves its first object.
-func (r *Reconciler) knowsTenancy(controllers []*corev1.Pod) bool {
-	return r.runsOwnImage(controllers) || slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
+func (t tenancyKeeper) isKnown(controllers []*corev1.Pod) bool {
+	return t.runsOwnImage(controllers) || slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionNorthbound })
 	})
 }
 
 // runsOwnImage reports whether a controller runs the operator's image.
-func (r *Reconciler) runsOwnImage(controllers []*corev1.Pod) bool {
-	return slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == r.Image })
+func (t tenancyKeeper) runsOwnImage(controllers []*corev1.Pod) bool {
+	return slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == t.image })
 }
 
 // runsOwnVersion reports whether a controller runs the operator's image, or has reported the operator's version: spec.image can name the same image in another
 // registry, or by its digest. Images of a working tree have no version of their own.
-func (r *Reconciler) runsOwnVersion(controllers []*corev1.Pod) bool {
-	return r.runsOwnImage(controllers) || version.Kiln != version.Development && slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
-		return r.versions.known(containerOf(pod)).Kiln == version.Kiln
+func (t tenancyKeeper) runsOwnVersion(controllers []*corev1.Pod) bool {
+	return t.runsOwnImage(controllers) || version.Kiln != version.Development && slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
+		return t.versions.Known(pod).Kiln == version.Kiln
 	})
 }
 
@@ -166,9 +182,9 @@ func orForbidden(err error) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	return &halt{
-		reason: "KeepingBehaviour", degraded: true, retry: err,
-		message: "apply the manifests in config/rbac: the operator may not write the previous permissions into existing VPCs, subnets, IPPools, security groups and Vips: " + err.Error(),
+	return &status.Halt{
+		Reason: "KeepingBehaviour", Degraded: true, Retry: err,
+		Message: "apply the manifests in config/rbac: the operator may not write the previous permissions into existing VPCs, subnets, IPPools, security groups and Vips: " + err.Error(),
 	}
 }
 
@@ -177,7 +193,7 @@ func orForbidden(err error) error {
 func keepEach[T any, O interface {
 	*T
 	client.Object
-}](ctx context.Context, r *Reconciler, items []T, complete func(O) []string) error {
+}](ctx context.Context, t tenancyKeeper, items []T, complete func(O) []string) error {
 	for i := range items {
 		object := O(&items[i])
 		before, _ := object.DeepCopyObject().(client.Object)
@@ -186,21 +202,21 @@ func keepEach[T any, O interface {
 			continue
 		}
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		err := r.Patch(ctx, object, patch)
+		err := t.Patch(ctx, object, patch)
 		if apierrors.IsInvalid(err) { // another field of the object is invalid by now
-			k8s.Warn(r.Recorder, before, eventBehaviourLost, "this object cannot be changed, and the strict defaults will apply to it: "+err.Error())
+			k8s.Warn(t.recorder, before, eventBehaviourLost, "this object cannot be changed, and the strict defaults will apply to it: "+err.Error())
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("write %s of %T %s: %w", strings.Join(fields, ", "), object, object.GetName(), err)
 		}
 		if missing := complete(object); len(missing) > 0 {
-			return &halt{
-				reason: "KeepingBehaviour", degraded: true, retry: errOldDefinition,
-				message: fmt.Sprintf("apply the manifests in config/crd: the API server does not store %s of %T", strings.Join(missing, ", "), object),
+			return &status.Halt{
+				Reason: "KeepingBehaviour", Degraded: true, Retry: errOldDefinition,
+				Message: fmt.Sprintf("apply the manifests in config/crd: the API server does not store %s of %T", strings.Join(missing, ", "), object),
 			}
 		}
-		r.Recorder.Eventf(object, nil, corev1.EventTypeNormal, eventBehaviourKept, "Upgrade", "%s",
+		t.recorder.Eventf(object, nil, corev1.EventTypeNormal, eventBehaviourKept, "Upgrade", "%s",
 			"this object keeps its previous behaviour: "+strings.Join(fields, "; ")+". Remove these fields to have the defaults of the OVNCluster's spec.tenancy")
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -74,7 +75,7 @@ func TestKeepTenancy(t *testing.T) {
 		g.Expect(theWorld.admin.Status().Update(t.Context(), withStatus)).To(Succeed())
 	}
 	newPass := func() *pass { // of a cluster that an earlier version has installed
-		p := &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}}
+		p := seeing(time.Now())
 		p.cluster.Status.Northbound.ClusterID = "c"
 		return p
 	}
@@ -161,7 +162,7 @@ func TestKeepTenancy(t *testing.T) {
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue}}},
 	}
 	p = newPass()
-	p.pods = []corev1.Pod{leading}
+	p.Pods = []corev1.Pod{leading}
 	old := objects[0].(*kubeovnv1.Vpc)
 	old.Spec.AllowedNamespaces, old.Spec.ClusterAccess = nil, ""
 	g.Expect(theWorld.admin.Update(t.Context(), old)).To(Succeed())
@@ -192,14 +193,14 @@ func TestKeepTenancy(t *testing.T) {
 	// installation.
 	unmark()
 	started := newPass()
-	started.pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: operate.Image}}}}}
+	started.Pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: operate.Image}}}}}
 	g.Expect(operate.keepTenancy(t.Context(), started)).To(Succeed())
 	g.Expect(started.cluster.Status.StrictSince).NotTo(BeNil())
 	g.Expect(started.cluster.Status.StrictGroupsSince).NotTo(BeNil())
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
 	g.Expect(read()["kept-group"]).To(Equal(allowed{}))
 	unmark()
-	fresh := &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}}
+	fresh := seeing(time.Now())
 	g.Expect(operate.keepTenancy(t.Context(), fresh)).To(Succeed())
 	g.Expect(fresh.cluster.Status.StrictSince).NotTo(BeNil())
 	g.Expect(read()["kept-old"].namespaces).To(Equal(all), "Kube-OVN may have served it")
@@ -211,7 +212,7 @@ func TestAControllerOfTheSameVersionKnowsTheDefaults(t *testing.T) {
 	version.Kiln = "v2"
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "controller", UID: "u"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "mirror/kiln@sha256:1"}}}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1"}}
-	r := &Reconciler{Image: "example.com/kiln:v2", versions: newVersions(nil)}
+	r := tenancyKeeper{image: "example.com/kiln:v2", versions: status.NewVersions(nil)}
 	knows := func(want bool, when string) {
 		t.Helper()
 		if got := r.runsOwnVersion([]*corev1.Pod{pod}); got != want {
@@ -219,11 +220,11 @@ func TestAControllerOfTheSameVersionKnowsTheDefaults(t *testing.T) {
 		}
 	}
 	knows(false, "before the controller reports its version")
-	r.versions.note(containerOf(pod), version.Programs{Kiln: "v1"})
+	r.versions.Note(pod, version.Programs{Kiln: "v1"})
 	knows(false, "an earlier version")
-	r.versions.note(containerOf(pod), version.Programs{Kiln: "v2"})
+	r.versions.Note(pod, version.Programs{Kiln: "v2"})
 	knows(true, "the operator's version")
 	version.Kiln = version.Development
-	r.versions.note(containerOf(pod), version.Programs{Kiln: version.Development})
+	r.versions.Note(pod, version.Programs{Kiln: version.Development})
 	knows(false, "two builds of a working tree")
 }

@@ -15,14 +15,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 )
 
 // minimumKubernetes is the oldest version of Kubernetes that Kiln supports. The rules of the resource definitions call CEL's functions for
 // addresses. They exist since 1.30, and an API server accepts in new objects only functions that its previous version has.
 var minimumKubernetes = version.MajorMinor(1, 31)
-
-// reasonOldKubernetes is the reason of Degraded, and of the event of the operator's pod.
-const reasonOldKubernetes = "KubernetesTooOld"
 
 // untilServed is how long the controller waits until the API server serves OVNCluster: for ever. With a limit the operator would restart
 // again and again on an API server that refuses the definition.
@@ -49,9 +47,9 @@ func (r *Reconciler) checkKubernetes(ctx context.Context, p *pass) {
 		ctrl.LoggerFrom(ctx).Error(err, "cannot get the version of the API server")
 		return
 	}
-	p.oldKubernetes = oldKubernetes(info.GitVersion)
-	if r.newKubernetes = p.oldKubernetes == ""; !r.newKubernetes {
-		p.wakeAt(p.now.Add(policyRetry))
+	p.OldKubernetes = oldKubernetes(info.GitVersion)
+	if r.newKubernetes = p.OldKubernetes == ""; !r.newKubernetes {
+		p.WakeAfter(policyRetry)
 	}
 }
 
@@ -65,7 +63,7 @@ func (r *Reconciler) reportStart(ctx context.Context) error {
 	reason, message := reasonNoDefinition, "waiting for the definition of OVNCluster: apply the manifests in config/crd"
 	if info, err := r.Server.ServerVersionWithContext(ctx); err == nil {
 		if old := oldKubernetes(info.GitVersion); old != "" {
-			reason, message = reasonOldKubernetes, old
+			reason, message = status.ReasonOldKubernetes, old
 		}
 	}
 	ctrl.LoggerFrom(ctx).Info("the API server does not serve OVNCluster", "reason", reason, "message", message)

@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/raft"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -137,82 +135,4 @@ func TestARecoveryRunsOnce(t *testing.T) {
 	g.Expect(s.cluster(t).Status.Southbound.Recovery).To(BeNil())
 	g.Expect(s.admin.Delete(t.Context(), writer, client.GracePeriodSeconds(0))).To(Succeed())
 	g.Expect(nb().Recovery.ID).To(Equal("r1"))
-}
-
-// TestANodeKeepsItsMemberWhileItHasShortlyNoAddress takes the InternalIP of a node away, as an external cloud provider does for some seconds.
-func TestANodeKeepsItsMemberWhileItHasShortlyNoAddress(t *testing.T) {
-	now := time.Now()
-	r := &Reconciler{}
-	next := func(nodes ...corev1.Node) (raft.Step, *pass) {
-		p := &pass{now: now, cluster: &v1alpha1.OVNCluster{}, nodes: nodes}
-		r.noteAddresses(p)
-		db, reports, members := &p.cluster.Status.Northbound, map[string]adminapi.Status{}, []adminapi.Member{}
-		for i, name := range []string{"a", "b", "c"} {
-			address := fmt.Sprintf("192.0.2.%d", i+1)
-			db.Members = append(db.Members, v1alpha1.DatabaseMember{Node: name, Address: address, ServerID: "s" + name})
-			members = append(members, adminapi.Member{ServerID: "s" + name, Address: "ssl:" + address + ":6643"})
-		}
-		for i, m := range db.Members {
-			reports[m.Node] = adminapi.Status{
-				ClusterID: "c", ServerID: m.ServerID, Address: members[i].Address, Connected: true, Members: members,
-				Role: map[bool]string{true: adminapi.RoleLeader, false: "follower"}[i == 0],
-			}
-		}
-		db.ClusterID, db.Leader = "c", "a"
-		p.config.Spec.Central.Replicas = 3
-		return p.membership(render.Northbound, reports).Next(), p
-	}
-	a, b, c := addressed("a", "192.0.2.1"), addressed("b", "192.0.2.2"), addressed("c", "192.0.2.3")
-	without := *c.DeepCopy()
-	without.Status.Addresses = nil
-	if step, _ := next(a, b, c); step.Action != raft.ActionNone {
-		t.Fatalf("with all addresses: %+v", step)
-	}
-	if step, p := next(a, b, without); step.Action != raft.ActionNone || !p.wake.Equal(now.Add(addressGrace)) {
-		t.Errorf("without an address: %+v, next pass %s", step, p.wake)
-	}
-	now = now.Add(addressGrace - time.Second)
-	if step, _ := next(a, b, without); step.Action != raft.ActionNone {
-		t.Errorf("before the end of the grace: %+v", step)
-	}
-	next(a, b, c)
-	now = now.Add(time.Minute)
-	if step, _ := next(a, b, without); step.Action != raft.ActionNone {
-		t.Errorf("a second time: %+v", step)
-	}
-	now = now.Add(addressGrace)
-	if step, _ := next(a, b, without); step.Action != raft.ActionKick {
-		t.Errorf("after the grace: %+v", step)
-	}
-	if step, _ := next(a, b); step.Action != raft.ActionKick {
-		t.Errorf("a deleted node: %+v", step)
-	}
-	if step, _ := next(a, b, addressed("c", "192.0.2.9")); step.Action != raft.ActionKick {
-		t.Errorf("another address: %+v", step)
-	}
-}
-
-func TestNoTwoMembersHaveOneAddress(t *testing.T) {
-	p := &pass{cluster: &v1alpha1.OVNCluster{}, nodes: []corev1.Node{addressed("a", "192.0.2.1"), addressed("b", "192.0.2.1")}}
-	status := &p.cluster.Status.Northbound
-	*status = v1alpha1.DatabaseStatus{ClusterID: "c", Leader: "a", Members: []v1alpha1.DatabaseMember{{Node: "a", Address: "192.0.2.1", ServerID: "s100"}}}
-	p.config.Spec.Central.Replicas = 3
-	const raftAddress = "ssl:192.0.2.1:6643"
-	m := p.membership(render.Northbound, map[string]adminapi.Status{"a": {
-		ClusterID: "c", ServerID: "s100", Address: raftAddress, Role: adminapi.RoleLeader, Connected: true,
-		Members: []adminapi.Member{{ServerID: "s100", Address: raftAddress}},
-	}})
-	if m.Free != nil {
-		t.Errorf("a second member at its address goes to %s", m.Free.Name)
-	}
-	if at := m.Nodes[netip.MustParseAddr("192.0.2.1")]; at != "a" {
-		t.Errorf("the member on a counts as the member of %s", at)
-	}
-	if step := m.Next(); step.Action != raft.ActionNone || !step.Stuck {
-		t.Errorf("the next step: %+v", step)
-	}
-	p.nodes = p.nodes[1:] // a was b's former name
-	if m = p.membership(render.Northbound, nil); m.Free == nil || m.Free.Name != "b" {
-		t.Errorf("with a gone b is not free: %v", m.Free)
-	}
 }

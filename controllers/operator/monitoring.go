@@ -9,11 +9,12 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // monitoringKinds are the optional kinds of the Prometheus operator, with the names of their definitions and their objects.
@@ -41,11 +42,11 @@ func (r *Reconciler) runMonitoring(ctx context.Context, p *pass) error {
 	// The operator's own image: another version may have no kube-ovn-monitor.
 	config := p.config
 	config.Image = r.Image
-	if err := r.tolerate(ctx, p, "Service", r.apply(ctx, p, append(render.MonitorObjects(config), render.MetricsServices(config)...))); err != nil {
+	if err := p.tolerate(ctx, "Service", p.objects.Apply(ctx, append(render.MonitorObjects(config), render.MetricsServices(config)...)...)); err != nil {
 		return err
 	}
 	for _, k := range monitoringKinds {
-		if err := r.tolerate(ctx, p, k.kind.Kind, r.applyMonitoring(ctx, p, k.kind, k.definition, k.objects(config))); err != nil {
+		if err := p.tolerate(ctx, k.kind.Kind, r.applyMonitoring(ctx, p, k.kind, k.definition, k.objects(config))); err != nil {
 			return err
 		}
 	}
@@ -54,56 +55,32 @@ func (r *Reconciler) runMonitoring(ctx context.Context, p *pass) error {
 
 // tolerate returns err, or nil if it is lasting: the roles or the definition of the kind are of another version. The network does not need
 // these objects.
-func (r *Reconciler) tolerate(ctx context.Context, p *pass, kind string, err error) error {
+func (p *pass) tolerate(ctx context.Context, kind string, err error) error {
 	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return err
 	}
 	logr.FromContextOrDiscard(ctx).Info("cannot apply objects of monitoring: apply the manifests of this version", "kind", kind, "reason", err.Error())
 	if render.HasMonitor(&p.config.Spec) {
-		p.note(render.MonitorName, note{aside: true, text: fmt.Sprintf("apply the manifests of this version: %s", err)})
+		p.Note(render.MonitorName, status.Note{Aside: true, Text: fmt.Sprintf("apply the manifests of this version: %s", err)})
 	}
-	p.wakeAt(p.now.Add(policyRetry))
+	p.WakeAfter(policyRetry)
 	return nil
 }
 
 // applyMonitoring applies the objects of a kind if the API server has it, and deletes those that the spec no longer requests.
 func (r *Reconciler) applyMonitoring(ctx context.Context, p *pass, kind schema.GroupVersionKind, definitionName string, objects []render.Object) error {
-	defined, err := r.defined(ctx, definitionName)
+	defined, err := r.kinds.defined(ctx, definitionName)
 	if err != nil {
 		return err
 	}
 	if !defined {
-		return r.unwatch(ctx, kind)
+		return r.kinds.unwatch(ctx, kind)
 	}
-	if err := r.watchMonitoring(ctx, kind); err != nil {
+	if err := r.kinds.watchServed(ctx, kind); err != nil {
 		return err
 	}
-	if err := r.apply(ctx, p, objects); err != nil {
+	if err := p.objects.Apply(ctx, objects...); err != nil {
 		return err
 	}
-	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(kind)
-	if err := r.cache.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}); err != nil {
-		return fmt.Errorf("list %s: %w", kind.Kind, err)
-	}
-	for i := range list.Items {
-		o := &list.Items[i]
-		if err := r.pruneOne(ctx, p, objectKey{kind, client.ObjectKeyFromObject(o)}, o); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// watchMonitoring starts the watch of a kind, once the operator may read it.
-func (r *Reconciler) watchMonitoring(ctx context.Context, kind schema.GroupVersionKind) error {
-	if r.watched[kind] {
-		return nil
-	}
-	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(kind)
-	if err := r.APIReader.List(ctx, &list, client.InNamespace(r.Namespace), client.Limit(1)); err != nil {
-		return fmt.Errorf("list %s: %w", kind.Kind, err)
-	}
-	return r.watch(kind)
+	return p.objects.Prune(ctx, workload.Untyped(kind), client.InNamespace(r.Namespace), client.MatchingLabels{render.ManagedByLabel: render.ManagedBy})
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // TestPrometheusFindsTheMetrics has the kinds of the Prometheus operator come, change and go.
@@ -50,7 +51,7 @@ func TestPrometheusFindsTheMetrics(t *testing.T) {
 	g.Expect(s.createFile(t.Context(), filepath.Join("testdata", "prometheus-operator.yaml"))).To(Succeed())
 	remove := func(ctx context.Context) error {
 		for _, k := range monitoringKinds {
-			d := untyped(definition("").GroupVersionKind())
+			d := workload.Untyped(definition("").GroupVersionKind())
 			d.SetName(k.definition)
 			if err := s.admin.Delete(ctx, d); client.IgnoreNotFound(err) != nil {
 				return err
@@ -71,7 +72,7 @@ func TestPrometheusFindsTheMetrics(t *testing.T) {
 	})
 	g.Eventually(names(render.ServiceMonitorKind, client.MatchingLabels{"release": "prometheus"})).Should(Equal(all))
 
-	monitor := untyped(render.ServiceMonitorKind)
+	monitor := workload.Untyped(render.ServiceMonitorKind)
 	monitor.SetNamespace(testNamespace)
 	monitor.SetName("ovs-ovn")
 	g.Expect(s.admin.Delete(t.Context(), monitor)).To(Succeed())

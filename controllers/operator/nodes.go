@@ -14,32 +14,16 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
-
-// bySystem splits nodes into Linux nodes and all others, on which Kiln's pods cannot run.
-func bySystem(nodes []corev1.Node) (linux, foreign []corev1.Node) {
-	for _, n := range nodes {
-		if n.Labels[corev1.LabelOSStable] == string(corev1.Linux) {
-			linux = append(linux, n)
-		} else {
-			foreign = append(foreign, n)
-		}
-	}
-	return linux, foreign
-}
-
-// nodeTrouble is a problem with the addresses of nodes.
-type nodeTrouble struct {
-	nodes        []string
-	reason, text string
-}
 
 // checkNodes finds nodes whose addresses lie in one of the networks. If the network is not in use yet, the spec is
 // invalid, because the network would cut the nodes off. If it is in use, the node is held.
 func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) error {
-	live, err := r.workload(ctx, p, render.ControllerName)
+	live, err := observed.Workload(ctx, p.objects, r.Namespace, render.ControllerName)
 	if err != nil {
 		return err
 	}
@@ -51,12 +35,12 @@ func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) 
 			used = append(used, list.cidrs...)
 		}
 	}
-	for _, n := range slices.Concat(p.nodes, p.foreign) {
+	for _, n := range slices.Concat(p.Nodes, p.Foreign) {
 		address, field, cidr := within(lists, &n)
 		switch {
 		case field == "":
 		case !slices.ContainsFunc(used, func(c netip.Prefix) bool { return c.Contains(address) }):
-			return &halt{reason: "InvalidNetwork", degraded: true, message: fmt.Sprintf(
+			return &status.Halt{Reason: "InvalidNetwork", Degraded: true, Message: fmt.Sprintf(
 				"%s %s holds %s, the address of node %s: choose a CIDR that no node is in", field, cidr, address, n.Name)}
 		default:
 			p.holdNode(&n, fmt.Sprintf("its address %s lies in %s %s", address, field, cidr))
@@ -85,15 +69,15 @@ func within(lists []cidrList, n *corev1.Node) (address netip.Addr, field string,
 // to pods instead. A node that already has a network keeps it, with the pods that use it.
 func (p *pass) holdNode(n *corev1.Node, why string) {
 	const advice = "give the node an address outside"
-	trouble := nodeTrouble{nodes: []string{n.Name}, reason: "AddressInNetwork"}
-	if hadNetwork(n) || p.node(n.Name) == nil {
-		trouble.text = fmt.Sprintf("node %s cannot be reached: %s; %s", n.Name, why, advice)
+	trouble := status.NodeTrouble{Nodes: []string{n.Name}, Reason: "AddressInNetwork"}
+	if hadNetwork(n) || p.Node(n.Name) == nil {
+		trouble.Text = fmt.Sprintf("node %s cannot be reached: %s; %s", n.Name, why, advice)
 	} else {
-		trouble.text = fmt.Sprintf("node %s gets no network: %s; %s", n.Name, why, advice)
+		trouble.Text = fmt.Sprintf("node %s gets no network: %s; %s", n.Name, why, advice)
 		p.config.HeldNodes = append(p.config.HeldNodes, n.Name)
 	}
 	p.unfit = append(p.unfit, n.Name)
-	p.nodeTroubles = append(p.nodeTroubles, trouble)
+	p.NodeTroubles = append(p.NodeTroubles, trouble)
 }
 
 // networkReasons are the reasons of the condition NetworkUnavailable that agents set.
@@ -110,7 +94,7 @@ func hadNetwork(n *corev1.Node) bool {
 func (p *pass) findSharedAddresses() {
 	owners := map[netip.Addr][]string{}
 	var order []netip.Addr
-	for _, n := range p.nodes {
+	for _, n := range p.Nodes {
 		for _, address := range k8s.InternalIPs(&n) {
 			if !slices.Contains(owners[address], n.Name) {
 				owners[address] = append(owners[address], n.Name)
@@ -121,7 +105,7 @@ func (p *pass) findSharedAddresses() {
 	for _, address := range order {
 		if names := owners[address]; len(names) > 1 {
 			delete(owners, address)
-			p.nodeTroubles = append(p.nodeTroubles, nodeTrouble{nodes: names, reason: "AddressShared", text: fmt.Sprintf(
+			p.NodeTroubles = append(p.NodeTroubles, status.NodeTrouble{Nodes: names, Reason: "AddressShared", Text: fmt.Sprintf(
 				"nodes %s have one InternalIP, %s: give each its own address, or delete the Node that no longer exists", strings.Join(names, " and "), address)})
 		}
 	}
@@ -139,13 +123,13 @@ type reportedTrouble struct {
 // reportNodeTroubles creates events for node troubles that no event of the node has reported yet.
 func (r *Reconciler) reportNodeTroubles(p *pass) {
 	reported := map[[2]string]reportedTrouble{}
-	for _, trouble := range p.nodeTroubles {
-		for _, name := range trouble.nodes {
-			n, key := p.node(name), [2]string{name, trouble.reason}
+	for _, trouble := range p.NodeTroubles {
+		for _, name := range trouble.Nodes {
+			n, key := p.Node(name), [2]string{name, trouble.Reason}
 			last, known := r.reportedTroubles[key]
-			if n != nil && last.text != trouble.text && (!known || p.now.Sub(last.at) >= troubleInterval) {
-				r.Recorder.Eventf(n, p.cluster, corev1.EventTypeWarning, trouble.reason, "Reconcile", "%s", cut(trouble.text, maxNote))
-				last, known = reportedTrouble{trouble.text, p.now}, true
+			if n != nil && last.text != trouble.Text && (!known || p.Now.Sub(last.at) >= troubleInterval) {
+				r.Recorder.Eventf(n, p.cluster, corev1.EventTypeWarning, trouble.Reason, "Reconcile", "%s", status.EventNote(trouble.Text))
+				last, known = reportedTrouble{trouble.Text, p.Now}, true
 			}
 			if known {
 				reported[key] = last
@@ -153,7 +137,7 @@ func (r *Reconciler) reportNodeTroubles(p *pass) {
 		}
 	}
 	for key, last := range r.reportedTroubles {
-		if _, again := reported[key]; !again && p.now.Sub(last.at) < troubleInterval {
+		if _, again := reported[key]; !again && p.Now.Sub(last.at) < troubleInterval {
 			reported[key] = reportedTrouble{at: last.at} // solved: the same text is an event again, after the interval
 		}
 	}

@@ -14,10 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/mistakes"
 )
@@ -128,14 +131,19 @@ func addressed(name, address string) corev1.Node {
 	}
 }
 
+// seeing returns a pass that sees these nodes.
+func seeing(now time.Time, nodes ...corev1.Node) *pass {
+	return &pass{Report: status.NewReport(&observed.Cluster{Now: now, Nodes: nodes}), cluster: &v1alpha1.OVNCluster{}}
+}
+
 // TestEventsAboutAddressesOfNodesAreBounded: a kubelet can change the addresses of its Node many times a second.
 func TestEventsAboutAddressesOfNodesAreBounded(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	r, began := &Reconciler{Recorder: recorder}, time.Now()
 	report := func(after time.Duration, texts ...string) int {
-		p := &pass{cluster: &v1alpha1.OVNCluster{}, now: began.Add(after), nodes: []corev1.Node{addressed("other", "192.0.2.1"), addressed("stolen", "10.16.0.5")}}
+		p := seeing(began.Add(after), addressed("other", "192.0.2.1"), addressed("stolen", "10.16.0.5"))
 		for _, text := range texts {
-			p.nodeTroubles = append(p.nodeTroubles, nodeTrouble{nodes: []string{"stolen"}, reason: "AddressInNetwork", text: text})
+			p.NodeTroubles = append(p.NodeTroubles, status.NodeTrouble{Nodes: []string{"stolen"}, Reason: "AddressInNetwork", Text: text})
 		}
 		before := len(recorder.Events)
 		r.reportNodeTroubles(p)
@@ -164,14 +172,23 @@ func TestANodeThatHasItsNetworkKeepsIt(t *testing.T) {
 	}
 	fresh, served, foreign := addressed("fresh", "10.16.0.5"), addressed("served", "10.16.0.6"), addressed("foreign", "10.16.0.7")
 	served.Status.Conditions = append(served.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Reason: host.ReasonNotServing})
-	p := &pass{cluster: &v1alpha1.OVNCluster{}, nodes: []corev1.Node{fresh, served}}
+	p := seeing(time.Time{}, fresh, served)
 	for _, n := range []corev1.Node{fresh, served, foreign} {
 		p.holdNode(&n, "why")
 	}
 	if !slices.Equal(p.config.HeldNodes, []string{"fresh"}) {
 		t.Errorf("held: %v", p.config.HeldNodes)
 	}
-	if chosen := p.chooseNode(nil); chosen != nil {
-		t.Errorf("a member goes to %s, which the others cannot reach", chosen.Name)
+	if want := []string{"fresh", "served", "foreign"}; !slices.Equal(p.unfit, want) {
+		t.Errorf("a member may go to another node than %v: %v", want, p.unfit)
+	}
+}
+
+func TestTheEndOfAKubeProxyConflictEnqueuesTheOVNCluster(t *testing.T) {
+	node := func(status corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: v1alpha1.NodeConditionKubeProxy, Status: status, Message: "remove it"}}}}
+	}
+	if !nodeChanged().Update(event.UpdateEvent{ObjectOld: node(corev1.ConditionTrue), ObjectNew: node(corev1.ConditionFalse)}) {
+		t.Error("the removal of kube-proxy's rules does not enqueue the OVNCluster")
 	}
 }

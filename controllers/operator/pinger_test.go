@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
+	"github.com/kiln-net/kiln/controllers/operator/upgrade"
 )
 
 // TestThePingerRunsOnRequest enables and disables it. Its pods never become ready: the network does not need them.
@@ -47,9 +48,8 @@ func TestUpgradesReplaceThePingerLast(t *testing.T) {
 	for stage, want := range map[v1alpha1.UpgradeStage]appsv1.DaemonSetUpdateStrategyType{
 		v1alpha1.StageNodes: appsv1.OnDeleteDaemonSetStrategyType, "": appsv1.RollingUpdateDaemonSetStrategyType,
 	} {
-		p := &pass{upgrade: rollout.Plan{Stage: stage}}
 		objects := render.PingerObjects(render.Config{Spec: v1alpha1.OVNClusterSpec{Pinger: v1alpha1.Pinger{Mode: v1alpha1.PingerEnabled}}})
-		p.keepPods(objects)
+		upgrade.KeepPods(rollout.Plan{Stage: stage}, objects)
 		if got := objects[0].(*appsv1.DaemonSet).Spec.UpdateStrategy; got.Type != want || (got.RollingUpdate == nil) != (stage != "") {
 			t.Errorf("in stage %q: %+v", stage, got)
 		}

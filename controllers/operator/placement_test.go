@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/mistakes"
 )
@@ -64,7 +65,7 @@ func (s *scenario) placed(t *testing.T) {
 	// The pod waits for a node that holds no member.
 	g.Eventually(func() []string {
 		g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
-		return allowedNodes(&corev1.Pod{Spec: set.Spec.Template.Spec})
+		return observed.AllowedNodes(&corev1.Pod{Spec: set.Spec.Template.Spec})
 	}).Should(Equal([]string{node}))
 	s.settle(t, set, 1)
 	g.Eventually(s.absent(t, &corev1.Pod{}, "ovn-central-nb-0")).Should(BeTrue())
@@ -76,42 +77,4 @@ func (s *scenario) placed(t *testing.T) {
 	})
 	g.Expect(s.exists(t, &corev1.Pod{}, waits.Name)()).To(Succeed())
 	g.Expect(s.admin.Delete(t.Context(), waits, client.GracePeriodSeconds(0))).To(Succeed())
-}
-
-func TestTheFirstDatabaseGoesToTheOldestUsableNode(t *testing.T) {
-	node := func(name string, age int64, change func(*corev1.Node)) corev1.Node {
-		n := corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: name, CreationTimestamp: metav1.Unix(1000-age, 0), Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""},
-			},
-			Status: corev1.NodeStatus{
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}},
-				Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
-			},
-		}
-		if change != nil {
-			change(&n)
-		}
-		return n
-	}
-	nodes := []corev1.Node{
-		node("a", 50, nil),
-		node("b", 50, nil),
-		node("cordoned", 90, func(n *corev1.Node) { n.Spec.Unschedulable = true }),
-		node("never-heard", 90, func(n *corev1.Node) { n.Status.Conditions = nil }),
-		node("silent", 90, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }),
-		node("without-address", 90, func(n *corev1.Node) { n.Status.Addresses = nil }),
-		node("worker", 90, func(n *corev1.Node) { n.Labels = nil }),
-	}
-	p := &pass{nodes: nodes, cluster: &v1alpha1.OVNCluster{}}
-	if chosen := p.chooseNode(nil); chosen == nil || chosen.Name != "a" {
-		t.Errorf("chose %v; want a", chosen)
-	}
-	if chosen := p.chooseNode([]v1alpha1.DatabaseMember{{Node: "a"}}); chosen == nil || chosen.Name != "b" {
-		t.Errorf("next to a member on a it chose %v; want b", chosen)
-	}
-	p.cluster.Spec.Central.NodeSelector = map[string]string{"infra": "true"}
-	if chosen := p.chooseNode(nil); chosen != nil {
-		t.Errorf("without a match: %v", chosen)
-	}
 }

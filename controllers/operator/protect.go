@@ -6,19 +6,17 @@ package operator
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // Reasons of v1alpha1.ConditionProtected.
@@ -36,14 +34,7 @@ const policyRetry = 10 * time.Minute
 const unprotected = "; until then users with the right to change pods can change the results of kube-ovn-controller on them, and a stolen token of a component " +
 	"can change pods and nodes that are not its own (docs/operations/security.md)"
 
-// protection reports whether the admission policies are applied. Without a reason this is not known yet.
-type protection struct {
-	applied         bool
-	reason, message string
-}
-
-// policyKinds are the kinds of the admission policies. They are watched from the first pass that may read them, and not from the start:
-// an informer of a kind that is not served would keep the operator from starting.
+// policyKinds are the kinds of the admission policies. They are watched from the first pass that may read them.
 func policyKinds() []client.Object {
 	return []client.Object{&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}}
 }
@@ -51,34 +42,34 @@ func policyKinds() []client.Object {
 // protect applies the admission policies. It runs after the phase of roles, one of which permits to kube-ovn-controller a write that a
 // policy denies to other accounts. The installation continues if policies cannot be applied; the condition Protected reports the reason.
 func (r *Reconciler) protect(ctx context.Context, p *pass) error {
-	err := r.watchPolicies(ctx)
+	err := r.kinds.watchPolicies(ctx)
 	if err == nil {
-		err = r.applyPolicies(ctx, p)
+		err = applyPolicies(ctx, p.config, p.objects)
 	}
 	switch {
 	case err == nil:
-		p.protection = protection{true, reasonInForce, "admission policies deny what RBAC cannot: they are listed in docs/operations/security.md"}
+		p.Protection = status.Protection{Applied: true, Reason: reasonInForce, Message: "admission policies deny what RBAC cannot: they are listed in docs/operations/security.md"}
 		return nil
 	case meta.IsNoMatchError(err):
-		p.protection = protection{reason: reasonUnserved, message: "the API server does not serve ValidatingAdmissionPolicy of " +
+		p.Protection = status.Protection{Reason: reasonUnserved, Message: "the API server does not serve ValidatingAdmissionPolicy of " +
 			"admissionregistration.k8s.io/v1: use Kubernetes 1.31 or newer" + unprotected}
 	case apierrors.IsForbidden(err):
-		p.protection = protection{reason: reasonForbidden, message: "apply the manifests in config/rbac: " + err.Error() + unprotected}
+		p.Protection = status.Protection{Reason: reasonForbidden, Message: "apply the manifests in config/rbac: " + err.Error() + unprotected}
 	case apierrors.IsInvalid(err):
-		p.protection = protection{reason: reasonRefused, message: "use Kubernetes 1.31 or newer: " + err.Error() + unprotected}
+		p.Protection = status.Protection{Reason: reasonRefused, Message: "use Kubernetes 1.31 or newer: " + err.Error() + unprotected}
 	default:
 		return err
 	}
-	p.wakeAt(p.now.Add(policyRetry))
+	p.WakeAfter(policyRetry)
 	return nil
 }
 
 // applyPolicies applies each policy by itself: a failure does not keep the others from being applied. Of several failures it returns one
 // that a retry may solve. A policy that only warns protects nothing: a lasting failure of it is logged. Kubernetes 1.30 does not know its functions.
-func (r *Reconciler) applyPolicies(ctx context.Context, p *pass) error {
+func applyPolicies(ctx context.Context, config render.Config, objects *workload.Set) error {
 	var lasting, passing error
-	for _, o := range render.Policies(p.config) {
-		switch err := r.apply(ctx, p, []render.Object{o}); {
+	for _, o := range render.Policies(config) {
+		switch err := objects.Apply(ctx, o); {
 		case err != nil && render.Informs(o) && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)):
 			ctrl.LoggerFrom(ctx).Info("cannot apply a policy that informs users", "policy", o.GetName(), "error", err.Error())
 		case meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
@@ -90,31 +81,6 @@ func (r *Reconciler) applyPolicies(ctx context.Context, p *pass) error {
 	return cmp.Or(passing, lasting)
 }
 
-// watchPolicies starts the watches of policies, once they are served and the operator may read them.
-func (r *Reconciler) watchPolicies(ctx context.Context) error {
-	if r.policiesWatched {
-		return nil
-	}
-	for _, kind := range policyKinds() {
-		gvk, err := apiutil.GVKForObject(kind, r.Scheme())
-		if err != nil {
-			return fmt.Errorf("find the kind of %T: %w", kind, err)
-		}
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := r.APIReader.List(ctx, list, client.Limit(1)); err != nil {
-			return fmt.Errorf("list %s: %w", gvk.Kind, err)
-		}
-	}
-	for _, kind := range policyKinds() {
-		if err := r.controller.Watch(source.Kind(r.cache, kind, theCluster)); err != nil {
-			return fmt.Errorf("watch %T: %w", kind, err)
-		}
-	}
-	r.policiesWatched = true
-	return nil
-}
-
 // otherVersions reports whether a pod that writes annotations or labels of pods runs another image than the operator's, or will run one.
 // Earlier versions patch `pods`, this version patches `pods/status`.
 func (r *Reconciler) otherVersions(p *pass) bool {
@@ -122,7 +88,7 @@ func (r *Reconciler) otherVersions(p *pass) bool {
 		return true
 	}
 	for _, component := range render.Select(func(o render.Operand) bool { return o.LabelsPods }) {
-		for _, pod := range p.podsOf(component) {
+		for _, pod := range p.PodsOf(component) {
 			if pod.Spec.Containers[0].Image != r.Image {
 				return true
 			}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 const operatorRole = "kiln-operator"
@@ -177,15 +178,15 @@ func TestMissingPoliciesStopNoInstallation(t *testing.T) {
 			without := interceptor.NewClient(admin, interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return c.err },
 			})
-			r, p := &Reconciler{Client: without, APIReader: without}, &pass{now: theWorld.now()}
+			r, p := &Reconciler{kinds: &optionalKinds{Client: without, APIReader: without}}, seeing(theWorld.now())
 			if err := r.protect(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}
-			if got := p.protection.reason + ": " + p.protection.message; p.protection.applied || !strings.HasPrefix(got, c.want) {
-				t.Errorf("got %v %q", p.protection.applied, got)
+			if got := p.Protection.Reason + ": " + p.Protection.Message; p.Protection.Applied || !strings.HasPrefix(got, c.want) {
+				t.Errorf("got %v %q", p.Protection.Applied, got)
 			}
-			if !p.wake.Equal(p.now.Add(policyRetry)) {
-				t.Errorf("tries again at %v", p.wake)
+			if !p.Wake().Equal(p.Now.Add(policyRetry)) {
+				t.Errorf("tries again at %v", p.Wake())
 			}
 		})
 	}
@@ -212,7 +213,8 @@ func TestPoliciesThatOnlyInformProtectNothing(t *testing.T) {
 				return nil
 			},
 		})
-		err := (&Reconciler{Client: c}).applyPolicies(t.Context(), &pass{cluster: &v1alpha1.OVNCluster{}, inventory: map[objectKey]bool{}})
+		applier := &workload.Applier{Client: c, APIReader: c, Cache: c, FieldOwner: fieldOwner}
+		err := applyPolicies(t.Context(), render.Config{}, applier.For(&v1alpha1.OVNCluster{}, v1alpha1.GroupVersion.WithKind("OVNCluster")))
 		if (err == nil) != want || refused == 0 {
 			t.Errorf("%s is refused %d times: %v", prefix, refused, err)
 		}
@@ -238,7 +240,8 @@ func TestComponentsMayPatchPodsWhileAnotherVersionRuns(t *testing.T) {
 		{"a controller of another version", "new", []corev1.Pod{pod(render.ControllerName, "old")}, true},
 		{"an image that is set back, before any pod has it", "old", []corev1.Pod{pod(render.ControllerName, "new")}, true},
 	} {
-		p := &pass{config: render.Config{Image: c.wanted}, pods: c.pods}
+		p := seeing(time.Time{})
+		p.config.Image, p.Pods = c.wanted, c.pods
 		if got := r.otherVersions(p); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}

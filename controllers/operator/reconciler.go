@@ -12,23 +12,25 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
+	"github.com/kiln-net/kiln/controllers/operator/database"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
+	"github.com/kiln-net/kiln/controllers/operator/upgrade"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // Reconciler deploys the components that the OVNCluster specifies. It is not safe for concurrent use: there is one
@@ -51,34 +53,19 @@ type Reconciler struct {
 	// Now is the clock.
 	Now func() time.Time
 
-	versions *versions
+	// Set by SetupWithManager.
+	applier   *workload.Applier
+	versions  *status.Versions
+	upgrades  *upgrade.Replacer
+	databases *database.Runner
+	kinds     *optionalKinds
+	// certificates issues what the workloads and nodes need for TLS.
+	certificates *certificates
 
-	applied map[objectKey]appliedState
-	// addressless are nodes without an InternalIP, with the time since when this process has seen that.
-	addressless map[string]time.Time
 	// reportedTroubles are the last events of nodes, by node and reason.
 	reportedTroubles map[[2]string]reportedTrouble
-	// converted records, by database flag, the state for which the schema was last verified: database, cluster ID and
-	// template.
-	converted map[string]string
-	// replaced are pods that were deleted and may still be in the cache.
-	replaced map[types.UID]bool
-
-	// nodesOfChassis are the nodes and pods of nodes for which chassis of deleted nodes were last removed, with the cluster ID.
-	nodesOfChassis string
-
-	// cache and controller are set by SetupWithManager.
-	cache      cache.Cache
-	controller controller.Controller
-	secrets    *certs.Secrets
-	// ordersCancelled is set after all unused Certificates have been deleted.
-	ordersCancelled bool
 	// newKubernetes is set once the API server is new enough.
 	newKubernetes bool
-	// policiesWatched is set when changes of admission policies trigger passes.
-	policiesWatched bool
-	// watched has the optional kinds, of cert-manager and of the Prometheus operator, whose changes trigger passes.
-	watched map[schema.GroupVersionKind]bool
 }
 
 // phases in their order. A phase that returns an error or a halt ends the pass.
@@ -101,8 +88,7 @@ var phases = []struct {
 	{"grant access", (*Reconciler).grantAccess},
 	{"apply admission policies", (*Reconciler).protect},
 	{"keep backups on a claim", (*Reconciler).runBackups},
-	{"run the northbound database", (*Reconciler).runNorthbound},
-	{"run the southbound database", (*Reconciler).runSouthbound},
+	{"run the databases", (*Reconciler).runDatabases},
 	{"remove chassis of deleted nodes", (*Reconciler).removeChassis},
 	{"finish the move of data", (*Reconciler).finishMove},
 	{"change tunnels", (*Reconciler).changeTunnels},
@@ -120,6 +106,12 @@ var phases = []struct {
 	{"order authorities", (*Reconciler).orderAuthorities}, // last, because no other phase depends on cert-manager
 }
 
+// fieldOwner is the field manager of everything the operator writes.
+const fieldOwner = client.FieldOwner("kiln-operator")
+
+// reasonNoDefinition is the reason of a Halt, and of an event of the operator's pod.
+const reasonNoDefinition = "ResourceDefinitionMissing"
+
 // staleDelay gives the cache time to catch up.
 const staleDelay = 100 * time.Millisecond
 
@@ -133,14 +125,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	r.checkKubernetes(ctx, p)
-	r.noteAddresses(p)
+	r.databases.NoteAddresses(p.Cluster)
 	err = r.run(ctx, p)
 	if err == nil && p.removing() {
 		return ctrl.Result{}, nil // the OVNCluster is deleted: no status to report
 	}
-	p.logWaits(logr.FromContextOrDiscard(ctx), err)
-	statusErr := r.report(ctx, p, err)
-	err = retryable(err)
+	p.Log(logr.FromContextOrDiscard(ctx), err)
+	r.reportNodeTroubles(p)
+	statusErr := (&status.Writer{Client: r, Recorder: r.Recorder, Namespace: r.Namespace, FieldOwner: fieldOwner, Versions: r.versions}).Write(ctx, status.Pass{
+		Before: p.before, OVNCluster: p.cluster, Report: p.Report, Objects: p.objects,
+		Planned: p.planned, Plan: p.plan, Image: p.config.Image, Err: err,
+	})
+	err = status.Retryable(err)
 	if err == nil && apierrors.IsConflict(statusErr) {
 		// The pass read a cache older than the last status patch.
 		return ctrl.Result{RequeueAfter: staleDelay}, nil
@@ -148,15 +144,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := errors.Join(err, statusErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	if p.wake.IsZero() {
+	if p.Wake().IsZero() {
 		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{RequeueAfter: max(p.wake.Sub(p.now), time.Second)}, nil
+	return ctrl.Result{RequeueAfter: max(p.Wake().Sub(p.Now), time.Second)}, nil
 }
 
 func (r *Reconciler) run(ctx context.Context, p *pass) error {
 	if p.removing() {
-		return r.takeDown(ctx, p)
+		return removal{r, p}.takeDown(ctx)
 	}
 	for _, phase := range phases {
 		if err := phase.run(r, ctx, p); err != nil {
@@ -171,14 +167,14 @@ func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 	spec := *p.cluster.Spec.DeepCopy()
 	network, lists, err := resolveNetwork(spec.Network)
 	if err != nil {
-		return &halt{reason: "InvalidNetwork", message: err.Error(), degraded: true}
+		return &status.Halt{Reason: "InvalidNetwork", Message: err.Error(), Degraded: true}
 	}
 	spec.Network = network
 	p.config = render.Config{Namespace: r.Namespace, Image: spec.Image, Spec: spec}
 	if p.config.Image == "" {
 		p.config.Image = r.Image
 	}
-	p.adviseOnSelectors()
+	adviseOnSelectors(&spec, p.Report)
 	return r.checkNodes(ctx, p, lists)
 }
 
@@ -187,10 +183,10 @@ func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
 	for _, kind := range kubeovnv1.ImplementedKinds {
 		_, err := r.RESTMapper().RESTMapping(kubeovnv1.GroupVersion.WithKind(kind.Kind).GroupKind(), kubeovnv1.GroupVersion.Version)
 		if meta.IsNoMatchError(err) {
-			return &halt{
-				reason:   reasonNoDefinition,
-				message:  fmt.Sprintf("the API does not serve %s of kubeovn.io/v1: apply the manifests in config/crd", kind.Kind),
-				degraded: true,
+			return &status.Halt{
+				Reason:   reasonNoDefinition,
+				Message:  fmt.Sprintf("the API does not serve %s of kubeovn.io/v1: apply the manifests in config/crd", kind.Kind),
+				Degraded: true,
 			}
 		}
 		if err != nil {
@@ -203,5 +199,26 @@ func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
 // grantAccess applies the ServiceAccounts, their roles and the disruption budgets.
 func (r *Reconciler) grantAccess(ctx context.Context, p *pass) error {
 	p.config.PatchPods = r.otherVersions(p)
-	return r.apply(ctx, p, append(render.AccessObjects(p.config), render.DisruptionBudgets(p.config)...))
+	return p.objects.Apply(ctx, append(render.AccessObjects(p.config), render.DisruptionBudgets(p.config)...)...)
+}
+
+// prune deletes objects that earlier passes applied and this pass did not. It finds objects by label and deletes only
+// objects that the OVNCluster owns.
+func (r *Reconciler) prune(ctx context.Context, p *pass) error {
+	kinds := ownedKinds()
+	if r.kinds.watchesPolicies {
+		kinds = append(kinds, policyKinds()...)
+	}
+	for _, kind := range kinds {
+		if err := p.objects.Prune(ctx, kind, client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}); err != nil {
+			return err
+		}
+	}
+	for _, name := range certs.SecretNames() {
+		err := p.objects.PruneNamed(ctx, corev1.SchemeGroupVersion.WithKind("Secret"), types.NamespacedName{Namespace: r.Namespace, Name: name})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // Field managers besides the operator: `kubectl set`, and a server-side apply of some fields of a workload.
@@ -73,7 +75,7 @@ func ownFields(t *testing.T, o client.Object, old string) {
 		t.Fatal(err)
 	}
 	before := o.DeepCopyObject().(client.Object)
-	spec := &render.Template(o).Spec
+	spec := &workload.Template(o).Spec
 	for i := range spec.Containers {
 		spec.Containers[i].Env = []corev1.EnvVar{{Name: "MINE", Value: "1"}}
 		spec.Containers[i].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("2")
@@ -94,12 +96,12 @@ func TestRenamedContainersLeaveNothingBehind(t *testing.T) {
 	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
 		t.Run(kind, func(t *testing.T) {
 			g := newG(t)
-			r := &Reconciler{Client: theWorld.admin, APIReader: theWorld.admin}
+			applier := &workload.Applier{Client: theWorld.admin, APIReader: theWorld.admin, Cache: theWorld.admin, FieldOwner: fieldOwner}
 			apply := func(o render.Object) client.Object {
 				t.Helper()
-				p := &pass{inventory: map[objectKey]bool{}, live: map[string]client.Object{}}
-				g.Expect(r.applyOne(t.Context(), p, o)).To(Succeed())
-				return p.live[o.GetName()]
+				objects := applier.For(&v1alpha1.OVNCluster{}, v1alpha1.GroupVersion.WithKind("OVNCluster"))
+				g.Expect(objects.ApplyUnowned(t.Context(), o)).To(Succeed())
+				return objects.Live(o.GetName())
 			}
 			live := apply(renamed(kind, "old"))
 			t.Cleanup(func() { g.Expect(theWorld.admin.Delete(context.Background(), live)).To(Succeed()) })
@@ -108,7 +110,7 @@ func TestRenamedContainersLeaveNothingBehind(t *testing.T) {
 
 			live = apply(renamed(kind, "new"))
 			g.Expect(live.GetGeneration()).To(Equal(generation+1), "one new template")
-			spec := render.Template(live).Spec
+			spec := workload.Template(live).Spec
 			names := map[string]corev1.Container{}
 			for _, c := range spec.Containers {
 				names[c.Name] = c
@@ -124,7 +126,7 @@ func TestRenamedContainersLeaveNothingBehind(t *testing.T) {
 			g.Expect(spec.Volumes[0].Name).To(Equal("new"))
 
 			version := live.GetResourceVersion()
-			r.applied = nil
+			applier.Forget()
 			g.Expect(apply(renamed(kind, "new")).GetResourceVersion()).To(Equal(version), "another apply writes nothing")
 		})
 	}
@@ -142,9 +144,8 @@ func TestTheOperatorMayRenameContainers(t *testing.T) {
 		Name: live.Name, Namespace: live.Namespace, Labels: live.Labels, OwnerReferences: live.OwnerReferences,
 	}, Spec: live.Spec}
 	older.Spec.Template.Spec.Containers[0].Name = "ovs"
-	config, _, err := applyConfiguration(older, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(s.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(config), fieldOwner, client.ForceOwnership)).To(Succeed())
+	applier := &workload.Applier{Client: s.admin, APIReader: s.admin, Cache: s.admin, FieldOwner: fieldOwner}
+	g.Expect(applier.For(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster")).ApplyUnowned(t.Context(), older)).To(Succeed())
 	g.Expect(s.exists(t, live, render.OpenVSwitch)()).To(Succeed())
 	g.Expect(live.Spec.Template.Spec.Containers).To(HaveLen(1))
 	tune(t, live, map[string]any{

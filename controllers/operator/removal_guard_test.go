@@ -18,6 +18,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // TestTheNetworkOfAllPodsIsDeletedWithTheAnnotationOnly tries to delete the default Vpc and Subnets and the definitions as an administrator.
@@ -40,7 +41,7 @@ func TestTheNetworkOfAllPodsIsDeletedWithTheAnnotationOnly(t *testing.T) {
 	join := object("Subnet", kubeovnv1.JoinSubnet, map[string]any{"cidrBlock": "100.64.0.0/16"})
 	router := object("Vpc", kubeovnv1.DefaultVpc, map[string]any{})
 	definition := func(name string) client.Object {
-		o := untyped(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		o := workload.Untyped(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 		o.SetName(name)
 		return o
 	}
@@ -71,9 +72,9 @@ func TestTheNetworkOfAllPodsIsDeletedWithTheAnnotationOnly(t *testing.T) {
 	}
 	w.try(t, guarded[:1])
 
-	r := &Reconciler{Client: w.admin}
+	end := removal{Reconciler: &Reconciler{Client: w.admin}}
 	for range 2 { // the second pass finds no policy
-		if err := r.permitRemoval(t.Context(), nil); err != nil {
+		if err := end.permitRemoval(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

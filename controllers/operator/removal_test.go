@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // end acts as the kubelets after the processes of a component's pods have ended.
@@ -172,7 +173,7 @@ func TestDataIsDeletedOnRequest(t *testing.T) {
 	g := newG(t)
 	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)).Should(Succeed())
 	issued := certs.IssuedPrefix + certs.Northd
-	order := s.named(untyped(certs.CertificateKind), issued)
+	order := s.named(workload.Untyped(certs.CertificateKind), issued)
 	order.SetLabels(map[string]string{render.ManagedByLabel: render.ManagedBy})
 	order.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster"))})
 	g.Expect(s.admin.Create(t.Context(), order)).To(Succeed())

@@ -7,13 +7,15 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/database"
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
 const (
@@ -27,13 +29,16 @@ const (
 // the configuration of the pass.
 func (r *Reconciler) deriveReplicas(_ context.Context, p *pass) error {
 	spec, before := &p.config.Spec, p.before.Status.Replicas
-	status := p.cluster.Status
+	recorded := 0
+	for _, db := range render.Databases {
+		recorded = max(recorded, len(db.Of(&p.cluster.Status).Members))
+	}
 	members := p.places(spec.Central.Placement, render.MemberTolerations)
 	switch {
 	case spec.Central.Replicas == 0:
-		spec.Central.Replicas = members.members(max(len(status.Northbound.Members), len(status.Southbound.Members)))
+		spec.Central.Replicas = members.members(recorded)
 	case spec.Central.Replicas == 1 && members.usable >= redundantMembers:
-		p.advise(fmt.Sprintf("each database has one member, and %d nodes can run members: set spec.central.replicas to %d to survive the loss of a node",
+		p.Advise(fmt.Sprintf("each database has one member, and %d nodes can run members: set spec.central.replicas to %d to survive the loss of a node",
 			members.usable, redundantMembers))
 	}
 	if spec.Central.NorthdReplicas == 0 {
@@ -48,25 +53,6 @@ func (r *Reconciler) deriveReplicas(_ context.Context, p *pass) error {
 	return nil
 }
 
-// keepMembers raises a derived number of members to the number that a database already has. The record may have fewer: a re-created
-// OVNCluster records the members of an existing database again.
-func (p *pass) keepMembers(db render.Database, reports map[string]adminapi.Status) {
-	if p.cluster.Spec.Central.Replicas != 0 {
-		return
-	}
-	replicas := &p.config.Spec.Central.Replicas
-	for _, report := range reports {
-		if report.ClusterID != "" && report.ClusterID == p.database(db).ClusterID {
-			addresses := map[string]bool{} // a member that joined again may be listed twice
-			for _, server := range report.Members {
-				addresses[server.Address] = true
-			}
-			*replicas = max(*replicas, oddMembers(len(addresses)))
-		}
-	}
-	p.cluster.Status.Replicas.Central = *replicas
-}
-
 // places counts the nodes of a placement, by their addresses: nodes with the same address count as one.
 type places struct {
 	// matching nodes in any state, and those on which a new pod can start now.
@@ -75,14 +61,15 @@ type places struct {
 
 func (p *pass) places(placement v1alpha1.Placement, tolerations func(v1alpha1.Placement) []corev1.Toleration) places {
 	matching, usable := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, n := range p.matching(placement) {
-		addresses := k8s.InternalIPs(n)
-		if len(addresses) == 0 {
-			continue
+	nodes := p.Matching(placement)
+	for _, n := range nodes {
+		if addresses := k8s.InternalIPs(n); len(addresses) > 0 {
+			matching[addresses[0]] = true
 		}
-		matching[addresses[0]] = true
-		if p.usable(n, tolerations(placement)) {
-			usable[addresses[0]] = true
+	}
+	for _, n := range observed.Usable(nodes, tolerations(placement)) {
+		if !slices.Contains(p.unfit, n.Name) {
+			usable[k8s.InternalIPs(n)[0]] = true
 		}
 	}
 	return places{matching: len(matching), usable: len(usable)}
@@ -92,20 +79,9 @@ func (p *pass) places(placement v1alpha1.Placement, tolerations func(v1alpha1.Pl
 // members.
 func (n places) members(recorded int) int32 {
 	if n.usable >= redundantMembers {
-		return max(redundantMembers, oddMembers(recorded))
+		return max(redundantMembers, database.OddMembers(recorded))
 	}
-	return oddMembers(recorded)
-}
-
-// oddMembers returns the smallest allowed number of members that is not below n.
-func oddMembers(n int) int32 {
-	switch {
-	case n <= 1:
-		return 1
-	case n <= 3:
-		return 3
-	}
-	return 5
+	return database.OddMembers(recorded)
 }
 
 // pods returns the number of pods of a component that had this many. A node that only does not answer or is cordoned still counts for it:

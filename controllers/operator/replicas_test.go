@@ -6,6 +6,7 @@ package operator
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
 func numbers(central, northd, controller int32) v1alpha1.EffectiveReplicas {
@@ -80,13 +80,13 @@ func TestReplicasAreDerivedFromNodes(t *testing.T) {
 		{name: "after a third node vanished before it had a member", nodes: []func(*corev1.Node){nil, nil}, members: 1, before: numbers(3, 2, 2), want: numbers(1, 2, 2)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := &pass{cluster: &v1alpha1.OVNCluster{}}
+			p := seeing(time.Time{})
 			for i, change := range tt.nodes {
 				n := addressed(fmt.Sprintf("n%d", i), fmt.Sprintf("192.0.2.%d", i+1))
 				if change != nil {
 					change(&n)
 				}
-				p.nodes = append(p.nodes, n)
+				p.Nodes = append(p.Nodes, n)
 			}
 			p.cluster.Spec.Central.Replicas, p.cluster.Spec.Central.NorthdReplicas, p.cluster.Spec.Controller.Replicas = tt.spec.Central, tt.spec.Northd, tt.spec.Controller
 			p.cluster.Status.Replicas = tt.before
@@ -102,40 +102,6 @@ func TestReplicasAreDerivedFromNodes(t *testing.T) {
 				t.Errorf("the configuration has %d, %d and %d", s.Central.Replicas, s.Central.NorthdReplicas, s.Controller.Replicas)
 			}
 		})
-	}
-}
-
-// TestARecreatedDatabaseKeepsItsMembers re-creates the OVNCluster of a database with three members while one node does not answer. The record
-// has one member then, and the database lists three.
-func TestARecreatedDatabaseKeepsItsMembers(t *testing.T) {
-	for _, tt := range []struct {
-		set    int32
-		listed []string
-		want   int32
-	}{
-		{0, []string{"ssl:192.0.2.1:6643", "ssl:192.0.2.2:6643", "ssl:192.0.2.3:6643"}, 3},
-		{0, []string{"ssl:192.0.2.1:6643", "ssl:192.0.2.1:6643"}, 1},
-		{1, []string{"ssl:192.0.2.1:6643", "ssl:192.0.2.2:6643", "ssl:192.0.2.3:6643"}, 1},
-	} {
-		p := &pass{cluster: &v1alpha1.OVNCluster{}}
-		p.cluster.Spec.Central.Replicas = tt.set
-		p.config.Spec.Central.Replicas = 1
-		p.cluster.Status.Replicas.Central = 1
-		p.cluster.Status.Northbound.ClusterID = northboundID
-		var report adminapi.Status
-		for i, address := range tt.listed {
-			report.Members = append(report.Members, adminapi.Member{ServerID: fmt.Sprint(i), Address: address})
-		}
-		report.ClusterID = southboundID
-		p.keepMembers(render.Northbound, map[string]adminapi.Status{"n1": report})
-		if got := p.config.Spec.Central.Replicas; got != 1 {
-			t.Errorf("a report of another cluster makes %d members", got)
-		}
-		report.ClusterID = northboundID
-		p.keepMembers(render.Northbound, map[string]adminapi.Status{"n1": report})
-		if got := p.config.Spec.Central.Replicas; got != tt.want || p.cluster.Status.Replicas.Central != tt.want {
-			t.Errorf("replicas %d in the spec, and the database lists %v: %d members, and the status has %d", tt.set, tt.listed, got, p.cluster.Status.Replicas.Central)
-		}
 	}
 }
 

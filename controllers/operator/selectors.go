@@ -8,14 +8,15 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // adviseOnSelectors recommends another label for node selectors that a stolen node can satisfy: the selected nodes have the keys of the databases or of
 // their clients, or the passwords of BGP peers. It does not refuse them, because Kube-OVN's label is one of them.
-func (p *pass) adviseOnSelectors() {
-	if fields := writableSelectors(&p.config.Spec); len(fields) > 0 {
-		p.advise(fmt.Sprintf("nodes can select themselves for %s, because kubelets may write these labels: use node-role.kubernetes.io/control-plane, "+
+func adviseOnSelectors(spec *v1alpha1.OVNClusterSpec, report *status.Report) {
+	if fields := writableSelectors(spec); len(fields) > 0 {
+		report.Advise(fmt.Sprintf("nodes can select themselves for %s, because kubelets may write these labels: use node-role.kubernetes.io/control-plane, "+
 			"or a label with the prefix node-restriction.kubernetes.io/", strings.Join(fields, " and ")))
 	}
 }
@@ -40,6 +41,3 @@ func speakerSelector(spec *v1alpha1.OVNClusterSpec) map[string]string {
 	}
 	return spec.Speaker.NodeSelector
 }
-
-// advise adds a recommendation to the condition Available.
-func (p *pass) advise(text string) { p.advice = strings.TrimPrefix(p.advice+"; "+text, "; ") }

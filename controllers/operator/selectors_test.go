@@ -6,20 +6,22 @@ package operator
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 func TestLabelsThatKubeletsMayWriteAreAdvisedAgainst(t *testing.T) {
-	p := &pass{advice: "another one"}
-	if p.adviseOnSelectors(); p.advice != "another one" {
-		t.Errorf("the defaults: %s", p.advice)
+	report, spec := seeing(time.Time{}).Report, &v1alpha1.OVNClusterSpec{}
+	report.Advise("another one")
+	if adviseOnSelectors(spec, report); report.Advice() != "another one" {
+		t.Errorf("the defaults: %s", report.Advice())
 	}
-	p.config.Spec.Central.NodeSelector = map[string]string{"kube-ovn/role": "master"}
-	p.config.Spec.Controller.NodeSelector = map[string]string{"node-restriction.kubernetes.io/ovn-central": "true"}
-	p.config.Spec.Speaker = &v1alpha1.Speaker{NodeSelector: map[string]string{"bgp": "true"}}
-	p.adviseOnSelectors()
-	if !strings.HasPrefix(p.advice, "another one; nodes can select themselves for spec.central.nodeSelector and spec.speaker.nodeSelector, ") {
-		t.Errorf("labels that kubelets may write: %s", p.advice)
+	spec.Central.NodeSelector = map[string]string{"kube-ovn/role": "master"}
+	spec.Controller.NodeSelector = map[string]string{"node-restriction.kubernetes.io/ovn-central": "true"}
+	spec.Speaker = &v1alpha1.Speaker{NodeSelector: map[string]string{"bgp": "true"}}
+	adviseOnSelectors(spec, report)
+	if !strings.HasPrefix(report.Advice(), "another one; nodes can select themselves for spec.central.nodeSelector and spec.speaker.nodeSelector, ") {
+		t.Errorf("labels that kubelets may write: %s", report.Advice())
 	}
 }

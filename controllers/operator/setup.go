@@ -12,6 +12,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,8 +35,13 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
+	"github.com/kiln-net/kiln/controllers/operator/database"
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
+	"github.com/kiln-net/kiln/controllers/operator/upgrade"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // NewScheme returns a scheme of every type that the operator reads and writes.
@@ -64,7 +71,16 @@ func CacheOptions(namespace string) cache.Options {
 
 // SetupWithManager adds the reconciler and its watches to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.versions = newVersions(r.Versions)
+	secrets, err := certs.NewSecrets(mgr, r.Namespace)
+	if err != nil {
+		return err
+	}
+	r.versions = status.NewVersions(r.Versions)
+	r.applier = &workload.Applier{Client: r, APIReader: r.APIReader, Cache: caches{mgr.GetCache(), secrets}, FieldOwner: fieldOwner}
+	r.upgrades = &upgrade.Replacer{Image: r.Image}
+	r.databases = &database.Runner{Admin: r.Admin, APIReader: r.APIReader, Recorder: r.Recorder, Versions: r.versions, Replacer: r.upgrades}
+	r.kinds = &optionalKinds{Client: r, APIReader: r.APIReader, namespace: r.Namespace, cache: mgr.GetCache()}
+	r.certificates = &certificates{APIReader: r.APIReader, namespace: r.Namespace, secrets: secrets, kinds: r.kinds}
 	options := k8s.Workers(1)
 	options.CacheSyncTimeout = untilServed
 	b := ctrl.NewControllerManagedBy(mgr).
@@ -73,27 +89,46 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
 		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // it has no owner
-		WatchesRawSource(source.Channel(r.versions.wake, theCluster)).
+		WatchesRawSource(source.Channel(r.versions.Wake, theCluster)).
 		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
 		WatchesMetadata(definition(""), theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(concerns)))
 	for _, kind := range ownedKinds() {
 		b = b.Owns(kind)
 	}
-	var err error
-	if r.secrets, err = certs.NewSecrets(mgr, r.Namespace); err != nil {
-		return err
-	}
-	for _, c := range r.secrets.Caches { // the Secrets of CAs have no owner
+	for _, c := range secrets.Caches { // the Secrets of CAs have no owner
 		b = b.WatchesRawSource(source.Kind[client.Object](c, &corev1.Secret{}, theCluster))
 	}
-	if r.controller, err = b.Build(r); err != nil {
+	if r.kinds.controller, err = b.Build(r); err != nil {
 		return fmt.Errorf("set up the controller of OVNCluster: %w", err)
 	}
-	r.cache = mgr.GetCache()
 	if err := mgr.Add(manager.RunnableFunc(r.reportStart)); err != nil { // by the leader
 		return fmt.Errorf("add the report of a missing definition: %w", err)
 	}
 	return nil
+}
+
+// caches reads Secrets from their own caches, and all other kinds from the manager's.
+type caches struct {
+	client.Reader
+	secrets *certs.Secrets
+}
+
+// Get implements client.Reader.
+func (c caches) Get(ctx context.Context, name client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, is := o.(*corev1.Secret); is {
+		return c.secrets.Caches[name.Name].Get(ctx, name, o, options...)
+	}
+	return c.Reader.Get(ctx, name, o, options...)
+}
+
+// ownedKinds are the kinds of all objects that phases apply, except Secrets and policyKinds. The operator prunes objects of these kinds.
+func ownedKinds() []client.Object {
+	return []client.Object{
+		&corev1.ServiceAccount{}, &corev1.Service{}, &corev1.ConfigMap{},
+		&appsv1.StatefulSet{}, &appsv1.Deployment{}, &appsv1.DaemonSet{},
+		&policyv1.PodDisruptionBudget{},
+		&rbacv1.Role{}, &rbacv1.RoleBinding{}, &rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{},
+	}
 }
 
 // theCluster enqueues the OVNCluster for any event.
@@ -115,11 +150,12 @@ func clusterChanged() predicate.Predicate {
 		before, isBefore := e.ObjectOld.(*v1alpha1.OVNCluster)
 		after, isAfter := e.ObjectNew.(*v1alpha1.OVNCluster)
 		return !isBefore || !isAfter || before.Generation != after.Generation ||
-			!equality.Semantic.DeepEqual(before.Status.Northbound, after.Status.Northbound) ||
-			!equality.Semantic.DeepEqual(before.Status.Southbound, after.Status.Southbound) ||
+			slices.ContainsFunc(render.Databases, func(db render.Database) bool {
+				return !equality.Semantic.DeepEqual(db.Of(&before.Status), db.Of(&after.Status))
+			}) ||
 			!slices.Equal(before.Status.DataDirectories, after.Status.DataDirectories) ||
 			!slices.Equal(before.Status.TunnelTypes, after.Status.TunnelTypes) ||
-			upgradeChanged(before.Status.Upgrade, after.Status.Upgrade)
+			!slices.Equal(before.Status.Upgrade.Images, after.Status.Upgrade.Images)
 	}}
 }
 
@@ -128,7 +164,7 @@ func nodeChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isBefore := e.ObjectOld.(*corev1.Node)
 		after, isAfter := e.ObjectNew.(*corev1.Node)
-		return !isBefore || !isAfter || answers(before) != answers(after) || kubeProxyConflict(before) != kubeProxyConflict(after) ||
+		return !isBefore || !isAfter || observed.Answers(before) != observed.Answers(after) || status.KubeProxyConflict(before) != status.KubeProxyConflict(after) ||
 			before.Spec.Unschedulable != after.Spec.Unschedulable ||
 			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 			!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||

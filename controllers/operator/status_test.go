@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -55,40 +54,4 @@ func TestAFailedContainerIsReported(t *testing.T) {
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"), "one broken node does not make the network unavailable")
 	s.setReady(t, pod, true)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
-}
-
-// TestPodsOfSilentNodesAreNobodysTrouble has unscheduled pods of DaemonSets, because their nodes are full or were
-// deleted.
-func TestPodsOfSilentNodesAreNobodysTrouble(t *testing.T) {
-	node := func(name string, ready corev1.ConditionStatus) corev1.Node {
-		return corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
-		}
-	}
-	p := &pass{nodes: []corev1.Node{node("heard", corev1.ConditionTrue), node("silent", corev1.ConditionUnknown)}}
-	unbound := func(node string) *corev1.Pod {
-		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node},
-			Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-				}}},
-			}}},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "too many pods",
-			}}},
-		}
-	}
-	if got := p.trouble(render.AgentName, unbound("silent")); got != "" {
-		t.Errorf("the pod of a node that does not answer: %q", got)
-	}
-	if got := p.trouble(render.AgentName, unbound("heard")); !strings.Contains(got, "too many pods") {
-		t.Errorf("the pod of a node that answers: %q", got)
-	}
-	bound := unbound("heard")
-	bound.Spec.NodeName = "silent"
-	if got := madeFor(bound); got != "silent" {
-		t.Errorf("a pod that is bound is on its node, not %q", got)
-	}
 }

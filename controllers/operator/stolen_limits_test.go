@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // shop is a Service of a user, open a Service with an external IP, balanced a load balancer with a class, unclassed one without, and ofRule a Service of a SwitchLBRule.
@@ -66,7 +67,7 @@ func (w *tenancy) makeRules(t *testing.T) {
 
 // network returns an object of kubeovn.io.
 func network(kind string) *unstructured.Unstructured {
-	u := untyped(kubeovnv1.GroupVersion.WithKind(kind))
+	u := workload.Untyped(kubeovnv1.GroupVersion.WithKind(kind))
 	u.SetName("stolen")
 	u.Object["spec"] = map[string]any{}
 	if kind == "IPPool" {

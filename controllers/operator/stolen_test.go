@@ -14,6 +14,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // everyAccount lists the writes that the API server permits to every authenticated user: reviews of the user's own rights.
@@ -137,7 +138,7 @@ func TestStolenTokens(t *testing.T) {
 		}
 	}
 	for _, o := range rendered(t) {
-		template := render.Template(o)
+		template := workload.Template(o)
 		if template == nil || template.Spec.AutomountServiceAccountToken != nil && !*template.Spec.AutomountServiceAccountToken {
 			continue
 		}

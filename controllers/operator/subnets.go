@@ -15,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -49,7 +50,7 @@ func (r *Reconciler) checkSubnets(ctx context.Context, p *pass) error {
 		}
 		for _, c := range current {
 			if !slices.ContainsFunc(parsed(s.wanted), c.Overlaps) {
-				return &halt{reason: "InvalidNetwork", degraded: true, retry: errOtherSubnet, message: fmt.Sprintf(
+				return &status.Halt{Reason: "InvalidNetwork", Degraded: true, Retry: errOtherSubnet, Message: fmt.Sprintf(
 					"%s %s do not have the addresses of subnet %s, which exists with %s: set the CIDRs of the subnet, or delete it",
 					s.field, strings.Join(s.wanted, ","), s.name, c)}
 			}
@@ -71,10 +72,10 @@ func (r *Reconciler) recordSubnets(ctx context.Context, p *pass) error {
 			return err
 		case len(current) == 0: // not created yet
 		case outgrows(parsed(s.wanted), current):
-			p.note(render.ControllerName, note{aside: true, text: fmt.Sprintf("subnet %s has %s and grows to %s",
+			p.Note(render.ControllerName, status.Note{Aside: true, Text: fmt.Sprintf("subnet %s has %s and grows to %s",
 				s.name, joined(current), strings.Join(s.wanted, " "))})
 		case elsewhere(parsed(s.wanted), current): // the API accepts other CIDRs as long as these are not recorded
-			p.note(render.ControllerName, note{stuck: true, aside: true, text: fmt.Sprintf("%s %s are not in use, because subnet %s has %s: set the CIDRs of the subnet",
+			p.Note(render.ControllerName, status.Note{Stuck: true, Aside: true, Text: fmt.Sprintf("%s %s are not in use, because subnet %s has %s: set the CIDRs of the subnet",
 				s.field, strings.Join(s.wanted, " "), s.name, joined(current))})
 		default:
 			*s.recorded = s.wanted

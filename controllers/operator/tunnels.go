@@ -15,7 +15,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -29,7 +31,7 @@ const recheckVXLAN = time.Minute
 func (r *Reconciler) offerTunnels(ctx context.Context, p *pass) error {
 	network, offered := &p.config.Spec.Network, &p.cluster.Status.TunnelTypes
 	if len(*offered) == 0 {
-		live, err := r.workload(ctx, p, render.OpenVSwitch)
+		live, err := observed.Workload(ctx, p.objects, r.Namespace, render.OpenVSwitch)
 		if err != nil {
 			return err
 		}
@@ -62,29 +64,25 @@ func nextTunnels(offered []v1alpha1.TunnelType, want v1alpha1.TunnelType, nodesD
 // changeTunnels records the next step of a change of tunnelType, and ends the pass so that the record is written before the step.
 func (r *Reconciler) changeTunnels(ctx context.Context, p *pass) error {
 	offered, want := p.cluster.Status.TunnelTypes, p.cluster.Spec.Network.TunnelType
-	nodesDone := !p.upgrade.Back && p.observed.Done(v1alpha1.StageNodes)
+	nodesDone := !p.plan.Back && p.upgrade.Done(v1alpha1.StageNodes)
 	next := nextTunnels(offered, want, nodesDone)
 	if slices.Equal(next, offered) {
 		return nil
 	}
 	if want == v1alpha1.TunnelVXLAN && !slices.Contains(offered, want) {
 		if why := r.vxlanProblem(ctx, p); why != "" {
-			p.note(render.OpenVSwitch, note{stuck: true, aside: true, text: "network.tunnelType vxlan is not applied: " + why})
-			p.wakeAt(p.now.Add(recheckVXLAN))
+			p.Note(render.OpenVSwitch, status.Note{Stuck: true, Aside: true, Text: "network.tunnelType vxlan is not applied: " + why})
+			p.WakeAfter(recheckVXLAN)
 			return nil
 		}
 	}
 	p.cluster.Status.TunnelTypes = next
-	return &halt{reason: reasonTunnels, message: "nodes change to tunnels of " + strings.Trim(fmt.Sprint(next), "[]")}
+	return &status.Halt{Reason: reasonTunnels, Message: "nodes change to tunnels of " + strings.Trim(fmt.Sprint(next), "[]")}
 }
 
 // vxlanProblem returns why nodes cannot use VXLAN now; empty if they can. ovn-northd does not change keys that it has assigned.
 func (r *Reconciler) vxlanProblem(ctx context.Context, p *pass) string {
-	var beyond adminapi.BeyondVXLAN
-	err := r.administer(p, render.Southbound, p.cluster.Status.Southbound.Leader, func(member *adminapi.Client) (err error) {
-		beyond, err = member.BeyondVXLAN(ctx)
-		return err
-	})
+	beyond, err := r.databases.BeyondVXLAN(ctx, p.forDatabases())
 	switch {
 	case errors.Is(err, adminapi.ErrUnsupported):
 		return "the southbound database runs an image that cannot count tunnel keys: upgrade it first"

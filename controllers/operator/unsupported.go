@@ -11,8 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // stopUnsupported removes optional operands from the spec of this pass while versions run that do not have them: an image without their command
@@ -30,11 +32,11 @@ func (r *Reconciler) stopUnsupported(ctx context.Context, p *pass) error {
 		p.images[o.Name] = image
 		if image == "" {
 			o.Stop(&p.config.Spec)
-			p.stopped = append(p.stopped, o.Name)
+			p.Stopped = append(p.Stopped, o.Name)
 		}
 	}
-	if len(p.stopped) > 0 {
-		p.advise(fmt.Sprintf("%s: stopped, because database members run a version without them", strings.Join(p.stopped, ", ")))
+	if len(p.Stopped) > 0 {
+		p.Advise(fmt.Sprintf("%s: stopped, because database members run a version without them", strings.Join(p.Stopped, ", ")))
 	}
 	return nil
 }
@@ -57,11 +59,11 @@ func (r *Reconciler) optionalImage(ctx context.Context, p *pass, o render.Operan
 	case known:
 		return image, nil
 	}
-	live, err := r.workload(ctx, p, o.Name)
+	live, err := observed.Workload(ctx, p.objects, r.Namespace, o.Name)
 	if live == nil || err != nil {
 		return "", err
 	}
-	return imageOf(*render.Template(live)), nil
+	return workload.ProgressOf(live).Image, nil
 }
 
 // levelOf returns the level of an image, as members that run it report it. It is not known, and not limited, before the first report.
@@ -70,14 +72,17 @@ func (r *Reconciler) levelOf(p *pass, image string) (level int, known bool) {
 		return adminapi.Level, true
 	}
 	for _, pod := range p.members() {
-		if level, known := r.versions.level(containerOf(pod)); known && pod.Spec.Containers[0].Image == image {
+		if level, known := r.versions.Level(pod); known && pod.Spec.Containers[0].Image == image {
 			return level, true
 		}
 	}
 	return math.MaxInt, false
 }
 
-// members returns the pods of both databases.
-func (p *pass) members() []*corev1.Pod {
-	return append(p.podsOf(render.NorthboundName), p.podsOf(render.SouthboundName)...)
+// members returns the pods of all databases.
+func (p *pass) members() (pods []*corev1.Pod) {
+	for _, db := range render.Databases {
+		pods = append(pods, p.PodsOf(db.Workload)...)
+	}
+	return pods
 }

@@ -27,7 +27,7 @@ func TestARollbackStopsWhatTheVersionDoesNotHave(t *testing.T) {
 		if s.exists(t, pinger, render.PingerName)() != nil {
 			return ""
 		}
-		return imageOf(pinger.Spec.Template)
+		return pinger.Spec.Template.Spec.Containers[0].Image
 	}
 	settle := func(image string) {
 		t.Helper()

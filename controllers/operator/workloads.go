@@ -7,14 +7,16 @@ import (
 	"context"
 	"fmt"
 
-	appsv1 "k8s.io/api/apps/v1"
-
+	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/controllers/operator/status"
+	"github.com/kiln-net/kiln/controllers/operator/upgrade"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // runAgents does not wait for agents: no phase needs them, and their component row reports their state.
 func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
-	return r.apply(ctx, p, render.AgentObjects(p.config))
+	return p.objects.Apply(ctx, render.AgentObjects(p.config)...)
 }
 
 // runPinger does not wait for the pods: the network does not need them. While an upgrade replaces pods, the pods of the pinger stay, because pods get
@@ -23,8 +25,8 @@ func (r *Reconciler) runPinger(ctx context.Context, p *pass) error {
 	config := p.config
 	config.Image = p.images[render.PingerName]
 	objects := render.PingerObjects(config)
-	p.keepPods(objects)
-	return r.apply(ctx, p, objects)
+	upgrade.KeepPods(p.plan, objects)
+	return p.objects.Apply(ctx, objects...)
 }
 
 // runSpeaker does not wait for the pods, which may not be able to reach their routers. While an upgrade replaces pods, those of the speaker stay, so
@@ -33,17 +35,28 @@ func (r *Reconciler) runSpeaker(ctx context.Context, p *pass) error {
 	config := p.config
 	config.Image = p.images[render.SpeakerName]
 	objects := render.SpeakerObjects(config)
-	p.keepPods(objects)
-	return r.apply(ctx, p, objects)
+	upgrade.KeepPods(p.plan, objects)
+	return p.objects.Apply(ctx, objects...)
 }
 
-// keepPods makes DaemonSets keep their pods while an upgrade has pods of other components to replace.
-func (p *pass) keepPods(objects []render.Object) {
-	for _, o := range objects {
-		if set, isSet := o.(*appsv1.DaemonSet); isSet && p.upgrade.Stage != "" {
-			set.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
-		}
+// planUpgrade decides which pods may be replaced in this pass.
+func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) (err error) {
+	p.upgrade, p.plan, err = r.upgrades.Plan(ctx, p.forUpgrade())
+	p.planned = err == nil
+	return err
+}
+
+// pullImage makes nodes pull the image before the first of their pods is replaced. Afterwards prune deletes the DaemonSet.
+func (r *Reconciler) pullImage(ctx context.Context, p *pass) error {
+	if !p.plan.Pull {
+		return nil
 	}
+	return p.objects.Apply(ctx, render.ImageObjects(p.config)...)
+}
+
+// replacePods deletes the pods on nodes that the plan selects.
+func (r *Reconciler) replacePods(ctx context.Context, p *pass) error {
+	return r.upgrades.ReplaceOnNodes(ctx, p.Cluster, p.objects, p.plan)
 }
 
 // running returns a phase that applies a workload, and ends when one of its pods is ready. Then the next phase can begin, and one
@@ -51,17 +64,17 @@ func (p *pass) keepPods(objects []render.Object) {
 // that are not ready may need a later phase.
 func running(name string, objects func(render.Config) []render.Object) func(*Reconciler, context.Context, *pass) error {
 	return func(r *Reconciler, ctx context.Context, p *pass) error {
-		live, err := r.workload(ctx, p, name)
+		live, err := observed.Workload(ctx, p.objects, r.Namespace, name)
 		if err != nil {
 			return err
 		}
 		wanted := objects(p.config)
-		p.holdBack(wanted, live)
-		if err := r.apply(ctx, p, wanted); err != nil {
+		upgrade.HoldBack(p.plan, wanted, live)
+		if err := p.objects.Apply(ctx, wanted...); err != nil {
 			return err
 		}
-		if progress := progressOf(p.live[name]); !progress.serves() && p.upgrade.Stage == "" {
-			return &halt{reason: "WaitingForComponent", message: fmt.Sprintf("no pod of %s is ready yet", name)}
+		if progress := workload.ProgressOf(p.objects.Live(name)); !progress.Serves() && p.plan.Stage == "" {
+			return &status.Halt{Reason: "WaitingForComponent", Message: fmt.Sprintf("no pod of %s is ready yet", name)}
 		}
 		return nil
 	}

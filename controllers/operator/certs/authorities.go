@@ -6,6 +6,8 @@
 package certs
 
 import (
+	"slices"
+
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -95,6 +97,12 @@ var Monitor = Credential{
 	Secret: render.MonitorSecret, Component: render.MonitorName, Authority: Admin,
 	Profile: pki.Profile{CommonName: adminapi.MonitorName},
 	Trust:   map[string][]string{pki.TrustKey: {Northbound, Southbound, Northd}},
+}
+
+// ServerAuthority returns the CA that signs the certificates of a database's members.
+func ServerAuthority(db render.Database) string {
+	i := slices.IndexFunc(Credentials, func(c Credential) bool { return c.Secret == db.Secret })
+	return Credentials[i].Authority
 }
 
 // IssuedPrefix plus the name of a CA is the name of its Certificate and of the Secret that cert-manager creates for it.

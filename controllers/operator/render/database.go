@@ -14,7 +14,7 @@ import (
 
 const centralApp = "ovn-central"
 
-// Database describes the northbound or the southbound database.
+// Database describes one of OVN's databases.
 type Database struct {
 	// Flag is the value of `kiln ovsdb --db`.
 	Flag string
@@ -32,24 +32,41 @@ type Database struct {
 	Writer, WrittenLabel string
 	// AdminPort is the port of a member's admin endpoint.
 	AdminPort int32
+	// Backed is true if members make backups. The southbound database needs none: it is derived from the northbound one.
+	Backed bool
+	// Of returns this database's part of the status.
+	Of func(*v1alpha1.OVNClusterStatus) *v1alpha1.DatabaseStatus
+	// Source returns the source of this database in a requested recovery.
+	Source func(*v1alpha1.Recovery) v1alpha1.RecoverySource
 
-	ports []corev1.ContainerPort
+	// settings are this database's part of the spec.
+	settings func(*v1alpha1.Central) v1alpha1.Workload
+	ports    []corev1.ContainerPort
 }
 
 // probePortOffset is the distance from a member's admin port to its port for probes.
 const probePortOffset = 10
 
+// Databases are all databases, in the order in which they come up.
+var Databases = []Database{Northbound, Southbound}
+
 // Northbound and Southbound databases.
 var (
 	Northbound = Database{
 		Flag: "nb", Title: "northbound database", Workload: NorthboundName, Service: "ovn-nb", Secret: "kiln-tls-ovn-nb",
-		LeaderLabel: "ovn-nb-leader", AdminPort: 6651, Writer: ControllerName, WrittenLabel: "kubeovn.io/northbound-written",
-		ports: []corev1.ContainerPort{port("clients", 6641), port("raft", 6643), port("admin", 6651)},
+		LeaderLabel: "ovn-nb-leader", AdminPort: 6651, Writer: ControllerName, WrittenLabel: "kubeovn.io/northbound-written", Backed: true,
+		Of:       func(s *v1alpha1.OVNClusterStatus) *v1alpha1.DatabaseStatus { return &s.Northbound },
+		Source:   func(r *v1alpha1.Recovery) v1alpha1.RecoverySource { return r.Northbound },
+		settings: func(c *v1alpha1.Central) v1alpha1.Workload { return c.Northbound },
+		ports:    []corev1.ContainerPort{port("clients", 6641), port("raft", 6643), port("admin", 6651)},
 	}
 	Southbound = Database{
 		Flag: "sb", Title: "southbound database", Workload: SouthboundName, Service: "ovn-sb", Secret: "kiln-tls-ovn-sb",
 		LeaderLabel: "ovn-sb-leader", AdminPort: 6652, Writer: NorthdName, WrittenLabel: "kubeovn.io/southbound-written",
-		ports: []corev1.ContainerPort{port("clients", 6642), port("northd", 6649), port("northd-old", 6645), port("raft", 6644), port("admin", 6652)},
+		Of:       func(s *v1alpha1.OVNClusterStatus) *v1alpha1.DatabaseStatus { return &s.Southbound },
+		Source:   func(r *v1alpha1.Recovery) v1alpha1.RecoverySource { return r.Southbound },
+		settings: func(c *v1alpha1.Central) v1alpha1.Workload { return c.Southbound },
+		ports:    []corev1.ContainerPort{port("clients", 6642), port("northd", 6649), port("northd-old", 6645), port("raft", 6644), port("admin", 6652)},
 	}
 )
 
@@ -71,7 +88,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 		args:          []string{"ovsdb", "--db=" + db.Flag, "--data-dir=/etc/ovn", "--tls-dir=" + tlsDirectory},
 		health:        db.AdminPort + probePortOffset,
 		ports:         db.ports,
-		resources:     firstSet(c.workload(db).Resources, c.Spec.Central.Resources, requests("200m", "256Mi")),
+		resources:     firstSet(db.settings(&c.Spec.Central).Resources, c.Spec.Central.Resources, requests("200m", "256Mi")),
 		security:      onHost(),
 		grace:         60,
 		tolerations:   MemberTolerations(c.Spec.Central.Placement),
@@ -84,13 +101,13 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 	stamp(&template)                // before the affinity is set: changes of membership do not replace pods
 	c.mountPrevious(&template.Spec) // after the stamp: members that have moved their files keep running when the mount is removed
 	template.Spec.Affinity = &corev1.Affinity{
-		NodeAffinity:    onNodes(c.members(db)),
+		NodeAffinity:    onNodes(c.Members[db.Flag]),
 		PodAntiAffinity: onDifferentNodes(centralApp, db.Workload),
 	}
 	return &appsv1.StatefulSet{
 		ObjectMeta: c.meta(db.Workload, centralApp, db.Workload),
 		Spec: appsv1.StatefulSetSpec{
-			Replicas:            new(int32(len(c.members(db)))), //nolint:gosec // five at most
+			Replicas:            new(int32(len(c.Members[db.Flag]))), //nolint:gosec // five at most
 			ServiceName:         db.Service,
 			Selector:            selector(centralApp, db.Workload),
 			PodManagementPolicy: appsv1.ParallelPodManagement,
@@ -123,20 +140,6 @@ func DataDirectory(members *appsv1.StatefulSet) string {
 }
 
 const dataVolume = "data"
-
-func (c Config) members(db Database) []string {
-	if db.Flag == Southbound.Flag {
-		return c.SouthboundNodes
-	}
-	return c.NorthboundNodes
-}
-
-func (c Config) workload(db Database) v1alpha1.Workload {
-	if db.Flag == Southbound.Flag {
-		return c.Spec.Central.Southbound
-	}
-	return c.Spec.Central.Northbound
-}
 
 // onNodes binds a pod to these nodes by name, because a node's hostname label may differ from its name.
 func onNodes(names []string) *corev1.NodeAffinity {

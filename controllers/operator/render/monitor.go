@@ -3,9 +3,7 @@
 
 package render
 
-import (
-	"github.com/kiln-net/kiln/api/v1alpha1"
-)
+import "github.com/kiln-net/kiln/api/v1alpha1"
 
 const (
 	// MonitorSecret holds the certificate with which kube-ovn-monitor reads metrics.

@@ -75,14 +75,7 @@ const (
 
 // Operands are all workloads, in the order in which they come up. Permissions are in accesses, certificates in package certs.
 var Operands = []Operand{
-	{
-		Name: NorthboundName, Kind: "StatefulSet", Objects: func(c Config) []Object { return DatabaseObjects(c, Northbound) },
-		Stage: v1alpha1.StageDatabases, Database: true, LabelsPods: true, Removal: StopDatabases,
-	},
-	{
-		Name: SouthboundName, Kind: "StatefulSet", Objects: func(c Config) []Object { return DatabaseObjects(c, Southbound) },
-		Stage: v1alpha1.StageDatabases, Database: true, LabelsPods: true, Removal: StopDatabases,
-	},
+	membersOf(Northbound), membersOf(Southbound),
 	{
 		Name: NorthdName, Kind: "Deployment", Objects: NorthdObjects,
 		Stage: v1alpha1.StageNorthd, VersionPort: northdHealthPort, LabelsPods: true, Removal: StopDaemons,
@@ -108,6 +101,14 @@ var Operands = []Operand{
 	},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
 	{Name: CleanUpName, Kind: "DaemonSet", Objects: func(c Config) []Object { return []Object{CleanUp(c)} }, Hidden: true},
+}
+
+// membersOf returns the operand of the members of a database.
+func membersOf(db Database) Operand {
+	return Operand{
+		Name: db.Workload, Kind: "StatefulSet", Objects: func(c Config) []Object { return DatabaseObjects(c, db) },
+		Stage: v1alpha1.StageDatabases, Database: true, LabelsPods: true, Removal: StopDatabases,
+	}
 }
 
 // OperandOf returns the operand with this name; only its name is set if there is none.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // TestOperandsAreComplete checks each row of the table against the objects, the permissions and the documentation.
@@ -35,16 +36,16 @@ func TestOperandsAreComplete(t *testing.T) {
 	for _, o := range Operands {
 		t.Run(o.Name, func(t *testing.T) {
 			objects := o.Objects(c)
-			i := slices.IndexFunc(objects, func(obj Object) bool { return Template(obj) != nil })
+			i := slices.IndexFunc(objects, func(obj Object) bool { return workload.Template(obj) != nil })
 			if i < 0 {
 				t.Fatal("has no workload")
 			}
-			workload := objects[i]
-			gvk, err := apiutil.GVKForObject(workload, scheme.Scheme)
-			if err != nil || gvk.Kind != o.Kind || workload.GetName() != o.Name || workload.GetLabels()[v1alpha1.ComponentLabel] != o.Name {
-				t.Errorf("its workload is %s %s (%v)", gvk.Kind, workload.GetName(), err)
+			operand := objects[i]
+			gvk, err := apiutil.GVKForObject(operand, scheme.Scheme)
+			if err != nil || gvk.Kind != o.Kind || operand.GetName() != o.Name || operand.GetLabels()[v1alpha1.ComponentLabel] != o.Name {
+				t.Errorf("its workload is %s %s (%v)", gvk.Kind, operand.GetName(), err)
 			}
-			template := Template(workload)
+			template := workload.Template(operand)
 			if template.Labels[v1alpha1.ComponentLabel] != o.Name {
 				t.Errorf("its pods are of component %s", template.Labels[v1alpha1.ComponentLabel])
 			}

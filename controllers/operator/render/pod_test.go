@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/workload"
 )
 
 // TestEveryPodCanRunBeforeTheNetwork checks the settings without which a component cannot start before the pod network
@@ -20,7 +21,7 @@ import (
 func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
 	for name, build := range operands {
 		for _, o := range build(everything()) {
-			template := Template(o)
+			template := workload.Template(o)
 			if template == nil || o.GetName() == PingerName {
 				continue
 			}
@@ -58,7 +59,7 @@ func TestNoContainerHasMoreThanItNeeds(t *testing.T) {
 	}
 	for name, build := range operands {
 		for _, o := range build(defaults()) {
-			template := Template(o)
+			template := workload.Template(o)
 			if template == nil {
 				continue
 			}
@@ -122,7 +123,7 @@ func TestResourcesOfAComponentComeFirst(t *testing.T) {
 			c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}
 			map[string]func(*Config){"unset": func(*Config) {}, "shared": shared, "own": own}[set](&c)
 			for _, o := range OperandOf(tt.component).Objects(c) {
-				template := Template(o)
+				template := workload.Template(o)
 				if template == nil {
 					continue
 				}
@@ -144,7 +145,7 @@ func TestEveryPodPullsWithTheSecrets(t *testing.T) {
 		for _, c := range []Config{defaults(), everything()} {
 			want, policy := c.Spec.ImagePullSecrets, cmp.Or(c.Spec.ImagePullPolicy, corev1.PullIfNotPresent)
 			for _, o := range build(c) {
-				template := Template(o)
+				template := workload.Template(o)
 				if template != nil && (!slices.Equal(template.Spec.ImagePullSecrets, want) || template.Spec.Containers[0].ImagePullPolicy != policy) {
 					t.Errorf("%s: %v, %s; want %v, %s", name, template.Spec.ImagePullSecrets, template.Spec.Containers[0].ImagePullPolicy, want, policy)
 				}
@@ -163,7 +164,7 @@ func TestTolerationsAreAdded(t *testing.T) {
 		NorthboundName: "central", SouthboundName: "central", NorthdName: "central", BackupsName: "central", ControllerName: "controller",
 	} {
 		for _, o := range OperandOf(component).Objects(c) {
-			template := Template(o)
+			template := workload.Template(o)
 			if template == nil {
 				continue
 			}
@@ -201,7 +202,7 @@ func TestControlPlaneNodesAreThoseWithTheLabel(t *testing.T) {
 	}
 	for _, name := range []string{"controller", "northd"} {
 		for _, o := range operands[name](defaults()) {
-			template := Template(o)
+			template := workload.Template(o)
 			if template == nil {
 				continue
 			}

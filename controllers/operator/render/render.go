@@ -14,7 +14,7 @@ import (
 )
 
 // Object is any API object.
-type Object interface {
+type Object = interface {
 	metav1.Object
 	runtime.Object
 }
@@ -27,10 +27,9 @@ type Config struct {
 	Image string
 	// Spec is the OVNCluster's spec with the API's defaults, JoinCIDRs and numbers of replicas filled in.
 	Spec v1alpha1.OVNClusterSpec
-	// NorthboundNodes and SouthboundNodes are the nodes of the database members. A member's data is on its node, so the
-	// pods are bound to these nodes.
-	NorthboundNodes []string
-	SouthboundNodes []string
+	// Members are the nodes of the members of each database, by its Flag. A member's data is on its node, so the pods are bound to
+	// these nodes.
+	Members map[string][]string
 	// PreviousDataDirectory is the directory of databases whose members have not moved their files to spec.central.dataDirectory; empty
 	// if there are none.
 	PreviousDataDirectory string

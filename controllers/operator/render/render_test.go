@@ -27,10 +27,9 @@ import (
 // defaults is `spec: {}` with the defaults that the API server fills in.
 func defaults() Config {
 	return Config{
-		Namespace:       "kube-system",
-		Image:           "kiln.local/kiln:dev",
-		NorthboundNodes: []string{"control-plane-1"},
-		SouthboundNodes: []string{"control-plane-1"},
+		Namespace: "kube-system",
+		Image:     "kiln.local/kiln:dev",
+		Members:   map[string][]string{Northbound.Flag: {"control-plane-1"}, Southbound.Flag: {"control-plane-1"}},
 		Spec: v1alpha1.OVNClusterSpec{
 			Network: v1alpha1.Network{
 				PodCIDRs:     []string{"10.16.0.0/16"},
@@ -52,7 +51,7 @@ func defaults() Config {
 func everything() Config {
 	c := defaults()
 	c.Namespace = "kiln-system"
-	c.NorthboundNodes = []string{"db-1", "db-2", "db-3"}
+	c.Members[Northbound.Flag] = []string{"db-1", "db-2", "db-3"}
 	c.HeldNodes = []string{"held-1", "held-2"}
 	c.PreviousDataDirectory = "/etc/origin/ovn"
 	c.TunnelTypes = []v1alpha1.TunnelType{v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN}

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -26,33 +25,4 @@ func stamp(t *corev1.PodTemplateSpec) {
 		t.Annotations = map[string]string{}
 	}
 	t.Annotations[TemplateAnnotation] = hex.EncodeToString(sum[:8])
-}
-
-// Templates returns the stamp of the pod template of every operand that upgrades replace, by name.
-func Templates(c Config) map[string]string {
-	all := map[string]string{}
-	for _, operand := range Operands {
-		if operand.Stage == "" {
-			continue
-		}
-		for _, o := range operand.Objects(c) {
-			if t := Template(o); t != nil {
-				all[o.GetName()] = t.Annotations[TemplateAnnotation]
-			}
-		}
-	}
-	return all
-}
-
-// Template returns the pod template of a workload, or nil for any other object.
-func Template(o Object) *corev1.PodTemplateSpec {
-	switch w := o.(type) {
-	case *appsv1.StatefulSet:
-		return &w.Spec.Template
-	case *appsv1.Deployment:
-		return &w.Spec.Template
-	case *appsv1.DaemonSet:
-		return &w.Spec.Template
-	}
-	return nil
 }
