@@ -41,23 +41,25 @@ func Retryable(err error) error {
 // divide returns the halts of a pass as one halt with all messages, and its other errors. A pass has several results if it runs the
 // southbound database although the northbound one halted.
 func divide(err error) (h *Halt, rest error) {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		if errors.As(err, &h) {
-			return h, nil
+	switch e := err.(type) { //nolint:errorlint // it takes the error apart
+	case *Halt:
+		return e, nil
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			next, err := divide(one)
+			rest = errors.Join(rest, err)
+			switch {
+			case next == nil:
+			case h == nil:
+				h = next
+			default:
+				h = &Halt{Reason: h.Reason, Message: h.Message + "; " + next.Message, Degraded: h.Degraded || next.Degraded}
+			}
 		}
-		return nil, err
+		return h, rest
 	}
-	for _, one := range joined.Unwrap() {
-		next, err := divide(one)
-		rest = errors.Join(rest, err)
-		switch {
-		case next == nil:
-		case h == nil:
-			h = next
-		default:
-			h = &Halt{Reason: h.Reason, Message: h.Message + "; " + next.Message, Degraded: h.Degraded || next.Degraded}
-		}
+	if errors.As(err, &h) { // the error of a phase
+		return divide(errors.Unwrap(err))
 	}
-	return h, rest
+	return nil, err
 }

@@ -23,6 +23,8 @@ func TestResultsOfBothDatabasesAreReported(t *testing.T) {
 		{"a halt", lost, "QuorumLost", "northbound lost", nil},
 		{"a wrapped halt", fmt.Errorf("phase: %w", lost), "QuorumLost", "northbound lost", nil},
 		{"two halts", errors.Join(waits, lost), "Starting", "southbound starts; northbound lost", nil},
+		{"two halts of a phase", fmt.Errorf("phase: %w", errors.Join(waits, lost)), "Starting", "southbound starts; northbound lost", nil},
+		{"a halt and an error of a phase", fmt.Errorf("phase: %w", errors.Join(lost, refused)), "QuorumLost", "northbound lost", refused},
 		{"a halt and an error", errors.Join(lost, refused), "QuorumLost", "northbound lost", refused},
 		{"a halt, and nothing", errors.Join(lost, nil), "QuorumLost", "northbound lost", nil},
 	} {
