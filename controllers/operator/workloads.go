@@ -7,12 +7,40 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kiln-net/kiln/controllers/operator/database"
 	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/controllers/operator/upgrade"
 	"github.com/kiln-net/kiln/internal/workload"
 )
+
+func (r *Reconciler) placeDatabases(_ context.Context, p *pass) (err error) {
+	p.config.Members, err = database.Place(p.forDatabases())
+	return err
+}
+
+func (r *Reconciler) chooseDirectory(ctx context.Context, p *pass) (err error) {
+	p.config.Spec.Central.DataDirectory, p.config.PreviousDataDirectory, err = database.ChooseDirectory(ctx, p.forDatabases())
+	return err
+}
+
+func (r *Reconciler) runBackups(ctx context.Context, p *pass) (err error) {
+	p.archive, err = r.databases.RunBackups(ctx, p.forDatabases())
+	return err
+}
+
+func (r *Reconciler) runDatabases(ctx context.Context, p *pass) error {
+	return r.databases.Run(ctx, p.forDatabases())
+}
+
+func (r *Reconciler) removeChassis(ctx context.Context, p *pass) error {
+	return r.databases.RemoveChassis(ctx, p.forDatabases())
+}
+
+func (r *Reconciler) finishMove(_ context.Context, p *pass) error {
+	return database.FinishMove(p.forDatabases())
+}
 
 // runAgents does not wait for agents: no phase needs them, and their component row reports their state.
 func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
