@@ -16,7 +16,7 @@ import (
 
 // tested are the files and directories that a target tests, and that the suites of the gate test in part only.
 var tested = map[string][]string{
-	"test-operator-long": {"controllers/operator", "api/v1alpha1", "config/rbac", "config/admission"},
+	"test-operator-long": {"controllers/operator", "internal/workload", "api/v1alpha1", "config/rbac", "config/admission"},
 	"test-tools":         {"hack", "config", "bundle", "Makefile", "go.mod", "go.sum"},
 }
 

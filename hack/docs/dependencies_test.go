@@ -25,6 +25,7 @@ func TestDependencies(t *testing.T) {
 			"github.com/ovn-kubernetes/libovsdb",
 		}},
 		{"internal/supervisor/...", []string{module + "internal/northbound", module + "controllers", module + "agent"}},
+		{"internal/workload", []string{module + "controllers", module + "api"}},
 		{"internal/northbound/translate", []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go"}},
 		// Libraries of hack and of tests only (docs/decisions/2026-11-25-packages.md).
 		{"cmd/...", []string{"github.com/operator-framework", "sigs.k8s.io/kustomize", "github.com/yuin"}},

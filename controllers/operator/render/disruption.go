@@ -16,20 +16,19 @@ import (
 // is protected: it may be needed to restore the quorum.
 func DisruptionBudgets(c Config) []Object {
 	var objects []Object
-	for _, w := range []struct {
-		app, component string
-		unready        policyv1.UnhealthyPodEvictionPolicyType
-	}{
-		{centralApp, NorthboundName, policyv1.IfHealthyBudget}, {centralApp, SouthboundName, policyv1.IfHealthyBudget},
-		{centralApp, NorthdName, policyv1.AlwaysAllow}, {ControllerName, ControllerName, policyv1.AlwaysAllow},
-	} {
+	add := func(app, component string, unready policyv1.UnhealthyPodEvictionPolicyType) {
 		objects = append(objects, &policyv1.PodDisruptionBudget{
-			ObjectMeta: c.meta(w.component, w.app, w.component),
+			ObjectMeta: c.meta(component, app, component),
 			Spec: policyv1.PodDisruptionBudgetSpec{
-				Selector: selector(w.app, w.component), MaxUnavailable: new(intstr.FromInt32(1)),
-				UnhealthyPodEvictionPolicy: new(w.unready),
+				Selector: selector(app, component), MaxUnavailable: new(intstr.FromInt32(1)),
+				UnhealthyPodEvictionPolicy: new(unready),
 			},
 		})
 	}
+	for _, db := range Databases {
+		add(centralApp, db.Workload, policyv1.IfHealthyBudget)
+	}
+	add(centralApp, NorthdName, policyv1.AlwaysAllow)
+	add(ControllerName, ControllerName, policyv1.AlwaysAllow)
 	return objects
 }
