@@ -5,6 +5,7 @@ package certs
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -52,5 +54,13 @@ func TestASecretWithoutDataExists(t *testing.T) {
 	}
 	if _, err := pki.ParseAuthority(map[string][]byte{}); err == nil {
 		t.Error("a CA is read from no data")
+	}
+}
+
+func TestEveryDatabaseHasTheCAOfItsServers(t *testing.T) {
+	for _, db := range render.Databases {
+		if name := ServerAuthority(db); !slices.Contains(Authorities, name) {
+			t.Errorf("the %s has CA %q", db.Title, name)
+		}
 	}
 }

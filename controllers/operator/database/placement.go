@@ -48,8 +48,8 @@ func Place(in *Input) (map[string][]string, error) {
 
 // neverCreated reports whether the node chosen to create a database was deleted before it reported the cluster ID. No
 // client can have used a database without a recorded ID.
-func (p *Input) neverCreated(record *v1alpha1.DatabaseStatus) bool {
-	return record.ClusterID == "" && !record.Recovering() && p.Report.Node(record.BootstrapNode) == nil
+func (in *Input) neverCreated(record *v1alpha1.DatabaseStatus) bool {
+	return record.ClusterID == "" && !record.Recovering() && in.Report.Node(record.BootstrapNode) == nil
 }
 
 // memberNodes returns the nodes that hold the data of a database.
@@ -66,11 +66,11 @@ func memberNodes(db v1alpha1.DatabaseStatus) []string {
 
 // chooseNode returns the oldest node of the placement on which a member can start now, or nil. Nodes that hold a member
 // or have the address of one are excluded. The choice is stable, so that a re-created installation finds its data.
-func (p *Input) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
-	placement := p.OVNCluster.Spec.Central.Placement
-	candidates := slices.DeleteFunc(observed.Usable(p.Report.Matching(placement), render.MemberTolerations(placement)), func(n *corev1.Node) bool {
-		return slices.Contains(p.Unfit, n.Name) || slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool {
-			return d.Node == n.Name || p.Report.Node(d.Node) != nil && slices.Contains(k8s.InternalIPs(n), raft.AddressOf(d))
+func (in *Input) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
+	placement := in.OVNCluster.Spec.Central.Placement
+	candidates := slices.DeleteFunc(observed.Usable(in.Report.Matching(placement), render.MemberTolerations(placement)), func(n *corev1.Node) bool {
+		return slices.Contains(in.Unfit, n.Name) || slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool {
+			return d.Node == n.Name || in.Report.Node(d.Node) != nil && slices.Contains(k8s.InternalIPs(n), raft.AddressOf(d))
 		})
 	})
 	if len(candidates) == 0 {

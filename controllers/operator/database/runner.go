@@ -83,8 +83,8 @@ func (p *run) adminTLS() (*tls.Config, error) {
 }
 
 // callTLS returns the configuration for a connection to the server with this name.
-func (p *Input) callTLS(server string, authority *pki.Authority) (*tls.Config, error) {
-	kp, err := p.Authorities[certs.Admin].Issue(pki.Profile{CommonName: "kiln-operator", Lifetime: operatorLifetime}, p.Report.Now)
+func (in *Input) callTLS(server string, authority *pki.Authority) (*tls.Config, error) {
+	kp, err := in.Authorities[certs.Admin].Issue(pki.Profile{CommonName: "kiln-operator", Lifetime: operatorLifetime}, in.Report.Now)
 	if err != nil {
 		return nil, err
 	}
