@@ -258,7 +258,7 @@ func (r removal) release(ctx context.Context, kind *kubeovnv1.Kind) error {
 	}
 	for i := range list.Items {
 		list.Items[i].SetGroupVersionKind(kubeovnv1.GroupVersion.WithKind(kind.Kind))
-		if err := k8s.RemoveFinalizer(ctx, r.Reconciler.Client, &list.Items[i]); err != nil {
+		if err := k8s.RemoveFinalizer(ctx, r.Client, &list.Items[i]); err != nil {
 			return err
 		}
 	}

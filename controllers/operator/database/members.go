@@ -70,7 +70,7 @@ func (p *run) membership() raft.Membership {
 	for _, member := range p.record.Members {
 		m.Silent[member.Node] = observed.Silent(p.Report.Node(member.Node))
 	}
-	selector := p.OVNCluster.Spec.Central.Placement.Selector()
+	selector := p.OVNCluster.Spec.Central.Selector()
 	m.Foreign = map[string]bool{}
 	for i := range p.Report.Nodes {
 		n := &p.Report.Nodes[i]

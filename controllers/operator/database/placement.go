@@ -31,7 +31,7 @@ func Place(in *Input) (map[string][]string, error) {
 				return nil, &status.Halt{Reason: "NoNodeForDatabases", Degraded: true, Message: fmt.Sprintf(
 					"no usable node matches %q: label a node, or change spec.central.nodeSelector; a usable node answers, is not cordoned, has an "+
 						"InternalIP, and has only taints that the databases tolerate (spec.central.tolerations adds some)",
-					in.OVNCluster.Spec.Central.Placement.Selector())}
+					in.OVNCluster.Spec.Central.Selector())}
 			}
 			record.BootstrapNode = node.Name
 			record.Members = []v1alpha1.DatabaseMember{{Node: node.Name, Address: k8s.InternalIPs(node)[0].String()}}
