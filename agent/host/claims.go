@@ -15,6 +15,7 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/uplink"
 )
 
@@ -59,7 +60,7 @@ func claimNotes() (map[netip.Addr]netlink.Route, error) {
 	out := map[netip.Addr]netlink.Route{}
 	for _, r := range list {
 		if r.Dst != nil {
-			out[prefixOf(r.Dst).Addr()] = r
+			out[ipfamily.PrefixOf(r.Dst).Addr()] = r
 		}
 	}
 	return out, nil
@@ -72,7 +73,7 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 	var have *netlink.Addr
 	own := false // the node has the address itself
 	for i, a := range list {
-		switch p := prefixOf(a.IPNet); {
+		switch p := ipfamily.PrefixOf(a.IPNet); {
 		case p.Addr() == address && ours && isClaim(a):
 			have = &list[i]
 		case p.Addr() == address:
@@ -118,7 +119,7 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 
 // isClaim reports whether an address is like those that claim adds. The node itself can have the same address, on another interface or with another prefix.
 func isClaim(a netlink.Addr) bool {
-	return prefixOf(a.IPNet).IsSingleIP() && a.Flags&unix.IFA_F_DEPRECATED != 0
+	return ipfamily.PrefixOf(a.IPNet).IsSingleIP() && a.Flags&unix.IFA_F_DEPRECATED != 0
 }
 
 // acceptAt makes an interface accept packets to an address from any source.
@@ -135,7 +136,7 @@ func acceptAt(address netip.Addr, link int) error {
 
 func release(address netip.Addr, note netlink.Route, list []netlink.Addr) error {
 	for i := range list {
-		if prefixOf(list[i].IPNet).Addr() != address || !isClaim(list[i]) {
+		if ipfamily.PrefixOf(list[i].IPNet).Addr() != address || !isClaim(list[i]) {
 			continue
 		}
 		if err := remove(&list[i]); err != nil {

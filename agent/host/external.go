@@ -117,7 +117,7 @@ func externalRoutes() (map[external]netlink.Route, error) {
 // destination returns the destination of a route; netlink may omit it for a default route.
 func destination(r netlink.Route) netip.Prefix {
 	if r.Dst != nil {
-		return prefixOf(r.Dst)
+		return ipfamily.PrefixOf(r.Dst)
 	}
 	if r.Family == netlink.FAMILY_V6 {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -139,7 +139,7 @@ func setRules(want []External) error {
 	have := map[policyRule]netlink.Rule{}
 	for _, r := range list {
 		if r.Protocol == uint8(routeProtocol) {
-			have[policyRule{prefixOf(r.Src), r.Priority, r.Table}] = r
+			have[policyRule{ipfamily.PrefixOf(r.Src), r.Priority, r.Table}] = r
 		}
 	}
 	var failed []error

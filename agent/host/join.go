@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // JoinInterface is the node's port on the subnet `join`: an internal port of the integration bridge.
@@ -68,7 +69,7 @@ func setAddresses(link netlink.Link, want []netip.Prefix) error {
 	}
 	have := map[netip.Prefix]bool{}
 	for _, address := range list {
-		p := prefixOf(address.IPNet)
+		p := ipfamily.PrefixOf(address.IPNet)
 		have[p] = true
 		if p.Addr().IsLinkLocalUnicast() || slices.Contains(want, p) {
 			continue
@@ -90,13 +91,4 @@ func setAddresses(link netlink.Link, want []netip.Prefix) error {
 		}
 	}
 	return nil
-}
-
-// prefixOf returns n as a prefix with the address's host bits; the zero Prefix if n is nil.
-func prefixOf(n *net.IPNet) netip.Prefix {
-	if n == nil {
-		return netip.Prefix{}
-	}
-	prefix, _ := netipx.FromStdIPNet(n)
-	return prefix
 }

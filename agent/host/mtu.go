@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/providerbridge"
 )
 
@@ -106,7 +107,7 @@ func tunnelLink(configured string, encapsulation netip.Addr) (netlink.Link, erro
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, candidate := range list {
-		if prefixOf(candidate.IPNet).Addr() == encapsulation {
+		if ipfamily.PrefixOf(candidate.IPNet).Addr() == encapsulation {
 			return netlink.LinkByIndex(candidate.LinkIndex)
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // routeProtocol marks the agent's routes (rtnetlink(7), rtm_protocol). The agent changes no other routes.
@@ -83,7 +85,7 @@ func ownRoutes() (map[netip.Prefix]netlink.Route, error) {
 	}
 	out := make(map[netip.Prefix]netlink.Route, len(list))
 	for _, r := range list {
-		out[prefixOf(r.Dst)] = r
+		out[ipfamily.PrefixOf(r.Dst)] = r
 	}
 	return out, nil
 }
@@ -103,7 +105,7 @@ func (r Route) kernel(link netlink.Link) *netlink.Route {
 
 // routeOf is the inverse of kernel.
 func routeOf(r netlink.Route) Route {
-	out := Route{To: prefixOf(r.Dst)}
+	out := Route{To: ipfamily.PrefixOf(r.Dst)}
 	out.Via, _ = netipx.FromStdIP(r.Gw) // the zero Addr without one
 	out.Source, _ = netipx.FromStdIP(r.Src)
 	return out

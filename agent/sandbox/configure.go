@@ -207,20 +207,3 @@ func (i Interface) setRoutes(kernel netlinksafe.Handle, link netlink.Link) error
 }
 
 func isGone(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) }
-
-// prefixOf returns n as a prefix with the address's host bits. Some versions of netlink return default routes with a nil network.
-func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
-	if n == nil {
-		return netip.Prefix{}, false
-	}
-	address, ok := netip.AddrFromSlice(n.IP)
-	if !ok {
-		return netip.Prefix{}, false
-	}
-	bits, size := n.Mask.Size()
-	address = address.Unmap()
-	if size != address.BitLen() {
-		return netip.Prefix{}, false
-	}
-	return netip.PrefixFrom(address, bits), true
-}

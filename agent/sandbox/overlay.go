@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // overlayProtocol marks the routes that RouteOverlay manages (rtnetlink(7), rtm_protocol).
@@ -28,9 +30,8 @@ func (i Interface) RouteOverlay(want []Route) error {
 		}
 		var have []Route
 		for _, route := range list {
-			to, _ := prefixOf(route.Dst)
 			via, _ := netipx.FromStdIP(route.Gw)
-			r := Route{To: to, Via: via}
+			r := Route{To: ipfamily.PrefixOf(route.Dst), Via: via}
 			if slices.Contains(want, r) {
 				have = append(have, r)
 				continue

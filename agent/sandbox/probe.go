@@ -105,7 +105,7 @@ func (p Probe) configureInside() error {
 	}
 	for _, v4 := range p.families() {
 		source := probeSources[v4]
-		if err := neighbour(kernel, link, source, nodeMAC); err != nil {
+		if err := setNeighbour(kernel, link, source, nodeMAC); err != nil {
 			return err
 		}
 		if err := kernel.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: single(source), Scope: netlink.SCOPE_LINK}); err != nil {
@@ -139,7 +139,7 @@ func (p Probe) configureNode() error {
 		return fmt.Errorf("bring up: %w", err)
 	}
 	for _, address := range p.Addresses {
-		if err := neighbour(kernel, link, address, insideMAC); err != nil {
+		if err := setNeighbour(kernel, link, address, insideMAC); err != nil {
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func (p Probe) families() []bool {
 	return out
 }
 
-func neighbour(kernel netlinksafe.Handle, link netlink.Link, address netip.Addr, mac net.HardwareAddr) error {
+func setNeighbour(kernel netlinksafe.Handle, link netlink.Link, address netip.Addr, mac net.HardwareAddr) error {
 	err := kernel.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: address.AsSlice(), HardwareAddr: mac})
 	if err != nil {
 		return fmt.Errorf("set neighbour %s: %w", address, err)

@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // Renumber changes the prefix lengths of a running container's addresses to the lengths in i.Addresses. Routes through the old gateway of a
@@ -156,7 +158,7 @@ func addressesOf(kernel netlinksafe.Handle, link netlink.Link) ([]prefixed, erro
 	}
 	var out []prefixed
 	for _, address := range list {
-		if p, ok := prefixOf(address.IPNet); ok {
+		if p := ipfamily.PrefixOf(address.IPNet); p.IsValid() {
 			out = append(out, prefixed{address, p})
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // Verify compares the namespace with i and returns the first difference as an error. It ignores the zero fields of i.
@@ -56,9 +58,9 @@ func (i Interface) verifyRoutes(kernel netlinksafe.Handle, link netlink.Link) er
 	}
 	var have []Route
 	for _, route := range list {
-		to, ok := prefixOf(route.Dst)
+		to := ipfamily.PrefixOf(route.Dst)
 		via, hasGateway := netip.AddrFromSlice(route.Gw)
-		if ok && hasGateway {
+		if to.IsValid() && hasGateway {
 			have = append(have, Route{To: to, Via: via.Unmap()})
 		}
 	}

@@ -5,16 +5,19 @@ package underlay
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 
+	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/neighbour"
 )
 
 // listeners has one packet socket for each interface with a check in progress. The zero value is ready.
@@ -27,7 +30,7 @@ type listeners struct {
 type listener struct {
 	name string
 	mac  net.HardwareAddr
-	file *os.File
+	conn *packet.Conn
 	raw  syscall.RawConn
 
 	users    int // guarded by listeners.mu
@@ -41,7 +44,7 @@ type search struct {
 	tag     int
 	ignored []net.HardwareAddr
 	wanted  map[netip.Addr]struct{}
-	answers chan Holder
+	answers chan neighbour.Host
 }
 
 // open returns the listener of an interface. The caller calls close after it.
@@ -56,11 +59,18 @@ func (ls *listeners) open(name string) (*listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find interface %s: %w", name, err)
 	}
-	file, raw, err := packetSocket(link)
+	conn, err := neighbour.Listen(link.Attrs().Index, unix.ETH_P_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", name, err)
 	}
-	l := &listener{name: name, mac: link.Attrs().HardwareAddr, file: file, raw: raw, users: 1, searches: map[*search]struct{}{}}
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		err = prepare(raw, link.Attrs().Index)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", name, err), conn.Close())
+	}
+	l := &listener{name: name, mac: link.Attrs().HardwareAddr, conn: conn, raw: raw, users: 1, searches: map[*search]struct{}{}}
 	if ls.byName == nil {
 		ls.byName = map[string]*listener{}
 	}
@@ -75,47 +85,30 @@ func (ls *listeners) close(l *listener) {
 	defer ls.mu.Unlock()
 	if l.users--; l.users == 0 {
 		delete(ls.byName, l.name)
-		_ = l.file.Close() // ends receive
+		_ = l.conn.Close() // ends receive
 	}
 }
 
-// packetSocket returns a socket that receives ARP packets and neighbour advertisements of an interface before Open vSwitch does, also those in
-// VLANs. It sends frames without passing Open vSwitch.
-func packetSocket(link netlink.Link) (*os.File, syscall.RawConn, error) {
-	instructions, err := filter()
-	if err != nil {
-		return nil, nil, err
+// prepare makes a socket receive multicast frames, and the tags that the kernel removes from frames (packet(7)).
+func prepare(raw syscall.RawConn, index int) error {
+	multicast := &unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_ALLMULTI} //nolint:gosec // an index of the kernel
+	var failed error
+	err := raw.Control(func(socket uintptr) {
+		failed = errors.Join(
+			unix.SetsockoptInt(int(socket), unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+			unix.SetsockoptPacketMreq(int(socket), unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, multicast))
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("prepare a packet socket: %w", err)
 	}
-	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open a packet socket: %w", err)
-	}
-	file := os.NewFile(uintptr(socket), link.Attrs().Name)
-	multicast := &unix.PacketMreq{Ifindex: int32(link.Attrs().Index), Type: unix.PACKET_MR_ALLMULTI} //nolint:gosec // an index of the kernel
-	program := &unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]}             //nolint:gosec // 20
-	err = errors.Join(
-		unix.SetsockoptInt(socket, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
-		unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program),
-		unix.SetsockoptPacketMreq(socket, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, multicast),
-		unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL), Ifindex: link.Attrs().Index}))
-	raw, rawErr := file.SyscallConn()
-	if err = errors.Join(err, rawErr); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("prepare a packet socket: %w", err), file.Close())
-	}
-	return file, raw, nil
+	return nil
 }
 
 // send sends a probe for an address.
-func (l *listener) send(from sender, tag int, address netip.Addr) error {
-	frame, err := probe(from, tag, address)
-	if err != nil {
-		return err
-	}
-	if writeErr := l.raw.Write(func(socket uintptr) bool {
-		_, err = unix.Write(int(socket), frame)
-		return !errors.Is(err, unix.EAGAIN)
-	}); writeErr != nil {
-		err = writeErr
+func (l *listener) send(from neighbour.Host, tag int, address netip.Addr) error {
+	frame, err := neighbour.Request(from, tag, address)
+	if err == nil {
+		err = neighbour.Send(l.conn, frame)
 	}
 	if err != nil {
 		return fmt.Errorf("probe %s on %s: %w", address, l.name, err)
@@ -146,7 +139,7 @@ func (l *listener) receive() {
 		if link, ok := from.(*unix.SockaddrLinklayer); ok && link.Pkttype == unix.PACKET_OUTGOING {
 			continue
 		}
-		if a, ok := parse(frame[:length], tagOf(control[:controlLength])); ok {
+		if a, ok := neighbour.Parse(frame[:length], tagOf(control[:controlLength])); ok {
 			l.dispatch(a)
 		}
 	}
@@ -166,15 +159,15 @@ func (l *listener) failed() error {
 }
 
 // dispatch passes an answer to each search that wants it, once.
-func (l *listener) dispatch(a answer) {
+func (l *listener) dispatch(a neighbour.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for s := range l.searches {
-		if _, wanted := s.wanted[a.Address]; !wanted || s.tag != a.tag || s.ignores(a.MAC) {
+		if _, wanted := s.wanted[a.Address]; !wanted || s.tag != a.Tag || s.ignores(a.MAC) {
 			continue
 		}
 		delete(s.wanted, a.Address)
-		s.answers <- a.Holder
+		s.answers <- a.Host
 	}
 }
 
@@ -189,8 +182,8 @@ func (s *search) ignores(mac net.HardwareAddr) bool {
 
 // search returns a channel with the hosts that answer for the addresses in a VLAN, and a function that ends the search. Answers of the interface
 // itself and of own are ignored.
-func (l *listener) search(tag int, own net.HardwareAddr, addresses []netip.Addr) (answers <-chan Holder, stop func()) {
-	s := &search{tag: tag, ignored: []net.HardwareAddr{l.mac, own}, wanted: map[netip.Addr]struct{}{}, answers: make(chan Holder, len(addresses))}
+func (l *listener) search(tag int, own net.HardwareAddr, addresses []netip.Addr) (answers <-chan neighbour.Host, stop func()) {
+	s := &search{tag: tag, ignored: []net.HardwareAddr{l.mac, own}, wanted: map[netip.Addr]struct{}{}, answers: make(chan neighbour.Host, len(addresses))}
 	for _, address := range addresses {
 		s.wanted[address] = struct{}{}
 	}
@@ -202,4 +195,20 @@ func (l *listener) search(tag int, own net.HardwareAddr, addresses []netip.Addr)
 		defer l.mu.Unlock()
 		delete(l.searches, s)
 	}
+}
+
+// tagOf returns the VLAN tag that the kernel has removed from a frame (packet(7), PACKET_AUXDATA); 0 if there was none.
+func tagOf(control []byte) int {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return 0
+	}
+	for _, m := range messages {
+		// struct tpacket_auxdata: status, lengths and offsets of 16 bytes, then the tag.
+		if m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA && len(m.Data) >= 18 &&
+			binary.NativeEndian.Uint32(m.Data)&unix.TP_STATUS_VLAN_VALID != 0 {
+			return int(binary.NativeEndian.Uint16(m.Data[16:]) & 0xfff)
+		}
+	}
+	return 0
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/neighbour"
 )
 
 // A host that has an address answers a probe within a few milliseconds. A probe can be lost, so there are two. A gateway that has not answered
@@ -66,12 +67,6 @@ type question struct {
 type silence struct {
 	provider string
 	v1.SilentGateway
-}
-
-// Holder is another host on a physical network that has an address.
-type Holder struct {
-	Address netip.Addr
-	MAC     net.HardwareAddr
 }
 
 // Check returns an error that names the host if a host of the physical network has an address of an underlay pod, or that names the gateway
@@ -151,7 +146,7 @@ type Look struct {
 
 // Find returns a host that has one of the addresses, nil if none answers, and the gateways that do not answer. Probes leave the node's interface with
 // the tag of the VLAN. They pass no logical port, so port security does not drop them.
-func (n *Neighbours) Find(ctx context.Context, look Look) (holder *Holder, silent []netip.Addr, err error) {
+func (n *Neighbours) Find(ctx context.Context, look Look) (holder *neighbour.Host, silent []netip.Addr, err error) {
 	silent = n.unanswered(look)
 	if len(look.Addresses)+len(silent) == 0 {
 		return nil, nil, nil
@@ -195,16 +190,16 @@ func (n *Neighbours) Find(ctx context.Context, look Look) (holder *Holder, silen
 // probe sends the probes of a round. The first rounds look for the pod's addresses. Probes for gateways have the pod's MAC address, which the physical
 // switch must accept; in later rounds also its address, which no other host has by then.
 func (n *Neighbours) probe(l *listener, look Look, gateways []netip.Addr, round int) error {
-	from, wait := sender{mac: look.MAC}, probeWait
+	from, wait := neighbour.Host{MAC: look.MAC}, probeWait
 	if look.Migrates {
-		from.mac = l.mac
+		from.MAC = l.mac
 	}
 	if round >= probes {
 		wait = gatewayWait
 	}
 	for _, address := range look.Addresses {
 		if round < probes {
-			if err := l.send(sender{mac: l.mac}, look.Tag, address); err != nil {
+			if err := l.send(neighbour.Host{MAC: l.mac}, look.Tag, address); err != nil {
 				return err
 			}
 		}
@@ -215,7 +210,7 @@ func (n *Neighbours) probe(l *listener, look Look, gateways []netip.Addr, round 
 		}
 		for _, address := range look.Addresses {
 			if round >= probes && !look.Migrates && address.Is4() == gateway.Is4() {
-				from.address = address
+				from.Address = address
 			}
 		}
 		if err := l.send(from, look.Tag, gateway); err != nil {

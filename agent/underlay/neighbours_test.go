@@ -84,10 +84,10 @@ func TestHostsOfThePhysicalNetworkAreFound(t *testing.T) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			for _, probe := range p.probes {
-				if slices.Contains(look.Addresses, probe.address) && (probe.from.address.IsValid() || bytes.Equal(probe.from.mac, podMAC)) {
+				if slices.Contains(look.Addresses, probe.address) && (probe.from.Address.IsValid() || bytes.Equal(probe.from.MAC, podMAC)) {
 					t.Errorf("the probe for the pod's address %s has the sender %v", probe.address, probe.from)
 				}
-				if look.Migrates && (probe.from.address.IsValid() || bytes.Equal(probe.from.mac, look.MAC)) {
+				if look.Migrates && (probe.from.Address.IsValid() || bytes.Equal(probe.from.MAC, look.MAC)) {
 					t.Errorf("the probe for %s has the sender %v of a machine on another node", probe.address, probe.from)
 				}
 			}
@@ -171,7 +171,7 @@ func TestPodsThatStartTogetherShareProbesOfTheirGateway(t *testing.T) {
 		if probe.address != gateway {
 			continue
 		}
-		if forGateway++; probe.from.mac[4] != 1 || probe.from.address.IsValid() {
+		if forGateway++; probe.from.MAC[4] != 1 || probe.from.Address.IsValid() {
 			t.Errorf("a probe of the gateway has the sender %v", probe.from)
 		}
 	}

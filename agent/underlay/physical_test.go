@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/neighbour"
 )
 
 // uplink is the node's interface, and tag the VLAN with a host.
@@ -43,9 +44,9 @@ type physical struct {
 	probes []received
 }
 
-// received is a probe that the host received. from.address is not valid for a sender without an address.
+// received is a probe that the host received. from.Address is not valid for a sender without an address.
 type received struct {
-	from    sender
+	from    neighbour.Host
 	address netip.Addr
 }
 
@@ -78,7 +79,7 @@ func newPhysical(t *testing.T) *physical {
 			netlink.LinkSetUp(peer),
 			unix.SetsockoptInt(p.socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20),
 			unix.SetsockoptInt(p.socket, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
-			unix.Bind(p.socket, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL), Ifindex: peer.Attrs().Index}))
+			unix.Bind(p.socket, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL}), Ifindex: peer.Attrs().Index}))
 	}))
 	must.Succeed(t, netlink.LinkSetUp(link))
 	go p.serve() // until the test's process ends
@@ -103,7 +104,7 @@ func (p *physical) serve() {
 		for _, a := range p.addresses[vlan] {
 			has = has || a == probe.address
 		}
-		if has && (!p.strict || probe.from.address.IsValid()) {
+		if has && (!p.strict || probe.from.Address.IsValid()) {
 			_, _ = unix.Write(p.socket, reply(probe, vlan))
 		}
 		p.mu.Unlock()
@@ -115,27 +116,31 @@ func request(frame []byte) (received, bool) {
 	if len(frame) < 42 {
 		return received{}, false
 	}
-	r := received{from: sender{mac: bytes.Clone(frame[6:12])}}
+	r := received{from: neighbour.Host{MAC: bytes.Clone(frame[6:12])}}
 	switch protocol := binary.BigEndian.Uint16(frame[12:]); {
 	case protocol == unix.ETH_P_ARP && frame[21] == 1:
-		r.from.address, r.address = netip.AddrFrom4([4]byte(frame[28:32])), netip.AddrFrom4([4]byte(frame[38:42]))
+		r.from.Address, r.address = netip.AddrFrom4([4]byte(frame[28:32])), netip.AddrFrom4([4]byte(frame[38:42]))
 	case protocol == unix.ETH_P_IPV6 && len(frame) >= 78 && frame[20] == unix.IPPROTO_ICMPV6 && frame[54] == byte(ipv6.ICMPTypeNeighborSolicitation):
-		r.from.address, r.address = netip.AddrFrom16([16]byte(frame[22:38])), netip.AddrFrom16([16]byte(frame[62:78]))
+		r.from.Address, r.address = netip.AddrFrom16([16]byte(frame[22:38])), netip.AddrFrom16([16]byte(frame[62:78]))
 	default:
 		return received{}, false
 	}
-	if r.from.address.IsUnspecified() {
-		r.from.address = netip.Addr{}
+	if r.from.Address.IsUnspecified() {
+		r.from.Address = netip.Addr{}
 	}
 	return r, true
 }
 
 // reply returns the host's answer to the sender of a request. The kernel has removed the tag of the request.
 func reply(r received, vlan int) []byte {
-	to, body := r.from.mac, []byte(nil)
+	to, body := r.from.MAC, []byte(nil)
 	protocol := uint16(unix.ETH_P_ARP)
 	if r.address.Is4() {
-		body = arpRequest(sender{hostMAC, r.address}, r.address)
+		request, err := neighbour.Request(neighbour.Host{Address: r.address, MAC: hostMAC}, 0, r.address)
+		if err != nil {
+			panic(err)
+		}
+		body = request[14:]
 		body[7] = 2 // a reply
 	} else {
 		protocol = unix.ETH_P_IPV6

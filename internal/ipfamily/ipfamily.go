@@ -7,6 +7,7 @@ package ipfamily
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 )
@@ -129,6 +130,21 @@ func Hosts(addrs []netip.Addr) []netip.Prefix {
 		prefixes = append(prefixes, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	return prefixes
+}
+
+// PrefixOf converts a network of package net, with its host bits; the result is invalid for nil, for which netlink stands in some default routes, and for
+// masks that are not prefixes.
+func PrefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	address, _ := netip.AddrFromSlice(n.IP)
+	address = address.Unmap()
+	bits, size := n.Mask.Size()
+	if size != address.BitLen() {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(address, bits)
 }
 
 // Join is the inverse of ParseCIDRs and ParseAddrs.

@@ -4,6 +4,7 @@
 package ipfamily
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -76,5 +77,26 @@ func checkError(t *testing.T, err error, want string) {
 	}
 	if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 		t.Fatalf("got error %v, want one with %q", err, want)
+	}
+}
+
+func TestPrefixOf(t *testing.T) {
+	mapped := net.ParseIP("192.0.2.1") // 16 bytes
+	for name, c := range map[string]struct {
+		network *net.IPNet
+		want    string
+	}{
+		"nil":                          {nil, "invalid Prefix"},
+		"IPv4":                         {&net.IPNet{IP: mapped.To4(), Mask: net.CIDRMask(24, 32)}, "192.0.2.1/24"},
+		"IPv4 in 16 bytes":             {&net.IPNet{IP: mapped, Mask: net.CIDRMask(24, 32)}, "192.0.2.1/24"},
+		"IPv6":                         {&net.IPNet{IP: net.ParseIP("2001:db8::1"), Mask: net.CIDRMask(64, 128)}, "2001:db8::1/64"},
+		"all of IPv6":                  {&net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, "::/0"},
+		"a mask of the other family":   {&net.IPNet{IP: net.ParseIP("2001:db8::1"), Mask: net.CIDRMask(24, 32)}, "invalid Prefix"},
+		"a mask that is no prefix":     {&net.IPNet{IP: mapped.To4(), Mask: net.IPv4Mask(255, 0, 255, 0)}, "invalid Prefix"},
+		"a network without an address": {&net.IPNet{Mask: net.CIDRMask(24, 32)}, "invalid Prefix"},
+	} {
+		if got := PrefixOf(c.network).String(); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/eventually"
@@ -44,20 +45,20 @@ func configured(t *testing.T) netlink.Link {
 	link := made(t, "eth1")
 	index := link.Attrs().Index
 	for _, a := range []*netlink.Addr{
-		{IPNet: ipNet(netip.MustParsePrefix("192.0.2.1/24")), Label: "eth1:main"},
-		{IPNet: ipNet(netip.MustParsePrefix("198.51.100.1/25")), Broadcast: net.IPv4zero, Scope: unix.RT_SCOPE_SITE},
-		{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD, ValidLft: 3000, PreferedLft: 2000},
-		{IPNet: ipNet(netip.MustParsePrefix("2001:db8:1::1/64")), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE},
-		{IPNet: ipNet(netip.MustParsePrefix("192.0.2.200/32"))},
+		{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("192.0.2.1/24")), Label: "eth1:main"},
+		{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("198.51.100.1/25")), Broadcast: net.IPv4zero, Scope: unix.RT_SCOPE_SITE},
+		{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD, ValidLft: 3000, PreferedLft: 2000},
+		{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("2001:db8:1::1/64")), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE},
+		{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("192.0.2.200/32"))},
 	} {
 		must.Succeed(t, netlink.AddrAdd(link, a))
 	}
 	for _, r := range []*netlink.Route{
-		{LinkIndex: index, Dst: ipNet(netip.MustParsePrefix("2001:db8:1::/64")), Protocol: unix.RTPROT_KERNEL, Priority: 100},
+		{LinkIndex: index, Dst: netipx.PrefixIPNet(netip.MustParsePrefix("2001:db8:1::/64")), Protocol: unix.RTPROT_KERNEL, Priority: 100},
 		{LinkIndex: index, Gw: net.ParseIP("192.0.2.254"), Src: net.ParseIP("192.0.2.1"), MTU: 1300, AdvMSS: 1200},
 		{LinkIndex: index, Gw: net.ParseIP("192.0.2.254"), Table: 100, Priority: 7},
-		{LinkIndex: index, Dst: ipNet(netip.MustParsePrefix("10.8.0.0/16")), Via: &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: net.ParseIP("fe80::7")}},
-		{Dst: ipNet(netip.MustParsePrefix("10.9.0.0/16")), MultiPath: []*netlink.NexthopInfo{
+		{LinkIndex: index, Dst: netipx.PrefixIPNet(netip.MustParsePrefix("10.8.0.0/16")), Via: &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: net.ParseIP("fe80::7")}},
+		{Dst: netipx.PrefixIPNet(netip.MustParsePrefix("10.9.0.0/16")), MultiPath: []*netlink.NexthopInfo{
 			{LinkIndex: index, Gw: net.ParseIP("192.0.2.254")}, {LinkIndex: index, Gw: net.ParseIP("192.0.2.253"), Hops: 3},
 		}},
 	} {
@@ -203,8 +204,8 @@ func TestARefusedRouteDoesNotStopARestoration(t *testing.T) {
 		return
 	}
 	link, other := configured(t), made(t, "eth2")
-	must.Succeed(t, netlink.AddrAdd(other, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("203.0.113.1/24"))}))
-	must.Succeed(t, netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.7.0.0/16")), MultiPath: []*netlink.NexthopInfo{
+	must.Succeed(t, netlink.AddrAdd(other, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("203.0.113.1/24"))}))
+	must.Succeed(t, netlink.RouteAdd(&netlink.Route{Dst: netipx.PrefixIPNet(netip.MustParsePrefix("10.7.0.0/16")), MultiPath: []*netlink.NexthopInfo{
 		{LinkIndex: link.Attrs().Index, Gw: net.ParseIP("192.0.2.254")}, {LinkIndex: other.Attrs().Index, Gw: net.ParseIP("203.0.113.254")},
 	}}))
 	bridge := made(t, "br-net1")
@@ -455,8 +456,8 @@ func TestWhatWasRemovedStaysRemoved(t *testing.T) {
 			must.Succeed(t, netlink.RouteDel(r.on(bridge)))
 		}
 	}
-	must.Succeed(t, netlink.AddrDel(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("198.51.100.1/25"))}))
-	must.Succeed(t, netlink.AddrReplace(bridge, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), ValidLft: 1, PreferedLft: 1}))
+	must.Succeed(t, netlink.AddrDel(bridge, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("198.51.100.1/25"))}))
+	must.Succeed(t, netlink.AddrReplace(bridge, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("2001:db8::1/64")), ValidLft: 1, PreferedLft: 1}))
 	eventually.Wait{For: "the address ends"}.Succeeds(t, func() error {
 		if has := must.Value(configuration(bridge)); len(has.Addresses) != 2 {
 			return errors.New("it is there")
@@ -547,8 +548,8 @@ func TestSettingsMove(t *testing.T) {
 		must.Succeed(t, os.WriteFile(settingPath(sysctls, name, "eth1"), []byte(value), 0o600))
 	}
 	must.Succeed(t, os.WriteFile(settingPath(sysctls, "ipv6/conf/IF/disable_ipv6", "br-net1"), []byte("1"), 0o600))
-	local := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fe80::77/64")), Flags: unix.IFA_F_NODAD}
-	must.Succeed(t, errors.Join(netlink.AddrAdd(link, local), netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD})))
+	local := &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("fe80::77/64")), Flags: unix.IFA_F_NODAD}
+	must.Succeed(t, errors.Join(netlink.AddrAdd(link, local), netlink.AddrAdd(link, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("2001:db8::1/64")), Flags: unix.IFA_F_NODAD})))
 	before := must.Value(Read(link))
 	d := Directory{Path: filepath.Join(t.TempDir(), "uplinks")}
 	must.Succeed(t, d.Prepare("br-net1", before))
@@ -618,7 +619,7 @@ func TestAStepAfterTheCheckIsUndone(t *testing.T) {
 	d, link, _, before := moved(t)
 	err := d.While(t.Context(), "br-net1", "test", func() error {
 		must.Succeed(t, d.PutBack(t.Context(), "br-net1", "the deadline"))
-		return netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.1/24"))})
+		return netlink.AddrDel(link, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("192.0.2.1/24"))})
 	})
 	if !errors.Is(err, ErrReturned) {
 		t.Errorf("it ends with %v", err)

@@ -11,7 +11,10 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // dumps is the maximum number of attempts to dump a list from the kernel.
@@ -175,9 +178,9 @@ func RemoveAddresses(link netlink.Link, list []Address, step Step) error {
 		if err := step.Before("remove " + a.Prefix.String() + " from " + link.Attrs().Name); err != nil {
 			return err
 		}
-		address := &netlink.Addr{IPNet: ipNet(a.Prefix)}
+		address := &netlink.Addr{IPNet: netipx.PrefixIPNet(a.Prefix)}
 		if a.Peer.IsValid() {
-			address.Peer = ipNet(a.Peer)
+			address.Peer = netipx.PrefixIPNet(a.Peer)
 		}
 		err := netlink.AddrDel(link, address)
 		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -208,7 +211,7 @@ func removeOnLink(link netlink.Link, step Step) error {
 		return err
 	}
 	left, err := routes(link, func(r netlink.Route) bool {
-		network := prefixOf(r.Dst)
+		network := ipfamily.PrefixOf(r.Dst)
 		inside := func(a Address) bool { return network.Contains(a.Prefix.Addr()) || network.Contains(a.Peer.Addr()) }
 		return r.Family == netlink.FAMILY_V6 && r.Protocol == unix.RTPROT_KERNEL && network.IsValid() &&
 			!network.Addr().IsLinkLocalUnicast() && !slices.ContainsFunc(has, inside)

@@ -14,7 +14,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // Route is a route of an interface that moves to a bridge. It is stored as JSON in databases.
@@ -146,7 +149,7 @@ func routeOf(r netlink.Route, index int) Route {
 	made := Route{
 		Family: family, Priority: r.Priority, Table: r.Table, Scope: uint8(r.Scope), Protocol: int(r.Protocol),
 		Flags: r.Flags & int(netlink.FLAG_ONLINK), MTU: r.MTU, AdvMSS: r.AdvMSS, Tos: r.Tos,
-		Destination: prefixOf(r.Dst), Gateway: gateway(AddrOf(r.Gw), r.Via), Source: AddrOf(r.Src),
+		Destination: ipfamily.PrefixOf(r.Dst), Gateway: gateway(AddrOf(r.Gw), r.Via), Source: AddrOf(r.Src),
 	}
 	if made.Destination.IsValid() && made.Destination.Bits() == 0 {
 		made.Destination = netip.Prefix{}
@@ -185,7 +188,7 @@ func (r Route) on(link netlink.Link) *netlink.Route {
 	made := &netlink.Route{
 		Family: family, Priority: r.Priority, Table: r.Table,
 		Scope: netlink.Scope(r.Scope), Protocol: netlink.RouteProtocol(r.Protocol), Flags: r.Flags, MTU: r.MTU, AdvMSS: r.AdvMSS, Tos: r.Tos,
-		Dst: ipNet(destination),
+		Dst: netipx.PrefixIPNet(destination),
 	}
 	if r.Source.IsValid() {
 		made.Src = r.Source.AsSlice()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/internal/must"
@@ -22,7 +23,7 @@ func given(t *testing.T, link netlink.Link, valid int, addresses ...string) {
 	t.Helper()
 	for _, a := range addresses {
 		p := netip.MustParsePrefix(a)
-		made := &netlink.Addr{IPNet: ipNet(p), ValidLft: valid, PreferedLft: valid}
+		made := &netlink.Addr{IPNet: netipx.PrefixIPNet(p), ValidLft: valid, PreferedLft: valid}
 		if p.Addr().Is6() {
 			made.Flags = unix.IFA_F_NODAD
 		}
@@ -120,7 +121,7 @@ func TestAddressesOfASingleHostAfterAMove(t *testing.T) {
 	check("with a wider one", all, nil)
 	given(t, link, 0, "2001:db8::9/128", "192.0.2.9/32")
 	check("with virtual ones", all, []string{"2001:db8::9/128"})
-	must.Succeed(t, netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("2001:db8::9/128"))}))
+	must.Succeed(t, netlink.AddrDel(link, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("2001:db8::9/128"))}))
 	check("without the IPv6 one", all, nil)
 	given(t, link, 1000, "2001:db8::a/128")
 	check("with one of a DHCP server", append(all, "2001:db8::a/128"), nil)

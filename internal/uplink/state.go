@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // forever is a lifetime without end (INFINITY_LIFE_TIME).
@@ -69,7 +72,7 @@ func addresses(link netlink.Link, local bool) ([]Address, error) {
 	var global []Address
 	now := sinceBoot()
 	for _, a := range list {
-		prefix := prefixOf(a.IPNet)
+		prefix := ipfamily.PrefixOf(a.IPNet)
 		temporary := prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 // for IPv4, the same bit means secondary
 		moves := !prefix.Addr().IsLinkLocalUnicast() || local && prefix.Addr().Is6()
 		if prefix.IsValid() && moves && !temporary {
@@ -82,7 +85,7 @@ func addresses(link netlink.Link, local bool) ([]Address, error) {
 
 func addressOf(a netlink.Addr, name string, now time.Duration) Address {
 	address := Address{
-		Prefix: prefixOf(a.IPNet), Peer: prefixOf(a.Peer), Broadcast: AddrOf(a.Broadcast), Scope: uint8(a.Scope), //nolint:gosec // a byte in the kernel
+		Prefix: ipfamily.PrefixOf(a.IPNet), Peer: ipfamily.PrefixOf(a.Peer), Broadcast: AddrOf(a.Broadcast), Scope: uint8(a.Scope), //nolint:gosec // a byte in the kernel
 		Flags: a.Flags & flagsOfConfiguration, Valid: end(a.ValidLft, now), Preferred: end(a.PreferedLft, now),
 	}
 	if a.Label != name {
@@ -112,7 +115,7 @@ func rest(end, now time.Duration) int {
 
 // on returns the address for the kernel. It skips duplicate address detection: the address was in use on another interface.
 func (a Address) on(now time.Duration) *netlink.Addr {
-	made := &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: a.Flags}
+	made := &netlink.Addr{IPNet: netipx.PrefixIPNet(a.Prefix), Flags: a.Flags}
 	if a.Prefix.Addr().Is6() {
 		made.Flags |= unix.IFA_F_NODAD
 	}
@@ -121,7 +124,7 @@ func (a Address) on(now time.Duration) *netlink.Addr {
 	}
 	made.Scope, made.Label = int(a.Scope), a.Label
 	if a.Peer.IsValid() {
-		made.Peer = ipNet(a.Peer)
+		made.Peer = netipx.PrefixIPNet(a.Peer)
 	}
 	made.Broadcast = net.IPv4zero // none
 	if a.Broadcast.IsValid() {
@@ -286,7 +289,9 @@ func configuration(link netlink.Link, known ...Address) (State, error) {
 		own, found := manual[network]
 		manual[network] = a.Flags&unix.IFA_F_NOPREFIXROUTE != 0 && (own || !found)
 	}
-	s.Routes, err = routes(link, func(r netlink.Route) bool { return r.Protocol != unix.RTPROT_KERNEL || manual[prefixOf(r.Dst)] })
+	s.Routes, err = routes(link, func(r netlink.Route) bool {
+		return r.Protocol != unix.RTPROT_KERNEL || manual[ipfamily.PrefixOf(r.Dst)]
+	})
 	return s, err
 }
 
@@ -299,20 +304,8 @@ func sinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-func prefixOf(n *net.IPNet) netip.Prefix {
-	if n == nil {
-		return netip.Prefix{}
-	}
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(AddrOf(n.IP), bits)
-}
-
 // AddrOf converts an address of package net; the result is invalid for nil.
 func AddrOf(ip net.IP) netip.Addr {
 	address, _ := netip.AddrFromSlice(ip)
 	return address.Unmap()
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -4,9 +4,7 @@
 package uplink
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -18,10 +16,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/net/bpf"
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/neighbour"
 )
 
 // Target is a host that shows whether the node is reached. With a port, it is reached by TCP; otherwise it is a neighbour on the
@@ -185,44 +182,27 @@ func (t Target) neighbour(_ context.Context, link netlink.Link) error {
 	if err != nil {
 		return err
 	}
-	protocol, packet, to := uint16(unix.ETH_P_ARP), t.arp(link, source), bytes.Repeat([]byte{0xff}, 6)
-	answered := t.answersARP
-	if t.Address.Is6() {
-		if packet, to, err = t.solicitation(link, source); err != nil {
-			return err
-		}
-		protocol, answered = unix.ETH_P_IPV6, t.advertised
-	}
-	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	frame, err := neighbour.Request(neighbour.Host{MAC: link.Attrs().HardwareAddr, Address: source}, 0, t.Address)
 	if err != nil {
-		return fmt.Errorf("open a packet socket: %w", err)
+		return err
 	}
-	defer unix.Close(socket)
-	if t.Address.Is6() { // otherwise all IPv6 packets of the interface fill the buffer
-		if err := onlyAdvertisements(socket); err != nil {
-			return err
-		}
+	conn, err := neighbour.Listen(link.Attrs().Index, neighbour.Protocol(t.Address))
+	if err != nil {
+		return fmt.Errorf("on %s: %w", link.Attrs().Name, err)
 	}
-	address := &unix.SockaddrLinklayer{Protocol: networkOrder(protocol), Ifindex: link.Attrs().Index}
-	wait := unix.NsecToTimeval(int64(probeInterval))
-	if err := errors.Join(unix.Bind(socket, address), unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait)); err != nil {
-		return fmt.Errorf("bind to %s: %w", link.Attrs().Name, err)
+	defer conn.Close()
+	if err := errors.Join(conn.SetReadDeadline(time.Now().Add(probeInterval)), neighbour.Send(conn, frame)); err != nil {
+		return err
 	}
-	address.Halen = uint8(copy(address.Addr[:], to)) //nolint:gosec // 6
-	if err := unix.Sendto(socket, packet, 0, address); err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	buffer := make([]byte, 2048)
-	for end := time.Now().Add(probeInterval); time.Now().Before(end); {
-		n, _, err := unix.Recvfrom(socket, buffer, 0)
-		if err != nil && !errors.Is(err, unix.EINTR) {
+	for buffer := make([]byte, 2048); ; {
+		n, _, err := conn.ReadFrom(buffer)
+		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
-		if n > 0 && answered(buffer[:n]) {
+		if answer, ok := neighbour.Parse(buffer[:n], 0); ok && answer.Address == t.Address && answer.Tag == 0 && !answer.Asks {
 			return nil
 		}
 	}
-	return errors.New("no answer")
 }
 
 // source returns an address of the interface, of a network with the target if there is one.
@@ -233,7 +213,7 @@ func (t Target) source(link netlink.Link) (netip.Addr, error) {
 	}
 	var source netip.Addr
 	for _, a := range list {
-		prefix := prefixOf(a.IPNet)
+		prefix := ipfamily.PrefixOf(a.IPNet)
 		if prefix.Addr().Is4() != t.Address.Is4() {
 			continue
 		}
@@ -246,69 +226,3 @@ func (t Target) source(link netlink.Link) (netip.Addr, error) {
 	}
 	return source, nil
 }
-
-// arp returns an ARP request (RFC 826).
-func (t Target) arp(link netlink.Link, source netip.Addr) []byte {
-	if t.Address.Is6() {
-		return nil
-	}
-	packet := []byte{0, 1, 8, 0, 6, 4, 0, 1} // Ethernet, IPv4, lengths, request
-	packet = append(append(packet, link.Attrs().HardwareAddr...), source.AsSlice()...)
-	return append(append(packet, make([]byte, 6)...), t.Address.AsSlice()...)
-}
-
-func (t Target) answersARP(packet []byte) bool {
-	const reply, length, operation, sender = 2, 28, 6, 14
-	return len(packet) >= length && binary.BigEndian.Uint16(packet[operation:]) == reply && bytes.Equal(packet[sender:sender+4], t.Address.AsSlice())
-}
-
-const ipv6Header = 40
-
-// onlyAdvertisements makes the socket receive neighbour advertisements only.
-func onlyAdvertisements(socket int) error {
-	raw, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: 6, Size: 1}, // the next header
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_ICMPV6, SkipFalse: 3},
-		bpf.LoadAbsolute{Off: ipv6Header, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipFalse: 1},
-		bpf.RetConstant{Val: 1 << 16},
-		bpf.RetConstant{Val: 0},
-	})
-	if err != nil {
-		return fmt.Errorf("assemble a packet filter: %w", err)
-	}
-	filters := make([]unix.SockFilter, len(raw))
-	for i, r := range raw {
-		filters[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	program := &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]} //nolint:gosec // 6
-	if err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program); err != nil {
-		return fmt.Errorf("attach a packet filter: %w", err)
-	}
-	return nil
-}
-
-// solicitation returns a neighbour solicitation in an IPv6 packet (RFC 4861), and the link-layer address of its multicast group.
-func (t Target) solicitation(link netlink.Link, source netip.Addr) (packet, to []byte, err error) {
-	target := t.Address.AsSlice()
-	group := append(net.ParseIP("ff02::1:ff00:0")[:13:13], target[13:]...)
-	body := append(append(make([]byte, 4), target...), append([]byte{1, 1}, link.Attrs().HardwareAddr...)...) // option: source link-layer address
-	message := icmp.Message{Type: ipv6.ICMPTypeNeighborSolicitation, Body: &icmp.RawBody{Data: body}}
-	payload, err := message.Marshal(icmp.IPv6PseudoHeader(source.AsSlice(), group))
-	if err != nil {
-		return nil, nil, fmt.Errorf("build a neighbour solicitation: %w", err)
-	}
-	packet = make([]byte, 8, ipv6Header+len(payload))
-	packet[0], packet[6], packet[7] = 6<<4, unix.IPPROTO_ICMPV6, 255 // receivers require this hop limit
-	binary.BigEndian.PutUint16(packet[4:], uint16(len(payload)))     //nolint:gosec // 32
-	packet = append(append(append(packet, source.AsSlice()...), group...), payload...)
-	return packet, []byte{0x33, 0x33, group[12], group[13], group[14], group[15]}, nil
-}
-
-func (t Target) advertised(packet []byte) bool {
-	const target = ipv6Header + 8
-	return len(packet) >= target+16 && packet[6] == unix.IPPROTO_ICMPV6 && packet[7] == 255 && packet[ipv6Header] == byte(ipv6.ICMPTypeNeighborAdvertisement) &&
-		bytes.Equal(packet[target:target+16], t.Address.AsSlice())
-}
-
-func networkOrder(v uint16) uint16 { return v<<8 | v>>8 }
