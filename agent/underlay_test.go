@@ -79,7 +79,7 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	}
 	n.Eventually("the node gets its turn", func() bool {
 		must.Succeed(t, n.API.Get(t.Context(), client.ObjectKeyFromObject(pn), pn))
-		pn.Spec.NodeInterface = v1.NodeInterfaceMove
+		pn.Spec.NodeInterface = v1.NodeInterfaceStatic
 		return n.API.Update(t.Context(), pn) == nil
 	})
 	pn.Status.Turn = &v1.ProviderNetworkTurn{Node: agenttest.NodeName, Generation: pn.Generation - 1} // of another specification
@@ -87,7 +87,7 @@ func TestProviderNetworksAreRequestedAndReported(t *testing.T) {
 	n.Eventually("the consent is requested", func() bool {
 		requests, _ := providerbridge.Requests(externalIDs(n))
 		request = requests["net1"]
-		return request.NodeInterface == providerbridge.ManagedMove && !request.Turn
+		return request.NodeInterface == providerbridge.NodeInterfaceStatic && !request.Turn
 	})
 	pn.Status.Turn.Generation = pn.Generation
 	must.Succeed(t, n.API.Status().Update(t.Context(), pn))

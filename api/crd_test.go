@@ -146,6 +146,8 @@ func TestRefusals(t *testing.T) {
 		{"a route in a table of two words", "Vpc", `staticRoutes: [{cidr: 10.0.0.0/8, nextHopIP: 10.0.0.1, routeTable: "to the moon"}]`, "spec.staticRoutes[0].routeTable"},
 		{"a negative MTU", "Subnet", `mtu: -1`, "spec.mtu"},
 		{"an ACL without a known action", "Subnet", `acls: [{action: deny, direction: to-lport, match: ip, priority: 1}]`, "spec.acls[0].action"},
+		{"the field that nodeInterface has replaced", "ProviderNetwork", `{defaultInterface: eth1, managedInterface: Move}`, `unknown field "spec.managedInterface"`},
+		{"a former value of nodeInterface", "ProviderNetwork", `{defaultInterface: eth1, nodeInterface: Move}`, `supported values: "Refuse", "Static", "All"`},
 		{"an unknown field", "Subnet", `cidrblock: 10.0.0.0/24`, `unknown field "spec.cidrblock"`},
 		{"a route to text", "Vpc", `staticRoutes: [{cidr: all, nextHopIP: 10.0.0.1}]`, `spec.staticRoutes[0].cidr: Invalid value: "all": must be a CIDR or an address`},
 		{"a next hop that is a network", "Vpc", `staticRoutes: [{cidr: 10.0.0.0/8, nextHopIP: 10.0.0.0/8}]`, `spec.staticRoutes[0].nextHopIP: Invalid value: "10.0.0.0/8": must be an address`},

@@ -147,8 +147,8 @@ func (r *Reconciler) wanted(ctx context.Context, node *corev1.Node, networks []v
 			continue
 		}
 		request := providerbridge.Request{
-			Interface: pn.Spec.InterfaceOf(node.Name), Managed: providerbridge.Managed(pn.Spec.ManagedInterface),
-			NodeInterface: providerbridge.Managed(pn.Spec.NodeInterface), Turn: pn.HasTurn(node.Name),
+			Interface: pn.Spec.InterfaceOf(node.Name), NodeInterface: providerbridge.NodeInterface(pn.Spec.NodeInterface),
+			Turn:       pn.HasTurn(node.Name),
 			CreateVLAN: pn.Spec.AutoCreateVlanSubinterfaces,
 			Attempt:    string(pn.UID) + "/" + strconv.FormatInt(pn.Generation, 10),
 		}

@@ -20,24 +20,15 @@ import (
 // +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^/\s]+$')`,message="must be the name of an interface, without spaces and /"
 type InterfaceName string
 
-// ManagedInterface says whether an interface is moved that another program of the node configures.
-// +kubebuilder:validation:Enum=Refuse;Move
-type ManagedInterface string
-
-// Values of ManagedInterface.
-const (
-	ManagedInterfaceRefuse ManagedInterface = "Refuse"
-	ManagedInterfaceMove   ManagedInterface = "Move"
-)
-
-// NodeInterface says whether an interface is moved that has addresses of the node.
-// +kubebuilder:validation:Enum=Refuse;Move
+// NodeInterface says which interfaces are moved that the node uses itself.
+// +kubebuilder:validation:Enum=Refuse;Static;All
 type NodeInterface string
 
 // Values of NodeInterface.
 const (
 	NodeInterfaceRefuse NodeInterface = "Refuse"
-	NodeInterfaceMove   NodeInterface = "Move"
+	NodeInterfaceStatic NodeInterface = "Static"
+	NodeInterfaceAll    NodeInterface = "All"
 )
 
 // ProviderNetworkSpec defines a physical network and the interfaces of nodes that connect to it.
@@ -54,14 +45,11 @@ type ProviderNetworkSpec struct {
 	// nodeSelector selects the nodes that connect to the network. All nodes when empty.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
-	// managedInterface says what happens to an interface that a DHCP client, router advertisements, NetworkManager or systemd-networkd configure. Refuse, the
-	// default: the node is not ready. Move: the bridge takes its addresses over, and Kiln renews those of DHCPv4 and routers; the other program may stop maintaining them.
-	// Kube-OVN does not have this field.
-	// +optional
-	ManagedInterface ManagedInterface `json:"managedInterface,omitempty"`
-	// nodeInterface says what happens to an interface that has addresses, such as the only interface of a node. Refuse, the default: the node is
-	// not ready. Move: the bridge takes over its addresses and routes. Nodes move one after the other, each on trial: a move that cuts the node
-	// off is undone, and other nodes wait. Kube-OVN does not have this field, and moves such interfaces.
+	// nodeInterface says what happens to an interface that the node uses itself, such as its only one. Refuse, the default: the node is not ready if the interface has addresses or
+	// routes, or if a DHCP client, router advertisements, NetworkManager or systemd-networkd configure it. Static: the bridge takes over static addresses and routes; an interface that
+	// another program configures is refused. All, experimental: also such an interface, and Kiln renews its addresses of DHCPv4 and routers on the bridge; the other program may stop
+	// maintaining them. Nodes move one after the other, each on trial: a move that cuts the node off is undone, and other nodes wait. Kube-OVN does not have this field, and moves
+	// interfaces with addresses.
 	// +optional
 	NodeInterface NodeInterface `json:"nodeInterface,omitempty"`
 	// exchangeLinkName gives the bridge the name of the interface, and the interface the name of the bridge. This version ignores it.

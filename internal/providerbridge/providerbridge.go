@@ -46,29 +46,35 @@ func RequestKey(provider string) string { return requestPrefix + provider }
 // ResultKey returns the key of the Result for a provider network.
 func ResultKey(provider string) string { return resultPrefix + provider }
 
-// Managed says whether an interface of a kind is moved. Request.Managed is for one that a DHCP client, NetworkManager or systemd-networkd configures.
-// These programs keep configuring the interface after its addresses have moved: a lease on the bridge is not renewed, for example.
-type Managed string
+// NodeInterface says which interfaces are moved that the node uses itself.
+type NodeInterface string
 
-// Values of Managed.
+// Values of NodeInterface. An empty one is NodeInterfaceRefuse.
 const (
-	ManagedRefuse Managed = "Refuse" // the default
-	ManagedMove   Managed = "Move"
+	// NodeInterfaceRefuse refuses an interface that has addresses or routes, or that a DHCP client, NetworkManager or systemd-networkd configures.
+	NodeInterfaceRefuse NodeInterface = "Refuse"
+	// NodeInterfaceStatic moves addresses and routes, but not of an interface that such a program configures.
+	NodeInterfaceStatic NodeInterface = "Static"
+	// NodeInterfaceAll moves also such an interface. These programs keep configuring it after the move, so `kiln ovs` renews what the bridge has.
+	NodeInterfaceAll NodeInterface = "All"
 )
+
+// MovesAddresses reports whether an interface with addresses or routes is moved.
+func (n NodeInterface) MovesAddresses() bool {
+	return n == NodeInterfaceStatic || n == NodeInterfaceAll
+}
 
 // Request is the bridge that a provider network needs on this node.
 type Request struct {
 	// Interface is the name of the network interface that becomes a port of the bridge.
-	Interface string  `json:"interface"`
-	Managed   Managed `json:"managed,omitempty"`
-	// NodeInterface says whether an interface with addresses is moved.
-	NodeInterface Managed `json:"nodeInterface,omitempty"`
+	Interface     string        `json:"interface"`
+	NodeInterface NodeInterface `json:"nodeInterface,omitempty"`
 	// CreateVLAN creates the interface if it is missing and its name is that of a VLAN interface, such as eth0.10.
 	CreateVLAN bool `json:"createVLAN,omitempty"`
 	// Turn permits the move of an interface with addresses now. Without it, a bridge that has taken over addresses stays.
 	Turn bool `json:"turn,omitempty"`
 	// Attempt identifies the version of the specification (UID and generation). A move that was undone is repeated at once after Attempt, Interface or
-	// Managed has changed, otherwise after a pause.
+	// NodeInterface has changed, otherwise after a pause.
 	Attempt string `json:"attempt"`
 	// Peers are the InternalIPs of other nodes, at most MaxPeers. Those on the interface's networks that answer before the move must answer
 	// after it. A change does not cause another move.
@@ -101,7 +107,7 @@ const (
 	// ReasonConflict means that another provider network or br-phy uses the interface, or another program uses the bridge's name or the
 	// provider network's name in ovn-bridge-mappings.
 	ReasonConflict Reason = "Conflict"
-	// ReasonManaged means that another program configures the interface, and Request.Managed does not permit the move.
+	// ReasonManaged means that another program configures the interface, and Request.NodeInterface does not permit the move.
 	ReasonManaged Reason = "InterfaceManaged"
 	// ReasonNamed means that routing rules or a firewall name the interface and not the bridge.
 	ReasonNamed Reason = "NamedByRules"
@@ -213,10 +219,8 @@ func (q Request) validate(provider string) error {
 		return fmt.Errorf("provider network %q: the name has more than %d bytes, or a character that interfaces cannot have", provider, MaxName)
 	case !nameOfLink(q.Interface):
 		return fmt.Errorf("interface %q of provider network %s is not a name of an interface", q.Interface, provider)
-	case q.Managed != "" && q.Managed != ManagedRefuse && q.Managed != ManagedMove:
-		return fmt.Errorf("managed of provider network %s is %q; it is %s or %s", provider, q.Managed, ManagedRefuse, ManagedMove)
-	case q.NodeInterface != "" && q.NodeInterface != ManagedRefuse && q.NodeInterface != ManagedMove:
-		return fmt.Errorf("nodeInterface of provider network %s is %q; it is %s or %s", provider, q.NodeInterface, ManagedRefuse, ManagedMove)
+	case !slices.Contains([]NodeInterface{"", NodeInterfaceRefuse, NodeInterfaceStatic, NodeInterfaceAll}, q.NodeInterface):
+		return fmt.Errorf("nodeInterface of provider network %s is %q: set it to %s, %s or %s", provider, q.NodeInterface, NodeInterfaceRefuse, NodeInterfaceStatic, NodeInterfaceAll)
 	case len(q.Peers) > MaxPeers:
 		return fmt.Errorf("provider network %s has %d peers, more than %d", provider, len(q.Peers), MaxPeers)
 	}

@@ -17,7 +17,7 @@ import (
 
 func TestRequestsAndResultsSurviveTheDatabase(t *testing.T) {
 	request := Request{
-		Interface: "eth1", Managed: ManagedMove, Attempt: "5e0c/3",
+		Interface: "eth1", NodeInterface: NodeInterfaceAll, Attempt: "5e0c/3",
 		Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")},
 	}
 	result := Result{
@@ -50,7 +50,7 @@ func TestOneMalformedRequestLeavesTheOthers(t *testing.T) {
 		{"no interface", "net2", `{}`, `interface "" of provider network net2`},
 		{"a path as interface", "net2", `{"interface":"../eth2"}`, "is not a name of an interface"},
 		{"a control character", "net2", `{"interface":"eth\n2"}`, "is not a name of an interface"},
-		{"an unknown value of managed", "net2", `{"interface":"eth2","managed":"Perhaps"}`, "it is Refuse or Move"},
+		{"a former value of nodeInterface", "net2", `{"interface":"eth2","nodeInterface":"Move"}`, "set it to Refuse, Static or All"},
 		{"too many peers", "net2", `{"interface":"eth2","peers":[` + strings.Repeat(`"192.0.2.1",`, MaxPeers) + `"192.0.2.1"]}`, "more than 8"},
 		{"a peer that is not an address", "net2", `{"interface":"eth2","peers":["node-2"]}`, "decode"},
 	} {

@@ -53,7 +53,7 @@ var _ = Describe("an interface with a DHCP client and router advertisements", La
 		}
 		flows := startWatch(ctx, fromNode(network.HostName()), list)
 		*provider = kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{
-			DefaultInterface: "eth2", NodeInterface: kubeovnv1.NodeInterfaceMove, ManagedInterface: kubeovnv1.ManagedInterfaceMove,
+			DefaultInterface: "eth2", NodeInterface: kubeovnv1.NodeInterfaceAll,
 			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: node}},
 		}}
 		connectVLANs(ctx, provider, vlan)

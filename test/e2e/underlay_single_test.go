@@ -36,7 +36,7 @@ var _ = Describe("nodes with one interface", Label(singleNIC, mayRestart), Order
 	network := func() (provider *kubeovnv1.ProviderNetwork, addressed string) {
 		provider = &kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth0"}}
 		if suite.Lab.KernelDatapath() {
-			provider.Spec.NodeInterface = kubeovnv1.NodeInterfaceMove
+			provider.Spec.NodeInterface = kubeovnv1.NodeInterfaceStatic
 			return provider, "eth0"
 		}
 		return provider, "br-phy"
@@ -100,7 +100,7 @@ var _ = Describe("the interface of the kubelet", Label(kubeletNIC, disruptive, m
 	// onNodes makes the ProviderNetwork a new one, on these nodes.
 	onNodes := func(names ...string) {
 		*provider = kubeovnv1.ProviderNetwork{ObjectMeta: metav1.ObjectMeta{Name: underlayProvider}, Spec: kubeovnv1.ProviderNetworkSpec{
-			DefaultInterface: "eth0", NodeInterface: kubeovnv1.NodeInterfaceMove,
+			DefaultInterface: "eth0", NodeInterface: kubeovnv1.NodeInterfaceStatic,
 			NodeSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 				{Key: corev1.LabelHostname, Operator: metav1.LabelSelectorOpIn, Values: names},
 			}},

@@ -141,7 +141,7 @@ func TestAdvertisedEntriesAreRenewed(t *testing.T) {
 		t.Errorf("without consent: %+v", result)
 	}
 	must.Succeed(t, router.send()) // the kernel's entries have as much time as at the beginning
-	request.Managed = providerbridge.ManagedMove
+	request.NodeInterface = providerbridge.NodeInterfaceAll
 	before := router.asked.Load()
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
 	p.until(t, ended, providerbridge.StateReady)

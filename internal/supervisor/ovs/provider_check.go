@@ -21,7 +21,7 @@ import (
 // attemptOf identifies an attempt: a request, and the interface that it names. Addresses and routes of the interface do not belong to it, because programs
 // change them at any time.
 func attemptOf(q providerbridge.Request, link netlink.Link) string {
-	return strings.Join([]string{q.Attempt, q.Interface, string(q.Managed), strconv.Itoa(link.Attrs().Index)}, " ")
+	return strings.Join([]string{q.Attempt, q.Interface, string(q.NodeInterface), strconv.Itoa(link.Attrs().Index)}, " ")
 }
 
 // conflict returns a failure if something else has the bridge's name or the interface.
@@ -138,12 +138,12 @@ func unwanted(j *uplink.Journal, q providerbridge.Request) string {
 	switch {
 	case j == nil:
 		return ""
-	case j.Phase == uplink.PhaseMoved && len(j.Leases) > 0 && q.Managed != providerbridge.ManagedMove:
-		return "managedInterface of the provider network is not " + string(providerbridge.ManagedMove)
+	case j.Phase == uplink.PhaseMoved && len(j.Leases) > 0 && q.NodeInterface != providerbridge.NodeInterfaceAll:
+		return "nodeInterface of the provider network is not " + string(providerbridge.NodeInterfaceAll)
 	case j.Uplink != q.Interface:
 		return "the provider network has another interface"
-	case j.Phase == uplink.PhaseMoved && j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove:
-		return "nodeInterface of the provider network is not " + string(providerbridge.ManagedMove)
+	case j.Phase == uplink.PhaseMoved && j.Before.Needed() != "" && !q.NodeInterface.MovesAddresses():
+		return "nodeInterface of the provider network is " + string(providerbridge.NodeInterfaceRefuse)
 	}
 	return ""
 }

@@ -131,7 +131,7 @@ func TestALeaseIsLongerThanBefore(t *testing.T) {
 	server := withLease(t, p, testLease, time.Hour)
 	ended := p.running(t)
 	request := wanted["net1"]
-	request.Managed = providerbridge.ManagedMove
+	request.NodeInterface = providerbridge.NodeInterfaceAll
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
 	p.until(t, ended, providerbridge.StateReady)
 	if left := server.onBridge(); left < time.Hour/2 {
@@ -152,7 +152,7 @@ func TestALeasedAddressIsRenewed(t *testing.T) {
 	server := withLease(t, p, testLease, testLease)
 	ended := p.running(t)
 	request := wanted["net1"]
-	request.Managed = providerbridge.ManagedMove
+	request.NodeInterface = providerbridge.NodeInterfaceAll
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})
 	p.until(t, ended, providerbridge.StateReady)
 	if got := server.renewed.Load(); got != 1 {

@@ -126,12 +126,12 @@ func (p *providers) begin(
 	switch {
 	case err != nil:
 		return failure(err)
-	case manager != "" && q.Managed != providerbridge.ManagedMove:
-		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s. With managedInterface Move of the ProviderNetwork, its bridge takes over what it has, and Kiln renews it there",
+	case manager != "" && q.NodeInterface != providerbridge.NodeInterfaceAll:
+		return failed(providerbridge.ReasonManaged, "interface %s is configured by %s. With nodeInterface All of the ProviderNetwork, its bridge takes over what it has, and Kiln renews it there",
 			q.Interface, manager)
 	}
-	if j.Before.Needed() != "" && q.NodeInterface != providerbridge.ManagedMove {
-		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Move to let its bridge take over "+
+	if j.Before.Needed() != "" && !q.NodeInterface.MovesAddresses() {
+		return failed(providerbridge.ReasonUnsuitable, "interface %s has %s: set nodeInterface of the ProviderNetwork to Static to let its bridge take over "+
 			"addresses and routes, or use an interface without them", q.Interface, j.Before.Needed())
 	}
 	if refused := strands(link, j.Bridge); refused.State != "" {

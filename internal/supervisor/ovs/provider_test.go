@@ -340,7 +340,7 @@ func (p provided) restored() error {
 var sortedRoutes = cmpopts.SortSlices(func(a, b uplink.Route) bool { return fmt.Sprint(a, a.Table) < fmt.Sprint(b, b.Table) })
 
 var wanted = map[string]providerbridge.Request{"net1": {
-	Interface: "eth1", Attempt: "uid/1", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, NodeInterface: providerbridge.ManagedMove, Turn: true,
+	Interface: "eth1", Attempt: "uid/1", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, NodeInterface: providerbridge.NodeInterfaceStatic, Turn: true,
 }}
 
 // TestAnInterfaceMovesAndReturns moves the only interface of a node, and back.
@@ -438,11 +438,11 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		{name: "an interface that does not exist", request: providerbridge.Request{Interface: "eth7"}, reason: providerbridge.ReasonNoInterface, message: "eth1"},
 		{name: "the loopback interface", request: providerbridge.Request{Interface: "lo"}, reason: providerbridge.ReasonUnsuitable, message: "not an Ethernet interface"},
 		{name: "addresses, without consent", request: providerbridge.Request{Interface: "eth1", Turn: true}, reason: providerbridge.ReasonUnsuitable, message: "192.0.2.1/24"},
-		{name: "addresses, before its turn", request: providerbridge.Request{Interface: "eth1", NodeInterface: providerbridge.ManagedMove}, reason: providerbridge.ReasonAwaitingTurn, message: "status.turn"},
+		{name: "addresses, before its turn", request: providerbridge.Request{Interface: "eth1", NodeInterface: providerbridge.NodeInterfaceStatic}, reason: providerbridge.ReasonAwaitingTurn, message: "status.turn"},
 		{name: "the name of the bridge of tunnels", provider: bridgeName, request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-phy is the name of a bridge"},
 		{name: "the name of another bridge", provider: "int", request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-int"},
 		{
-			name: "a gateway that does not answer", request: providerbridge.Request{Interface: "eth1", Attempt: "1", NodeInterface: providerbridge.ManagedMove, Turn: true}, reason: providerbridge.ReasonUnreachable, message: "the gateway 192.0.2.2",
+			name: "a gateway that does not answer", request: providerbridge.Request{Interface: "eth1", Attempt: "1", NodeInterface: providerbridge.NodeInterfaceStatic, Turn: true}, reason: providerbridge.ReasonUnreachable, message: "the gateway 192.0.2.2",
 			before: func() { silence(inside, peer) }, undo: func() { speak(t, inside, peer) },
 		},
 		{
@@ -459,8 +459,8 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			},
 		},
 		{
-			name: "an address from DHCP, with managedInterface: Move", request: providerbridge.Request{
-				Interface: "eth1", Attempt: "4", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
+			name: "an address from DHCP, with nodeInterface: All", request: providerbridge.Request{
+				Interface: "eth1", Attempt: "4", NodeInterface: providerbridge.NodeInterfaceAll, Turn: true,
 			},
 			reason: providerbridge.ReasonUnreachable, message: "before the move, no DHCP server renews the address 192.0.2.50",
 			before: func() {
@@ -477,8 +477,8 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 			undo:   func() { must.Succeed(t, netlink.AddrDel(must.Value(netlink.LinkByName("eth1")), single(0))) },
 		},
 		{
-			name: "an address of a single host from DHCP, with managedInterface: Move", request: providerbridge.Request{
-				Interface: "eth1", Attempt: "9", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
+			name: "an address of a single host from DHCP, with nodeInterface: All", request: providerbridge.Request{
+				Interface: "eth1", Attempt: "9", NodeInterface: providerbridge.NodeInterfaceAll, Turn: true,
 			},
 			reason: providerbridge.ReasonUnreachable, message: "before the move, no router advertises the address 2001:db8::9/128 of a DHCP server",
 			before: func() { must.Succeed(t, netlink.AddrAdd(must.Value(netlink.LinkByName("eth1")), single(600))) },
@@ -491,7 +491,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		},
 		{
 			name: "a default route from router advertisements", request: providerbridge.Request{
-				Interface: "eth1", Attempt: "5", Managed: providerbridge.ManagedMove, NodeInterface: providerbridge.ManagedMove, Turn: true,
+				Interface: "eth1", Attempt: "5", NodeInterface: providerbridge.NodeInterfaceAll, Turn: true,
 			},
 			reason: providerbridge.ReasonUnreachable, message: "before the move, no router advertises the route default via fe80::1",
 			before: func() { must.Succeed(t, netlink.RouteAdd(advertised())) },
@@ -540,7 +540,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 
 // movable is the request for a move in a new attempt.
 func movable(attempt string) providerbridge.Request {
-	return providerbridge.Request{Interface: "eth1", Attempt: attempt, NodeInterface: providerbridge.ManagedMove, Turn: true}
+	return providerbridge.Request{Interface: "eth1", Attempt: attempt, NodeInterface: providerbridge.NodeInterfaceStatic, Turn: true}
 }
 
 func ruleFor(name string) *netlink.Rule {
@@ -586,7 +586,7 @@ func TestAnUnnumberedInterfaceMovesLikeOneWithAddresses(t *testing.T) {
 		})
 	}
 	refused(providerbridge.ReasonUnsuitable)
-	request.NodeInterface = providerbridge.ManagedMove
+	request.NodeInterface = providerbridge.NodeInterfaceStatic
 	refused(providerbridge.ReasonAwaitingTurn)
 	request.Turn = true
 	p.request(t, ended, map[string]providerbridge.Request{"net1": request})

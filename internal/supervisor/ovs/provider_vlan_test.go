@@ -85,7 +85,7 @@ func TestVLANInterfacesStay(t *testing.T) {
 		return err
 	})
 	flow := startPings(t, p.gateway, netip.MustParseAddr("198.51.100.1"))
-	q.NodeInterface, q.Attempt = providerbridge.ManagedMove, "2"
+	q.NodeInterface, q.Attempt = providerbridge.NodeInterfaceStatic, "2"
 	p.request(t, ended, map[string]providerbridge.Request{"net1": q})
 	if r := p.until(t, ended, providerbridge.StateReady); r.Moved != 0 {
 		t.Errorf("result: %+v", r)
