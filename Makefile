@@ -122,7 +122,7 @@ WAITS := $(CURDIR)/_output/waits.jsonl
 GO_TEST = GOGC=$(TEST_GOGC) go test -vet=off -ldflags=-w -p $(TEST_PACKAGES) -parallel $(TEST_PACKAGES)
 
 # The packages with the longest suites come first, so that no long suite runs alone at the end.
-SLOWEST := ./controllers/operator ./cmd/kiln ./internal/supervisor/ovs ./controllers/pod ./agent/host ./agent/services ./internal/northbound ./controllers/subnet ./internal/supervisor/northd ./internal/supervisor/ovsdb ./agent/speaker/bgp ./controllers/gateway ./internal/kubectlko ./controllers/policy ./agent ./agent/cniserver ./agent/probes ./agent/pinger ./internal/uplink
+SLOWEST := ./controllers/operator ./cmd/kiln ./internal/supervisor/ovs ./internal/bridges ./controllers/pod ./agent/host ./agent/services ./internal/northbound ./controllers/subnet ./internal/supervisor/northd ./internal/supervisor/ovsdb ./agent/speaker/bgp ./controllers/gateway ./internal/kubectlko ./controllers/policy ./agent ./agent/cniserver ./agent/probes ./agent/pinger ./internal/bridges/journal
 
 # Directories of hack whose tests test-tools runs: images, packages, the lab. Product code does not use them.
 TOOLS := conformance image lab packaging release
@@ -171,14 +171,14 @@ RACE_PACKAGES ?= ./internal/... ./controllers/... ./agent/... ./cmd/...
 
 .PHONY: underlay-kills
 underlay-kills: ## End `kiln ovs` before each step of a move of the node's only interface to a bridge, and of its return (needs `make prepare`)
-	KILN_UNDERLAY_KILLS=all go test -count=1 -timeout=30m -v -run='^TestANodeIsReachedWhereverTheProcessEnds$$' ./internal/supervisor/ovs
+	KILN_UNDERLAY_KILLS=all go test -count=1 -timeout=30m -v -run='^TestANodeIsReachedWhereverTheProcessEnds$$' ./internal/bridges
 
 .PHONY: underlay-kernel
 underlay-kernel: ## The same, and other faults of moves, with the kernel's datapath (needs a lab that is up with DATAPATH=kernel)
-	go test -c -o _output/ovs.test ./internal/supervisor/ovs
-	$(IN_LAB) env KILN_TEST_DATAPATH=kernel KILN_UNDERLAY_KILLS=all _output/ovs.test -test.v -test.timeout 90m \
+	go test -c -o _output/bridges.test ./internal/bridges
+	$(IN_LAB) env KILN_TEST_DATAPATH=kernel KILN_UNDERLAY_KILLS=all _output/bridges.test -test.v -test.timeout 90m \
 		-test.run='^Test(ANodeIsReached|ARestorationHolds|AStoppedProcess|AMoveThatCuts|AnInterfaceMoves|RefusalsName|ConnectionsSurvive|VLANInterfacesStay|ABondMoves|AMissingVLAN|ARemovalOfKiln|AnAddressThatTheNetwork)'
-	$(IN_LAB) _output/ovs.test -test.v -test.run='^Test(VLANInterfacesStay|ABondMoves|AMissingVLAN)' # in userspace, where the host has no VLANs or bonds
+	$(IN_LAB) _output/bridges.test -test.v -test.run='^Test(VLANInterfacesStay|ABondMoves|AMissingVLAN)' # in userspace, where the host has no VLANs or bonds
 
 .PHONY: test-race
 test-race: ## The unit, engine and envtest suites with the race detector, in random order (RACE_PACKAGES=./internal/northbound/... for some)

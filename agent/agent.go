@@ -41,10 +41,10 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/agent/underlay"
+	"github.com/kiln-net/kiln/internal/bridges/journal"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/scrape"
 	"github.com/kiln-net/kiln/internal/svc"
-	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // sweepInterval is the interval at which stale ports, for which no DEL will arrive, are removed. Nothing depends on a short interval.
@@ -120,7 +120,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 // guardUplinks restores interfaces whose move to a bridge was not completed, until ctx ends. The process that moves them, `kiln ovs`, can be dead.
 func guardUplinks(ctx context.Context, socket string) {
 	logger := ctrl.Log.WithName("uplinks")
-	guard := uplink.Guard{Directory: uplink.DirectoryIn(filepath.Dir(socket)), Log: logger}
+	guard := journal.Guard{Directory: journal.DirectoryIn(filepath.Dir(socket)), Log: logger}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := guard.Run(ctx); err != nil {
 			logger.Error(err, "cannot guard interfaces that move to bridges")

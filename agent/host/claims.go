@@ -15,8 +15,8 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/bridges/kernel"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // setClaims makes the node answer ARP and neighbour requests for addresses. It adds each address to the interface whose network contains
@@ -52,7 +52,7 @@ func setClaims(want []netip.Addr) (links []int, err error) {
 
 // claimNotes returns the recorded addresses, each with the route that records it.
 func claimNotes() (map[netip.Addr]netlink.Route, error) {
-	filter := &netlink.Route{Protocol: routeProtocol, Table: uplink.ClaimTable}
+	filter := &netlink.Route{Protocol: routeProtocol, Table: kernel.ClaimTable}
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list egress addresses: %w", err)
@@ -105,7 +105,7 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 		}
 	}
 	host := netipx.PrefixIPNet(netip.PrefixFrom(address, address.BitLen()))
-	note := &netlink.Route{Dst: host, Table: uplink.ClaimTable, Protocol: routeProtocol, Type: unix.RTN_BLACKHOLE}
+	note := &netlink.Route{Dst: host, Table: kernel.ClaimTable, Protocol: routeProtocol, Type: unix.RTN_BLACKHOLE}
 	if err := netlink.RouteReplace(note); err != nil { // before the address: an address without a record would never be removed
 		return 0, fmt.Errorf("note it: %w", err)
 	}

@@ -13,8 +13,8 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-net/kiln/internal/bridges/kernel"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // external identifies one of the agent's routes in the table of an external gateway. It is the default route through the gateway, or an
@@ -98,7 +98,7 @@ func interfaceOf(r netlink.Route) int {
 	return r.LinkIndex
 }
 
-// externalRoutes returns the agent's routes in all tables except main and uplink.ClaimTable.
+// externalRoutes returns the agent's routes in all tables except main and kernel.ClaimTable.
 func externalRoutes() (map[external]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC} // every table
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
@@ -107,7 +107,7 @@ func externalRoutes() (map[external]netlink.Route, error) {
 	}
 	out := map[external]netlink.Route{}
 	for _, r := range list {
-		if r.Table != unix.RT_TABLE_MAIN && r.Table != uplink.ClaimTable {
+		if r.Table != unix.RT_TABLE_MAIN && r.Table != kernel.ClaimTable {
 			out[external{r.Table, destination(r)}] = r
 		}
 	}

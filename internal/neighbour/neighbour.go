@@ -24,7 +24,7 @@ type Host struct {
 	MAC     net.HardwareAddr
 }
 
-// header is that of an Ethernet frame without tags.
+// header begins an Ethernet frame without tags.
 type header struct {
 	To, From [6]byte
 	Protocol uint16
@@ -57,7 +57,7 @@ const (
 	arpReply   = 2
 )
 
-// header6 is that of an IPv6 packet.
+// header6 begins an IPv6 packet.
 type header6 struct {
 	Version     uint8
 	_           [3]uint8

@@ -25,6 +25,9 @@ const (
 	resultPrefix  = "kiln-provider-result/"
 )
 
+// PortKey is the key in external_ids of a provider network's bridge and of its uplink's port. Its value is the provider network.
+const PortKey = "kiln-provider"
+
 // MaxName is the maximum length of a provider network's name in bytes: interface names have at most 15, and the bridge's starts with br-.
 const MaxName = 12
 

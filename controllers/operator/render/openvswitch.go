@@ -66,7 +66,7 @@ func OpenVSwitchObjects(c Config) []Object {
 	return []Object{c.daemonSet(openVSwitchApp, OpenVSwitch, onDelete(), template)}
 }
 
-// interfaceManager mounts the directory in which a program of the node stores which interfaces it configures (uplink.Managers). It is empty on
+// interfaceManager mounts the directory in which a program of the node stores which interfaces it configures (kernel.Managers). It is empty on
 // nodes without the program.
 func interfaceManager(name, path string) mount {
 	m := hostDirectory(name, path)

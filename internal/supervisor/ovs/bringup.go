@@ -15,10 +15,11 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges/database"
+	"github.com/kiln-net/kiln/internal/bridges/kernel"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // restoreWait in other_config makes ovs-vswitchd start with the flows that the kernel's datapath still has. While it is set,
@@ -34,15 +35,12 @@ func removeSockets(o Options) error {
 // wait for ever if ovn-controller cannot reach its database.
 const flowsTimeout = 30 * time.Second
 
-// datapathLink is the interface of the kernel's datapath. It exists from the first start of ovs-vswitchd until a reboot.
-const datapathLink = "ovs-system"
-
 // keepsFlows reports whether packets are forwarded while ovs-vswitchd does not run: the kernel has a copy of the flows in use.
 var keepsFlows = func(d v1alpha1.Datapath) (bool, error) {
 	if d != v1alpha1.DatapathKernel {
 		return false, nil
 	}
-	link, err := uplink.Link(datapathLink)
+	link, err := kernel.Link(kernel.DatapathLink)
 	return link != nil, err
 }
 
@@ -188,14 +186,14 @@ func (n *node) beforeSwitchStops(ctx context.Context) {
 
 func hasBridge(ctx context.Context, db *client.Client) (bool, error) {
 	var found []vswitch.Bridge
-	if err := db.Where(&vswitch.Bridge{Name: integrationBridge}).List(ctx, &found); err != nil {
-		return false, fmt.Errorf("look for bridge %s: %w", integrationBridge, err)
+	if err := db.Where(&vswitch.Bridge{Name: database.Integration}).List(ctx, &found); err != nil {
+		return false, fmt.Errorf("look for bridge %s: %w", database.Integration, err)
 	}
 	return len(found) > 0, nil
 }
 
 func setRestoreWait(ctx context.Context, db *client.Client, wait bool) error {
-	row, err := root(ctx, db)
+	row, err := database.Root(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -210,7 +208,7 @@ func setRestoreWait(ctx context.Context, db *client.Client, wait bool) error {
 	if err != nil {
 		return fmt.Errorf("set %s: %w", restoreWait, err)
 	}
-	if _, err := transact(ctx, db, operations); err != nil {
+	if _, err := database.Transact(ctx, db, operations); err != nil {
 		return fmt.Errorf("set %s: %w", restoreWait, err)
 	}
 	return nil

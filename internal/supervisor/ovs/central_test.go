@@ -31,7 +31,7 @@ func TestNorthdReachesMembersOfOtherVersions(t *testing.T) {
 			if !nodetest.Again(t) {
 				return
 			}
-			wire(t)
+			nodetest.Wire(t)
 			startCentral(t, func(database *ovsdb.Database) {
 				database.Clients = slices.DeleteFunc(slices.Clone(database.Clients), func(l ovsdb.Listener) bool { return l.Port == absent })
 			})
@@ -47,7 +47,7 @@ func TestANodeWithTheAddressOfADeletedNode(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	southbound := func(args ...string) {
 		command(t, "usr/bin/ovn-sbctl", append([]string{"--db=unix:" + c.southbound}, args...)...)

@@ -12,10 +12,11 @@ import (
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
+	"github.com/kiln-net/kiln/internal/bridges"
+	"github.com/kiln-net/kiln/internal/bridges/database"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // adoptionTimeout is how long ovs-vswitchd may take to process its whole configuration, in milliseconds.
@@ -36,7 +37,7 @@ func CleanUp(ctx context.Context, o Options) error {
 	if err := dismantle(ctx, o); err != nil {
 		return err
 	}
-	return errors.Join(shieldTable.Drop(ctx), (&guard{known: true}).apply(ctx), removeFiles(o))
+	return errors.Join(bridges.TunnelShield.Drop(ctx), (&guard{known: true}).apply(ctx), removeFiles(o))
 }
 
 // dismantle starts the daemons once more, because only ovs-vswitchd knows its objects in the kernel, and stops it with `exit
@@ -56,33 +57,24 @@ func dismantle(ctx context.Context, o Options) error {
 		return <-stopped
 	}
 	defer db.Close()
-	err := releaseUplink(ctx, o, db)
+	err := releaseUplinks(ctx, o, db)
 	cancel()
 	return errors.Join(err, <-stopped)
 }
 
-// releaseUplink waits until ovs-vswitchd has adopted the existing datapath, and returns addresses and routes to the tunnel interface.
-func releaseUplink(ctx context.Context, o Options, db *client.Client) error {
-	row, err := root(ctx, db)
+// releaseUplinks waits until ovs-vswitchd has adopted the existing datapath, and returns addresses and routes to the interfaces that have moved to bridges.
+func releaseUplinks(ctx context.Context, o Options, db *client.Client) error {
+	row, err := database.Root(ctx, db)
 	if err != nil {
 		return err
 	}
 	if err := adopt(ctx, db, row); err != nil {
 		return err
 	}
-	if err := newProviders(o).releaseAll(ctx, db); err != nil {
+	if err := bridges.New(o.bridges()).Release(ctx, db); err != nil {
 		return err
 	}
-	have, err := readBridge(ctx, db, bridgeName)
-	if err != nil || have.memory.Uplink == "" {
-		return err
-	}
-	bridge, err := uplink.Link(bridgeName)
-	if err != nil {
-		return err
-	}
-	u := tunnelBridge{options: o, log: o.Log}
-	return u.giveBack(ctx, have.memory, bridge)
+	return bridges.ReleaseTunnels(ctx, db, o.bridges())
 }
 
 // adopt makes ovs-vswitchd process its configuration and waits until it has done so (Open_vSwitch(5), next_cfg and cur_cfg).
@@ -92,7 +84,7 @@ func adopt(ctx context.Context, db *client.Client, row *vswitch.OpenvSwitch) err
 	if err != nil {
 		return fmt.Errorf("ask ovs-vswitchd for its state: %w", err)
 	}
-	if _, err := transact(ctx, db, ask); err != nil {
+	if _, err := database.Transact(ctx, db, ask); err != nil {
 		return fmt.Errorf("ask ovs-vswitchd for its state: %w", err)
 	}
 	row.CurCfg = row.NextCfg
@@ -100,7 +92,7 @@ func adopt(ctx context.Context, db *client.Client, row *vswitch.OpenvSwitch) err
 	if err != nil {
 		return fmt.Errorf("wait for ovs-vswitchd: %w", err)
 	}
-	if _, err := transact(ctx, db, wait); err != nil {
+	if _, err := database.Transact(ctx, db, wait); err != nil {
 		return fmt.Errorf("wait for ovs-vswitchd to take up its configuration: %w", err)
 	}
 	return nil

@@ -16,11 +16,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kiln-net/kiln/internal/bridges/database"
 	"github.com/kiln-net/kiln/internal/supervisor/openflow"
 )
-
-// integrationBridge is ovn-controller's bridge.
-const integrationBridge = "br-int"
 
 // The flows of the integration bridge are saved across a restart of ovs-vswitchd. So packets are forwarded before ovn-controller
 // has read the southbound database, and while that database is unavailable. They are saved in the directory of sockets, which a
@@ -34,7 +32,7 @@ const (
 )
 
 func (o Options) flows() string      { return filepath.Join(o.RunDir, flowsDirectory) }
-func (o Options) management() string { return filepath.Join(o.RunDir, integrationBridge+".mgmt") }
+func (o Options) management() string { return filepath.Join(o.RunDir, database.Integration+".mgmt") }
 
 // saveFlows saves the TLV map, meters, groups and flows of the integration bridge. The saved set is atomic: complete or missing.
 func saveFlows(ctx context.Context, o Options) error {

@@ -24,8 +24,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"go4.org/netipx"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges/database"
 	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/openflow"
@@ -39,7 +41,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	o := nodeOptions(t, c)
 	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
@@ -59,13 +61,13 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	_, err = openFlow(t.Context(), o, "add-flow", "table=9,priority=1234,icmp,tun_metadata0=0x5,actions=meter:1,group:7")
 	must.Succeed(t, err)
 	a, b := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
-	supervisortest.Eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
+	supervisortest.Eventually(t, "a reaches b", func() error { return nodetest.Ping(a, "10.0.0.2") })
 	command(t, "usr/bin/ovn-nbctl", northbound(c), "--timeout=120", "--wait=hv", "sync") // packets are forwarded before the last flow is installed
 	supervisortest.Eventually(t, "ovn-controller reports the flows of a", func() error { return isInstalled(t, o, "a_h") })
 	before := flowsOf(t, o)
 	limits := must.Value(openFlow(t.Context(), o, "dump-meters"))
 	must.Succeed(t, stop())
-	if err := pingFrom(b, "10.0.0.1"); err == nil {
+	if err := nodetest.Ping(b, "10.0.0.1"); err == nil {
 		t.Fatal("packets pass without ovs-vswitchd: nothing is proved here")
 	}
 
@@ -96,7 +98,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	}
 	checkNoRestoreWait(t, o)
 	must.Succeed(t, isInstalled(t, o, "a_h"))
-	supervisortest.Eventually(t, "a reaches b by the flows that were saved", func() error { return pingFrom(a, "10.0.0.2") })
+	supervisortest.Eventually(t, "a reaches b by the flows that were saved", func() error { return nodetest.Ping(a, "10.0.0.2") })
 	must.Succeed(t, stop())
 
 	// An interrupted bring-up must not leave ovs-vswitchd waiting for flows that never arrive.
@@ -133,13 +135,13 @@ func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
 	before := keepsFlows
 	t.Cleanup(func() { keepsFlows = before })
 	keepsFlows = func(v1alpha1.Datapath) (bool, error) { return true, nil }
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	o := nodeOptions(t, c)
 	background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	healthy(t, o.HealthAddress)
 	a, _ := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
-	reaches := func() error { return pingFrom(a, "10.0.0.2") }
+	reaches := func() error { return nodetest.Ping(a, "10.0.0.2") }
 	supervisortest.Eventually(t, "a reaches b", reaches)
 	controller := must.Value(strconv.Atoi(strings.TrimSpace(string(must.Value(os.ReadFile(filepath.Join(o.OVNRunDir, "ovn-controller.pid")))))))
 	must.Succeed(t, syscall.Kill(controller, syscall.SIGSTOP))
@@ -182,8 +184,8 @@ func logicalPort(t *testing.T, o Options, c central, name, address string) netns
 	inside := must.Value(netlink.NewHandleAt(there))
 	link := must.Value(inside.LinkByName(name + "_c"))
 	must.Succeed(t, inside.LinkSetUp(link))
-	must.Succeed(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(address))}))
-	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=120", "add-port", integrationBridge, name+"_h",
+	must.Succeed(t, inside.AddrAdd(link, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix(address))}))
+	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=120", "add-port", database.Integration, name+"_h",
 		"--", "set", "Interface", name+"_h", "external_ids:iface-id="+name)
 	return there
 }

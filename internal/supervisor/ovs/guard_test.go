@@ -19,12 +19,13 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"go4.org/netipx"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges/kernel"
 	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/supervisor/portguard"
-	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // reach returns which of these ports of an address accept a connection from a namespace.
@@ -55,9 +56,9 @@ func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	there := wire(t)
+	there := nodetest.Wire(t)
 	other := must.Value(netlink.NewHandleAt(there))
-	must.Succeed(t, other.AddrAdd(must.Value(other.LinkByName("peer")), &netlink.Addr{IPNet: ipNet(prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
+	must.Succeed(t, other.AddrAdd(must.Value(other.LinkByName("peer")), &netlink.Addr{IPNet: netipx.PrefixIPNet(nodetest.Prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
 	all := []int{6641, 6642, 6643, 6644, 6645, 6649, 6651}
 	listen(t, all)
 	members := func(addresses ...string) (db v1alpha1.DatabaseStatus) {
@@ -157,7 +158,7 @@ func TestPortsAreClosedBeforeTheOVNClusterIsKnown(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	there, ports := wire(t), []int{6641, 6643, 6644, 6649}
+	there, ports := nodetest.Wire(t), []int{6641, 6643, 6644, 6649}
 	listen(t, ports)
 	o := Options{ConfigDir: t.TempDir(), OVNRunDir: t.TempDir()}
 	first := newGuard(o)
@@ -206,10 +207,10 @@ func TestConnectionsOfOneSourceAreLimited(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	there := wire(t)
+	there := nodetest.Wire(t)
 	other := must.Value(netlink.NewHandleAt(there))
 	peer := must.Value(other.LinkByName("peer"))
-	must.Succeed(t, other.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(prefixes("192.0.2.3/24")[0])}))
+	must.Succeed(t, other.AddrAdd(peer, &netlink.Addr{IPNet: netipx.PrefixIPNet(nodetest.Prefixes("192.0.2.3/24")[0])}))
 	listen(t, []int{6642})
 	var g guard
 	g.follow(guarded(), "node-1")
@@ -254,14 +255,14 @@ func TestPodsReachNoDatabase(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	there := wire(t)
+	there := nodetest.Wire(t)
 	ports := []int{6641, 6642, 6644, 6649, 8080}
 	listen(t, ports)
 	pod := podNamespace(t)
 	listenIn(t, there, ports)
 	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600))
 	other := must.Value(netlink.NewHandleAt(there))
-	must.Succeed(t, other.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.16.0.0/16")), Gw: net.ParseIP("192.0.2.1")}))
+	must.Succeed(t, other.RouteAdd(&netlink.Route{Dst: netipx.PrefixIPNet(netip.MustParsePrefix("10.16.0.0/16")), Gw: net.ParseIP("192.0.2.1")}))
 	if open := reach(t, pod, "192.0.2.2", ports); !slices.Equal(open, ports) {
 		t.Fatalf("without a guard are open %v", open)
 	}
@@ -299,11 +300,11 @@ func podNamespace(t *testing.T) netns.NsHandle {
 	must.Succeed(t, netlink.LinkSetNsFd(must.Value(netlink.LinkByName("eth0")), int(pod)))
 	node := must.Value(netlink.LinkByName("ovn0"))
 	must.Succeed(t, netlink.LinkSetUp(node))
-	must.Succeed(t, uplink.AddAddress(node, netip.MustParsePrefix("10.16.0.1/16")))
+	must.Succeed(t, kernel.AddAddress(node, netip.MustParsePrefix("10.16.0.1/16")))
 	inside := must.Value(netlink.NewHandleAt(pod))
 	eth0 := must.Value(inside.LinkByName("eth0"))
 	must.Succeed(t, inside.LinkSetUp(eth0))
-	must.Succeed(t, inside.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("10.16.0.5/16"))}))
+	must.Succeed(t, inside.AddrAdd(eth0, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("10.16.0.5/16"))}))
 	must.Succeed(t, inside.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP("10.16.0.1")}))
 	return pod
 }

@@ -43,7 +43,7 @@ func TestChangesOfTheTableAreReverted(t *testing.T) {
 }
 
 func changesAreReverted(t *testing.T, keep func(context.Context, *guard)) {
-	there, ports := wire(t), []int{6641, 6649}
+	there, ports := nodetest.Wire(t), []int{6641, 6649}
 	listen(t, ports)
 	g := newGuard(Options{ConfigDir: t.TempDir(), OVNRunDir: t.TempDir(), Log: supervisortest.Log(t)})
 	g.follow(guarded(), "node-1")

@@ -5,17 +5,16 @@ package ovs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -33,7 +32,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	o := nodeOptions(t, c)
 	background(t, func(ctx context.Context) error { return Run(ctx, o) })
@@ -42,7 +41,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 	command(t, "usr/bin/ovn-nbctl", northbound(c), "lsp-set-addresses", "a", "02:00:00:00:00:01 10.0.0.1 fd00::1")
 	inside := must.Value(netlink.NewHandleAt(pod))
 	link := must.Value(inside.LinkByName("a_c"))
-	must.Succeed(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("fd00::1/64")), Flags: unix.IFA_F_NODAD}))
+	must.Succeed(t, inside.AddrAdd(link, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("fd00::1/64")), Flags: unix.IFA_F_NODAD}))
 
 	service := translate.ServiceInputs{Vpc: "ovn-cluster", Service: &corev1.Service{Spec: corev1.ServiceSpec{
 		ClusterIPs: []string{"10.96.0.80", "fd00:96::80"}, Ports: []corev1.ServicePort{{Port: 80}},
@@ -68,7 +67,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 		must.Succeed(t, inside.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: f.gateway.AsSlice()}))
 	}
 	// Open vSwitch in userspace rejects a packet without a checksum as invalid; the kernel leaves the checksum to the device.
-	must.Succeed(t, within(pod, func() error {
+	must.Succeed(t, nodetest.Within(pod, func() error {
 		tool, err := ethtool.NewEthtool()
 		if err != nil {
 			return err
@@ -98,7 +97,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 // dialSelf connects from a namespace to a Service whose endpoint is an address of the same namespace. It returns the client
 // address that the server sees.
 func dialSelf(in netns.NsHandle, server, service netip.AddrPort) (seen netip.Addr, err error) {
-	err = within(in, func() error {
+	err = nodetest.Within(in, func() error {
 		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(server))
 		if err != nil {
 			return err
@@ -120,19 +119,4 @@ func dialSelf(in netns.NsHandle, server, service netip.AddrPort) (seen netip.Add
 		return accepted.Close()
 	})
 	return seen, err
-}
-
-// within runs f in a network namespace.
-func within(namespace netns.NsHandle, f func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	here, err := netns.Get()
-	if err != nil {
-		return err
-	}
-	defer here.Close()
-	if err := netns.Set(namespace); err != nil {
-		return err
-	}
-	return errors.Join(f(), netns.Set(here))
 }

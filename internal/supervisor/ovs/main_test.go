@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/prepared"
@@ -35,10 +34,5 @@ func run(m *testing.M) (int, error) {
 	if err := prepared.UseImagePrograms(programs); err != nil {
 		return 1, err
 	}
-	return eventually.Main(m, eventually.Allowed{
-		"TestAStoppedProcessDoesNotCutTheNodeOff":                               {Why: "the guard acts after the trial and the time in which a process may hold the lock, 3 s and 5 s", Base: 12 * time.Second},
-		"TestAdvertisedEntriesAreRenewed":                                       {Why: "lifetimes of 16 s, of which half passes before they are renewed, and seven eighths before the interface returns", Base: 25 * time.Second},
-		"TestRefusalsNameTheirCause/a_default_route_from_router_advertisements": {Why: "routers may send an advertisement each 3 s only, so that each has 3.5 s to answer", Base: 8 * time.Second},
-		"TestALeasedAddressIsRenewed":                                           {Why: "a lease of 16 s, of which half passes before it is renewed, and seven eighths before the interface returns", Base: 25 * time.Second},
-	}), nil
+	return eventually.Main(m), nil
 }

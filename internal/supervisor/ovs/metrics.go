@@ -79,7 +79,7 @@ func (n *node) collect(ctx context.Context, f *supervisor.Figures) {
 	if answers[n.vswitch] != "" && answers[n.controller] != "" {
 		n.count(n.collectDropped(ctx, f))
 	}
-	n.providers.collectUplinks(f)
+	n.mover.Collect(f)
 	f.Present(guardDesc, n.guard.applied.Load(), n.options.Node)
 	f.Counter(rewrittenDesc, float64(n.guard.rewritten.Load()), n.options.Node)
 	f.Gauge(failedDesc, float64(n.failed.Load()), n.options.Node)

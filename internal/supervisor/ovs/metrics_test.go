@@ -87,7 +87,7 @@ func TestMetrics(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	o, newest := registered(t, c)
 	northbound := filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock")

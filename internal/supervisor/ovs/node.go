@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -17,11 +16,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges"
+	"github.com/kiln-net/kiln/internal/bridges/database"
 	"github.com/kiln-net/kiln/internal/nodehealth"
 	"github.com/kiln-net/kiln/internal/ovncluster"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/uplink"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -38,9 +38,8 @@ const leaveTime = 5 * time.Second
 type node struct {
 	options                       Options
 	database, vswitch, controller *supervisor.Keeper
-	tunnelBridge                  tunnelBridge
-	// tunnels is the name of the last interface that had the node's address.
-	tunnels string
+	tunnels                       *bridges.Tunnels
+	mover                         *bridges.Mover
 	// remotes are the newest connection methods of the southbound database.
 	remotes []string
 	guard   *guard
@@ -59,7 +58,6 @@ type node struct {
 	failed    atomic.Int64
 	everyPort atomic.Bool
 	sums      sums // of the collector alone
-	providers *providers
 }
 
 // Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
@@ -72,7 +70,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := checkDatapath(o); err != nil {
 		return err
 	}
-	link, err := tunnelInterface(o)
+	tunnels, err := bridges.NewTunnels(o.bridges())
 	if err != nil {
 		return err
 	}
@@ -86,7 +84,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	connected, gate := make(chan struct{}), make(chan struct{})
-	n := &node{options: o, guard: guard, tunnelBridge: tunnelBridge{options: o, log: o.Log}, tunnels: link.Attrs().Name, providers: newProviders(o)}
+	n := &node{options: o, guard: guard, tunnels: tunnels, mover: bridges.New(o.bridges())}
 	n.configured, n.certified, n.switched = gates(gate)
 	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
 	changes := make(chan struct{}, 1)
@@ -106,7 +104,7 @@ func Run(ctx context.Context, o Options) error {
 		report := supervisor.Endpoint{Path: nodehealth.Path, Handler: n.reports()}
 		return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions, metrics, report)
 	})
-	group.Go(func() error { n.providers.guard(ctx); return nil })
+	group.Go(func() error { n.mover.Guard(ctx); return nil })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
 	forNode, forGuard := make(chan *v1alpha1.OVNCluster, 1), make(chan *v1alpha1.OVNCluster, 1)
 	group.Go(func() error { forward(ctx, o.Clusters, forNode, forGuard); return nil })
@@ -121,9 +119,9 @@ func Run(ctx context.Context, o Options) error {
 			case changes <- struct{}{}:
 			default: // a change is pending already
 			}
-			n.providers.changed()
+			n.mover.Changed()
 		}
-		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "subscribing again") }, func() error { return watchKernel(ctx, changed) })
+		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "subscribing again") }, func() error { return bridges.WatchKernel(ctx, changed) })
 		return nil
 	})
 	group.Go(func() error {
@@ -139,7 +137,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
-	return errors.Join(err, n.providers.leave(leaving), n.tunnelBridge.leave(leaving))
+	return errors.Join(err, n.mover.Leave(leaving), n.tunnels.Leave(leaving))
 }
 
 // gates returns functions that close the gate once all of them were called. Each may be called several times.
@@ -178,21 +176,21 @@ func (n *node) configure(ctx context.Context, startSwitch func(), clusters <-cha
 	defer db.Close()
 	n.db.Store(db)
 	supervisor.Retry(ctx, func(err error) { n.options.Log.Error(err, "preparing bridges of provider networks again") }, func() error {
-		return errors.Join(forgetTurns(ctx, db), n.providers.beforeSwitchStarts(ctx, db))
+		return n.mover.BeforeSwitchStarts(ctx, db)
 	})
 	startSwitch()
-	var bridges sync.WaitGroup
-	bridges.Go(func() { n.providers.run(ctx, db) })
-	defer bridges.Wait()
+	var moves sync.WaitGroup
+	moves.Go(func() { n.mover.Run(ctx, db) })
+	defer moves.Wait()
 	var retry, refresh <-chan time.Time
 	if n.options.Datapath == v1alpha1.DatapathUserspace { // shields
-		ticker := time.NewTicker(guardRefresh)
+		ticker := time.NewTicker(bridges.Refresh)
 		defer ticker.Stop()
 		refresh = ticker.C
 	}
 	for {
 		switch err := n.reconcile(ctx, db); {
-		case err == nil || errors.Is(err, errNoBridgeYet):
+		case err == nil || errors.Is(err, bridges.ErrNoBridgeYet):
 			retry = nil
 		case ctx.Err() != nil:
 			return
@@ -252,10 +250,10 @@ func connect(ctx context.Context, o Options) *client.Client {
 }
 
 func (n *node) reconcile(ctx context.Context, db *client.Client) error {
-	if _, err := root(ctx, db); err != nil {
+	if _, err := database.Root(ctx, db); err != nil {
 		return err
 	}
-	address, err := n.tunnelAddress(ctx, db)
+	address, err := n.tunnels.Address(ctx, db)
 	if err != nil && !address.IsValid() {
 		return err
 	}
@@ -272,44 +270,6 @@ func (n *node) reconcile(ctx context.Context, db *client.Client) error {
 		configureErr = n.reset(ctx)
 	}
 	return errors.Join(err, configureErr)
-}
-
-func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr, error) {
-	if n.options.Datapath == v1alpha1.DatapathUserspace {
-		return n.tunnelBridge.reconcile(ctx, db)
-	}
-	if n.options.TunnelInterface != "" {
-		return n.namedAddress()
-	}
-	link, err := tunnelInterface(n.options)
-	if err == nil {
-		n.tunnels = link.Attrs().Name
-		return encapsulationAddress(n.options, link)
-	}
-	former, formerErr := uplink.Link(n.tunnels)
-	if former == nil {
-		return netip.Addr{}, errors.Join(err, formerErr)
-	}
-	return changedAddress(n.options, former)
-}
-
-// namedAddress returns the address of the tunnel interface that the OVNCluster names, wherever a move has it.
-func (n *node) namedAddress() (netip.Addr, error) {
-	holders, o := n.providers.holders(n.options.TunnelInterface), n.options
-	var errs []error
-	for _, name := range append(holders, holders[0]) { // the address can have moved to the first one
-		o.TunnelInterface = name
-		link, err := tunnelInterface(o)
-		if err == nil {
-			n.tunnels = link.Attrs().Name
-			var address netip.Addr
-			if address, err = encapsulationAddress(o, link); err == nil {
-				return address, nil
-			}
-		}
-		errs = append(errs, err)
-	}
-	return netip.Addr{}, errs[0]
 }
 
 // versions returns the versions of Kiln and of the running daemons.

@@ -7,68 +7,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges/bridgestest"
+	"github.com/kiln-net/kiln/internal/bridges/kernel"
 	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/providerbridge"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/northd"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
-	"github.com/kiln-net/kiln/internal/uplink"
 	"github.com/kiln-net/kiln/internal/version"
 )
-
-// wire makes eth1 with its addresses and a route, and its peer in a second namespace, which it returns.
-func wire(t *testing.T) netns.NsHandle {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	here := must.Value(netns.Get())
-	there := must.Value(netns.New())
-	must.Succeed(t, netns.Set(here))
-	t.Cleanup(func() { _ = errors.Join(here.Close(), there.Close()) })
-
-	must.Succeed(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1", MTU: 1500}, PeerName: "peer"}))
-	must.Succeed(t, netlink.LinkSetNsFd(must.Value(netlink.LinkByName("peer")), int(there)))
-	lo, eth1 := must.Value(netlink.LinkByName("lo")), must.Value(netlink.LinkByName("eth1"))
-	for _, link := range []netlink.Link{lo, eth1} {
-		must.Succeed(t, netlink.LinkSetUp(link))
-	}
-	for _, a := range prefixes("192.0.2.1/24", "2001:db8::1/64") {
-		must.Succeed(t, uplink.AddAddress(eth1, a))
-	}
-	must.Succeed(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}))
-	must.Succeed(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Attrs().Index, Family: netlink.FAMILY_V6, Gw: net.ParseIP("2001:db8::2"), Priority: 1024}))
-
-	other := must.Value(netlink.NewHandleAt(there))
-	peer := must.Value(other.LinkByName("peer"))
-	must.Succeed(t, other.LinkSetUp(peer))
-	must.Succeed(t, other.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.2/24"))}))
-	return there
-}
 
 // central runs both databases and ovn-northd, with the OVNCluster that points to them.
 type central struct {
@@ -209,7 +175,7 @@ func TestUserspaceNode(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	there := wire(t)
+	there := nodetest.Wire(t)
 	c := startCentral(t)
 	o := nodeOptions(t, c)
 	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
@@ -232,10 +198,10 @@ func TestUserspaceNode(t *testing.T) {
 		}
 	})
 	supervisortest.Secret(must.Value(os.ReadFile(filepath.Join(o.certificates(), keyFile))))
-	moved := func() error { return checkMoved(t) }
+	moved := func() error { return bridgestest.Moved() }
 	supervisortest.Eventually(t, "the addresses are on br-phy", moved)
 	supervisortest.Eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
-	supervisortest.Eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
+	supervisortest.Eventually(t, "the peer gets one answer to each ping", func() error { return nodetest.Ping(there, "192.0.2.1") })
 
 	t.Run("the chassis' certificate writes rows of its role only", func(t *testing.T) {
 		files := []string{filepath.Join(o.certificates(), keyFile), filepath.Join(o.certificates(), certificateFile)}
@@ -264,22 +230,22 @@ func TestUserspaceNode(t *testing.T) {
 	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
 		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
 		supervisortest.Eventually(t, "the addresses are there", moved)
-		supervisortest.Eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
+		supervisortest.Eventually(t, "the peer is answered", func() error { return nodetest.Ping(there, "192.0.2.1") })
 		healthy(t, o.HealthAddress)
 		untilLevel(t, "err", control(t, o.RunDir, "ovs-vswitchd"))
 	})
 	t.Run("after ovs-vswitchd cleaned up, which removes the interface of br-phy", func(t *testing.T) {
-		before := must.Value(netlink.LinkByName(bridgeName)).Attrs().Index
+		before := must.Value(netlink.LinkByName(providerbridge.Tunnels)).Attrs().Index
 		_, err := unixctl.Call(t.Context(), control(t, o.RunDir, "ovs-vswitchd"), "exit", "--cleanup")
 		must.Succeed(t, err)
 		supervisortest.Eventually(t, "there is a new interface", func() error {
-			if link, err := uplink.Link(bridgeName); err != nil || link == nil || link.Attrs().Index == before {
+			if link, err := kernel.Link(providerbridge.Tunnels); err != nil || link == nil || link.Attrs().Index == before {
 				return errors.Join(errors.New("not yet"), err)
 			}
 			return nil
 		})
 		supervisortest.Eventually(t, "the addresses are back", moved)
-		supervisortest.Eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
+		supervisortest.Eventually(t, "the peer is answered", func() error { return nodetest.Ping(there, "192.0.2.1") })
 		healthy(t, o.HealthAddress)
 	})
 	t.Run("after ovn-controller and the database were killed", func(t *testing.T) {
@@ -288,8 +254,8 @@ func TestUserspaceNode(t *testing.T) {
 		supervisortest.Eventually(t, "all serve again", func() error { return probe(o.HealthAddress) })
 	})
 	t.Run("an address that the uplink gets is moved too", func(t *testing.T) {
-		must.Succeed(t, uplink.AddAddress(must.Value(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
-		supervisortest.Eventually(t, "it is on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+		must.Succeed(t, kernel.AddAddress(must.Value(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
+		supervisortest.Eventually(t, "it is on br-phy", func() error { return bridgestest.Moved("192.0.2.9/24") })
 	})
 	t.Run("after a restart of the container", func(t *testing.T) {
 		must.Succeed(t, stop())
@@ -298,7 +264,7 @@ func TestUserspaceNode(t *testing.T) {
 		}
 		o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
 		stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
-		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return bridgestest.Moved("192.0.2.9/24") })
 		healthy(t, o.HealthAddress)
 	})
 	t.Run("after the uplink got another name, while no other interface had its addresses", func(t *testing.T) {
@@ -310,9 +276,9 @@ func TestUserspaceNode(t *testing.T) {
 			o.TunnelInterface, o.Clusters, o.Requests = name, clusters(c.cluster), signer(t, c.chassis)
 			stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
 			healthy(t, o.HealthAddress)
-			supervisortest.Eventually(t, "the peer gets one answer to each ping by "+name, func() error { return pingFrom(there, "192.0.2.1") })
+			supervisortest.Eventually(t, "the peer gets one answer to each ping by "+name, func() error { return nodetest.Ping(there, "192.0.2.1") })
 		}
-		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return bridgestest.Moved("192.0.2.9/24") })
 	})
 	t.Run("after it was removed, even when the removal was interrupted", func(t *testing.T) {
 		must.Succeed(t, stop())
@@ -324,20 +290,20 @@ func TestUserspaceNode(t *testing.T) {
 		must.Succeed(t, CleanUp(t.Context(), o))
 		checkRemoved(t, o)
 		must.Succeed(t, CleanUp(t.Context(), o))
-		supervisortest.Eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
+		supervisortest.Eventually(t, "the peer gets one answer to each ping", func() error { return nodetest.Ping(there, "192.0.2.1") })
 	})
 }
 
 // checkRemoved checks that eth1 is as wire and the test made it, and that nothing of Open vSwitch is left.
 func checkRemoved(t *testing.T, o Options) {
 	t.Helper()
-	seen, err := observe(must.Value(netlink.LinkByName("eth1")), nil)
+	seen, err := kernel.Observe(must.Value(netlink.LinkByName("eth1")), nil)
 	must.Succeed(t, err)
-	want := prefixes("192.0.2.1/24", "192.0.2.9/24", "2001:db8::1/64")
-	if missing := lacking(want, seen.UplinkAddresses); len(missing) > 0 || len(seen.UplinkRoutes) != 2 {
+	want := nodetest.Prefixes("192.0.2.1/24", "192.0.2.9/24", "2001:db8::1/64")
+	if missing := bridgestest.Lacking(want, seen.UplinkAddresses); len(missing) > 0 || len(seen.UplinkRoutes) != 2 {
 		t.Errorf("eth1 has %v and %v", seen.UplinkAddresses, seen.UplinkRoutes)
 	}
-	for _, link := range must.Value(uplink.Whole(netlink.LinkList)) {
+	for _, link := range must.Value(kernel.Whole(netlink.LinkList)) {
 		if name := link.Attrs().Name; name != "lo" && name != "eth1" {
 			t.Errorf("interface %s is left", name)
 		}
@@ -361,100 +327,8 @@ func TestANodeThatKilnHasNotUsedIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestUnknownTunnelInterfaceNamesThoseThatAre(t *testing.T) {
-	t.Parallel()
-	if !nodetest.Again(t) {
-		return
-	}
-	wire(t)
-	_, err := tunnelInterface(Options{Node: "node-1", TunnelInterface: "eth9"})
-	if err == nil || !strings.Contains(err.Error(), "interface eth9 is not on node node-1; its interfaces are lo, eth1") {
-		t.Fatalf("got %v", err)
-	}
-	mistakes.Sees(t, 7, err.Error())
-}
-
 func TestAKernelWithoutDatapathIsNamed(t *testing.T) {
 	mistakes.Sees(t, 6, noKernelDatapath("node-1", syscall.ENOENT).Error())
-}
-
-func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
-	t.Parallel()
-	if !nodetest.Again(t) {
-		return
-	}
-	wire(t)
-	for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
-		o := Options{Node: "node-1", NodeAddress: address, Datapath: v1alpha1.DatapathKernel}
-		link, err := tunnelInterface(o)
-		if err != nil || link.Attrs().Name != "eth1" {
-			t.Fatalf("interface of %s: %v, %v", address, link, err)
-		}
-		if end, err := encapsulationAddress(o, link); err != nil || end.String() != address {
-			t.Errorf("tunnels end at %s, %v", end, err)
-		}
-	}
-}
-
-// The kubelet passes a new address of the node to the next container only.
-func TestTunnelsFollowTheAddressOfTheNode(t *testing.T) {
-	t.Parallel()
-	if !nodetest.Again(t) {
-		return
-	}
-	wire(t)
-	eth1 := must.Value(netlink.LinkByName("eth1"))
-	o := Options{Node: "node-1", NodeAddress: "192.0.2.1", Datapath: v1alpha1.DatapathKernel, RunDir: t.TempDir()}
-	n := node{tunnels: "eth1", options: o, providers: newProviders(o)}
-	for _, step := range []struct {
-		name        string
-		add, remove []netip.Prefix
-		want, err   string
-	}{
-		{name: "the address of the node", want: "192.0.2.1"},
-		{name: "a second address", add: prefixes("203.0.113.7/24"), want: "192.0.2.1"},
-		{name: "the node has lost its address", remove: prefixes("192.0.2.1/24"), want: "203.0.113.7"},
-		{name: "no address of the family", remove: prefixes("203.0.113.7/24"), err: "interface eth1 of node node-1 has no address"},
-		{name: "an address of another network", add: prefixes("198.51.100.7/24"), want: "198.51.100.7"},
-		{name: "the first address again", add: prefixes("192.0.2.1/24"), want: "192.0.2.1"},
-	} {
-		must.Succeed(t, uplink.RemoveAddresses(eth1, uplink.Plain(step.remove), nil))
-		for _, a := range step.add {
-			must.Succeed(t, uplink.AddAddress(eth1, a))
-		}
-		got, err := n.tunnelAddress(t.Context(), nil)
-		if step.err != "" {
-			if err == nil || !strings.Contains(err.Error(), step.err) {
-				t.Errorf("%s: %s, %v", step.name, got, err)
-			}
-		} else if err != nil || got.String() != step.want {
-			t.Errorf("%s: tunnels end at %s, %v; want %s", step.name, got, err, step.want)
-		}
-	}
-}
-
-func checkMoved(t *testing.T, more ...string) error {
-	t.Helper()
-	bridge, err := uplink.Link(bridgeName)
-	if err != nil || bridge == nil {
-		return fmt.Errorf("br-phy is not there: %w", err)
-	}
-	eth1 := must.Value(netlink.LinkByName("eth1"))
-	seen, err := observe(eth1, bridge)
-	if err != nil {
-		return err
-	}
-	want := prefixes(append([]string{"192.0.2.1/24", "2001:db8::1/64"}, more...)...)
-	if missing := lacking(want, seen.BridgeAddresses); len(missing) > 0 || len(seen.UplinkAddresses) > 0 {
-		return fmt.Errorf("addresses: br-phy has %v, eth1 %v", seen.BridgeAddresses, seen.UplinkAddresses)
-	}
-	if len(seen.BridgeRoutes) != 2 || len(seen.UplinkRoutes) > 0 {
-		return fmt.Errorf("routes: br-phy has %v, eth1 %v", seen.BridgeRoutes, seen.UplinkRoutes)
-	}
-	if !slices.Equal(bridge.Attrs().HardwareAddr, eth1.Attrs().HardwareAddr) || bridge.Attrs().MTU != eth1.Attrs().MTU {
-		return fmt.Errorf("br-phy has MAC %s and MTU %d", bridge.Attrs().HardwareAddr, bridge.Attrs().MTU)
-	}
-	return nil
 }
 
 func checkChassis(t *testing.T, socket string) error {
@@ -472,56 +346,6 @@ func checkChassis(t *testing.T, socket string) error {
 	}
 	if len(answer) != 1 || len(answer[0].Rows) != 1 || answer[0].Rows[0].Name != "node-1" || answer[0].Rows[0].Hostname != "node-1" {
 		return fmt.Errorf("chassis: %+v", answer)
-	}
-	return nil
-}
-
-// pingFrom sends one echo request from a namespace and expects exactly one reply.
-func pingFrom(ns netns.NsHandle, address string) error {
-	network, local, protocol := "ip4:icmp", "0.0.0.0", 1
-	var ask, answer icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
-	if netip.MustParseAddr(address).Is6() {
-		network, local, protocol, ask, answer = "ip6:ipv6-icmp", "::", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
-	}
-	var conn *icmp.PacketConn
-	err := within(ns, func() (err error) {
-		conn, err = icmp.ListenPacket(network, local)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	id := int(time.Now().UnixNano() & 0xffff)
-	request, err := (&icmp.Message{Type: ask, Body: &icmp.Echo{ID: id, Seq: 1}}).Marshal(nil)
-	if err != nil {
-		return err
-	}
-	if _, err := conn.WriteTo(request, &net.IPAddr{IP: net.ParseIP(address)}); err != nil {
-		return err
-	}
-	if err := conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
-		return err
-	}
-	replies, buffer := 0, make([]byte, 1500)
-	for {
-		n, _, err := conn.ReadFrom(buffer)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		message, err := icmp.ParseMessage(protocol, buffer[:n])
-		if err != nil || message.Type != answer {
-			continue
-		}
-		if echo, ok := message.Body.(*icmp.Echo); ok && echo.ID == id {
-			replies++
-		}
-	}
-	if replies != 1 {
-		return fmt.Errorf("%d replies to one request", replies)
 	}
 	return nil
 }

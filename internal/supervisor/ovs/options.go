@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ovs is `kiln ovs`: it runs Open vSwitch and ovn-controller on a node, configures them as the OVNCluster says, and with
-// the userspace datapath moves the tunnel interface's addresses to the bridge that replaces it.
+// Package ovs is `kiln ovs`: it runs Open vSwitch and ovn-controller on a node, and configures them as the OVNCluster says. internal/bridges moves interfaces of the node
+// to bridges.
 package ovs
 
 import (
@@ -14,8 +14,8 @@ import (
 	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges"
 	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/uplink"
 )
 
 // Options of `kiln ovs`.
@@ -52,10 +52,14 @@ type Options struct {
 
 	// Sysctls is a writable /proc/sys/net; empty for that directory itself.
 	Sysctls string
+}
 
-	// step and managers are for tests.
-	step     uplink.Step
-	managers uplink.Managers
+// bridges returns the options of the mover of interfaces.
+func (o Options) bridges() bridges.Options {
+	return bridges.Options{
+		Datapath: o.Datapath, TunnelInterface: o.TunnelInterface, Node: o.Node, NodeAddress: o.NodeAddress, RunDir: o.RunDir, APIServer: o.APIServer,
+		Sysctls: o.Sysctls, Log: o.Log,
+	}
 }
 
 // Programs of Open vSwitch and OVN, each with leading arguments if it needs any to run.

@@ -69,7 +69,7 @@ func TestRotationKeepsConnections(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	next := supervisortest.NewAuthority(t, "next")
 	trustBoth := slices.Concat(c.servers.PEM, next.PEM)

@@ -31,7 +31,7 @@ func TestSeriesDoNotGrowWithPods(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	o, newest := registered(t, c)
 	ports, interfaces := scrapetest.Size(100, 10_000), scrapetest.Size(20, 250)

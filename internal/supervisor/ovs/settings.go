@@ -5,7 +5,6 @@ package ovs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,8 +14,8 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges/database"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
 // settings are the values that ovn-controller reads from the Open_vSwitch table (ovn-controller(8), Configuration).
@@ -27,14 +26,6 @@ type settings struct {
 	tunnelTypes   []v1alpha1.TunnelType
 	encapsulation string   // the address of the local tunnel endpoint
 	remotes       []string // of the southbound database; empty while they are unknown
-}
-
-// datapathType is Open vSwitch's name of the datapath (ovs-vswitchd.conf.db(5), Bridge).
-func datapathType(d v1alpha1.Datapath) string {
-	if d == v1alpha1.DatapathUserspace {
-		return "netdev"
-	}
-	return "system"
 }
 
 // Intervals and limits of the node's daemons (ovn-controller(8), ovs-vswitchd.conf.db(5)). docs/decisions/2026-11-25-probe-intervals.md has the
@@ -70,7 +61,7 @@ func (s settings) externalIDs() map[string]string {
 		"hostname":                    s.node,
 		"rundir":                      s.runDir,
 		"ovn-bridge":                  "br-int",
-		"ovn-bridge-datapath-type":    datapathType(s.datapath),
+		"ovn-bridge-datapath-type":    database.DatapathType(s.datapath),
 		"ovn-encap-type":              strings.Join(types, ","),
 		"ovn-encap-ip":                s.encapsulation,
 		"ovn-monitor-all":             "true",
@@ -83,38 +74,6 @@ func (s settings) externalIDs() map[string]string {
 	return ids
 }
 
-// difference returns the entries of want that are missing from have or differ there.
-func difference(have, want map[string]string) map[string]string {
-	changed := map[string]string{}
-	for key, value := range want {
-		if old, found := have[key]; !found || old != value {
-			changed[key] = value
-		}
-	}
-	return changed
-}
-
-// root returns the single row of Open_vSwitch. It creates the row in a new database.
-func root(ctx context.Context, db *client.Client) (*vswitch.OpenvSwitch, error) {
-	var rows []vswitch.OpenvSwitch
-	if err := db.List(ctx, &rows); err != nil {
-		return nil, fmt.Errorf("read Open_vSwitch: %w", err)
-	}
-	if len(rows) > 0 {
-		return &rows[0], nil
-	}
-	row := &vswitch.OpenvSwitch{UUID: "root"}
-	operations, err := db.Create(row)
-	if err != nil {
-		return nil, fmt.Errorf("initialize Open_vSwitch: %w", err)
-	}
-	results, err := transact(ctx, db, operations)
-	if err != nil {
-		return nil, fmt.Errorf("initialize Open_vSwitch: %w", err)
-	}
-	return &vswitch.OpenvSwitch{UUID: results[0].UUID.GoUUID}, nil
-}
-
 // missing returns the entries of want whose keys have lacks.
 func missing(have, want map[string]string) map[string]string {
 	added := maps.Clone(want)
@@ -124,12 +83,12 @@ func missing(have, want map[string]string) map[string]string {
 
 // configure writes the settings into the row if they differ. It does not change other keys.
 func configure(ctx context.Context, db *client.Client, s settings) error {
-	row, err := root(ctx, db)
+	row, err := database.Root(ctx, db)
 	if err != nil {
 		return err
 	}
 	var mutations []model.Mutation
-	if changed := difference(row.ExternalIDs, s.externalIDs()); len(changed) > 0 {
+	if changed := database.Difference(row.ExternalIDs, s.externalIDs()); len(changed) > 0 {
 		mutations = append(mutations,
 			model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationDelete, Value: slices.Collect(maps.Keys(changed))},
 			model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationInsert, Value: changed})
@@ -144,24 +103,8 @@ func configure(ctx context.Context, db *client.Client, s settings) error {
 	if err != nil {
 		return fmt.Errorf("configure Open_vSwitch: %w", err)
 	}
-	if _, err := transact(ctx, db, operations); err != nil {
+	if _, err := database.Transact(ctx, db, operations); err != nil {
 		return fmt.Errorf("configure Open_vSwitch: %w", err)
 	}
 	return nil
-}
-
-// transact commits operations and returns their results. It returns an error if any of them failed.
-func transact(ctx context.Context, db *client.Client, operations []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
-	results, err := db.Transact(ctx, operations...)
-	if err != nil {
-		return nil, err
-	}
-	if failed, err := ovsdb.CheckOperationResults(results, operations); err != nil {
-		errs := []error{err}
-		for _, f := range failed {
-			errs = append(errs, f)
-		}
-		return nil, errors.Join(errs...)
-	}
-	return results, nil
 }

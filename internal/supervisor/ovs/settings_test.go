@@ -14,6 +14,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/bridges/database"
 	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor"
@@ -30,15 +31,15 @@ func TestSettingsInTheDatabase(t *testing.T) {
 		},
 	}
 	must.Succeed(t, prepareDatabase(t.Context(), o))
-	database, _, _ := daemons(o, nil, nil)
-	background(t, func(ctx context.Context) error { return supervisor.RunInOrder(ctx, database) })
+	server, _, _ := daemons(o, nil, nil)
+	background(t, func(ctx context.Context) error { return supervisor.RunInOrder(ctx, server) })
 	db := connect(t.Context(), o)
 	t.Cleanup(db.Close)
 
-	row := must.Value(root(t.Context(), db))
+	row := must.Value(database.Root(t.Context(), db))
 	theirs := map[string]string{"stats-update-interval": "5000"}
 	operations := must.Value(db.Where(row).Mutate(row, model.Mutation{Field: &row.OtherConfig, Mutator: ovsdb.MutateOperationInsert, Value: theirs}))
-	must.Value(transact(t.Context(), db, operations))
+	must.Value(database.Transact(t.Context(), db, operations))
 	for range 2 { // the second pass changes nothing
 		must.Succeed(t, configure(t.Context(), db, settings{node: "n1", tunnelTypes: []v1alpha1.TunnelType{v1alpha1.TunnelGeneve}, encapsulation: "192.0.2.1"}))
 		var rows []vswitch.OpenvSwitch

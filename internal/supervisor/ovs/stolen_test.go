@@ -122,7 +122,7 @@ func TestAStolenNodeKey(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	there := wire(t)
+	there := nodetest.Wire(t)
 	c := startCentral(t)
 	trust := filepath.Join(t.TempDir(), "ca.crt")
 	must.Succeed(t, os.WriteFile(trust, c.servers.PEM, 0o600))

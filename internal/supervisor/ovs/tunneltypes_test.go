@@ -24,7 +24,7 @@ func TestTunnelTypesInCommon(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}
-	wire(t)
+	nodetest.Wire(t)
 	c := startCentral(t)
 	geneve, vxlan := v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN
 	addChassis(t, c.southbound, "192.0.2.21", geneve)
