@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -127,7 +128,7 @@ func newTenancy(t *testing.T, c render.Config) *tenancy {
 func (w *tenancy) makePods(t *testing.T) {
 	t.Helper()
 	for _, p := range []struct{ namespace, name, account, node string }{
-		{w.namespace, "web", "own", ""}, {w.namespace, "db", "own", "node-1"},
+		{w.namespace, "web", "own", ""}, {w.namespace, "db", "own", "node-1"}, {w.namespace, "two", "own", "node-1"},
 		{testNamespace, "controller-0", render.ControllerName, "node-1"}, {testNamespace, "northd-0", "ovn-central", "node-1"},
 		{testNamespace, "agent-0", render.AgentName, "node-1"}, {testNamespace, "monitor-0", render.MonitorName, "node-1"},
 		{testNamespace, "ovs-0", render.OpenVSwitchAccount, "node-1"}, {testNamespace, "speaker-0", render.SpeakerName, "node-1"},
@@ -142,12 +143,11 @@ func (w *tenancy) makePods(t *testing.T) {
 			pod.Annotations = map[string]string{kubeovnv1.AnnotationGroups.Key(): "of-the-user"}
 		}
 		w.make(t, pod)
-		if p.name == "db" {
+		if provider := map[string]string{"db": kubeovnv1.ProviderOVN, "two": secondNetwork}[p.name]; provider != "" {
 			base := pod.DeepCopy()
-			for key, value := range (kubeovnv1.PodNetwork{UID: pod.UID, Allocated: true, LogicalSwitch: "blue", Machine: "m"}).Annotations() {
-				pod.Annotations[key] = value
-			}
-			pod.Annotations[kubeovnv1.AnnotationIPAddress.Key()] = "10.16.0.8"
+			network := kubeovnv1.PodNetwork{Provider: provider, UID: pod.UID, Allocated: true, LogicalSwitch: "blue", Machine: "m"}
+			maps.Copy(pod.Annotations, network.Annotations())
+			pod.Annotations[kubeovnv1.AnnotationIPAddress.For(provider)] = "10.16.0.8"
 			if err := w.admin.Patch(t.Context(), pod, client.MergeFrom(base)); err != nil {
 				t.Fatal(err)
 			}
@@ -361,8 +361,15 @@ func (w *tenancy) patchNamespace(patch string) write {
 	}
 }
 
+// secondNetwork is the provider of another network of a pod.
+const secondNetwork = "net1.default.ovn"
+
 func annotate(name kubeovnv1.Annotation, value string) string {
-	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, name.Key(), value)
+	return annotateFor(kubeovnv1.ProviderOVN, name, value)
+}
+
+func annotateFor(provider string, name kubeovnv1.Annotation, value string) string {
+	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, name.For(provider), value)
 }
 
 // forged returns annotations with values that the parsers accept.

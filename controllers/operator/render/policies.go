@@ -36,8 +36,12 @@ const (
 	claimNodeName = "authentication.kubernetes.io/node-name"
 )
 
-// annotationPrefix is the prefix of the annotations of a pod's first network, and of the annotations of nodes and namespaces.
-const annotationPrefix = kubeovnv1.ProviderOVN + kubeovnv1.AnnotationDomain + "/"
+// annotationPrefix is the prefix of the annotations of a pod's first network, and of the annotations of nodes and namespaces. anyPrefix stands for the
+// prefixes of all networks of a pod.
+const (
+	annotationPrefix = kubeovnv1.ProviderOVN + kubeovnv1.AnnotationDomain + "/"
+	anyPrefix        = "<provider>" + kubeovnv1.AnnotationDomain + "/"
+)
 
 // policy is a ValidatingAdmissionPolicy and its binding, whose action is Deny unless it warns. The failurePolicy is Fail unless it informs.
 // Expressions with failurePolicy Fail must not fail: they read optional fields with `?`, lists are constants, and there are no regular expressions.
@@ -69,7 +73,7 @@ func Policies(c Config) []Object {
 	var objects []Object
 	for _, p := range []policy{
 		c.podNetworks(), podBindings(),
-		c.podWrites("kiln-controller-pods", ControllerName, ControllerName, kubeovnv1.Keys(results()), []string{Northbound.WrittenLabel},
+		c.podWrites("kiln-controller-pods", ControllerName, ControllerName, results(), []string{Northbound.WrittenLabel},
 			[]string{string(v1alpha1.PodConditionNorthbound)}),
 		c.podWrites("kiln-central-pods", centralAccount, centralApp, nil, []string{
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
@@ -89,30 +93,31 @@ func Policies(c Config) []Object {
 	return objects
 }
 
-// podNetworks denies changes of results on pods. It calls the authorizer last, and only if a result differs. It skips the writes of
+// podNetworks denies changes of results on pods, of any network: the CNI plugin connects a pod by the annotations of the provider in its configuration.
+// It calls the authorizer last, and only if a result differs. It skips the writes of
 // kube-ovn-controller, which may change all results: kiln-controller-pods validates them, and each policy costs the API server 0.25 ms per pod.
 func (c Config) podNetworks() policy {
 	always := kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult)
 	claims := kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleClaim)
-	same := func(annotations []kubeovnv1.Annotation) string {
-		return celList(kubeovnv1.Keys(annotations)) + ".all(k, variables.before[?k] == variables.after[?k])"
+	before := func(a kubeovnv1.Annotation) string {
+		return "variables.before[?(k.substring(0, k.lastIndexOf('/')) + '/" + string(a) + "')].orValue('')"
 	}
 	return policy{
 		name: "kiln-pod-networks", app: ControllerName,
 		resources: []string{"pods", "pods/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
 		when: "!(" + c.isAccount(ControllerName) + ") && object.metadata.?annotations != oldObject.metadata.?annotations",
 		variables: append(beforeAndAfter("annotations", "before", "after"),
-			admissionv1.Variable{Name: "allocated", Expression: fmt.Sprintf(
-				"variables.before[?'%s'].orValue('') == 'true' && variables.before[?'%s'].orValue('') == oldObject.metadata.uid",
-				kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key())},
+			admissionv1.Variable{Name: "changed", Expression: "variables.before.filter(k, variables.before[?k] != variables.after[?k])"},
+			admissionv1.Variable{Name: "added", Expression: "variables.after.filter(k, !(k in variables.before))"},
 			writer(),
 		),
 		validations: []admissionv1.Validation{
-			forbid(same(always)+" || variables.writer",
-				"only kube-ovn-controller changes these annotations of a pod: "+annotationPrefix+names(always)+
+			forbid("!(variables.changed + variables.added).exists(k, "+ofAnyNetwork(always)+") || variables.writer",
+				"only kube-ovn-controller changes these annotations of a pod: "+anyPrefix+names(always)+
 					". Create the pod again to give it another network"),
-			forbid("!variables.allocated || "+same(claims)+" || variables.writer",
-				"only kube-ovn-controller changes these annotations of a pod whose network is allocated: "+annotationPrefix+names(claims)+
+			forbid("!(variables.changed + variables.added).exists(k, "+ofAnyNetwork(claims)+" && "+before(kubeovnv1.AnnotationAllocated)+" == 'true' && "+
+				before(kubeovnv1.AnnotationPodUID)+" == oldObject.metadata.uid) || variables.writer",
+				"only kube-ovn-controller changes these annotations of a pod whose network is allocated: "+anyPrefix+names(claims)+
 					". Create the pod again with the values that you want"),
 		},
 	}
@@ -126,10 +131,23 @@ func podBindings() policy {
 		when:      "object.metadata.?annotations.hasValue()",
 		variables: []admissionv1.Variable{writer()},
 		validations: []admissionv1.Validation{forbid(
-			celList(kubeovnv1.Keys(results()))+".all(k, !(k in object.metadata.annotations)) || variables.writer",
-			"only kube-ovn-controller writes these annotations of a pod: "+annotationPrefix+names(results())+". Remove them from the Binding",
+			"!object.metadata.annotations.exists(k, "+ofAnyNetwork(results())+") || variables.writer",
+			"only kube-ovn-controller writes these annotations of a pod: "+anyPrefix+names(results())+". Remove them from the Binding",
 		)},
 	}
+}
+
+// ofAnyNetwork is true if k is the key of one of the annotations for any provider. A provider is a text of a CNI configuration, and a Binding may have keys
+// that are not valid, so the beginning of the key does not matter.
+func ofAnyNetwork(annotations []kubeovnv1.Annotation) string {
+	if len(annotations) == 0 {
+		return "false"
+	}
+	ends := make([]string, len(annotations))
+	for i, a := range annotations {
+		ends[i] = a.For("")
+	}
+	return celList(ends) + ".exists(end, k.endsWith(end))"
 }
 
 // externalIPs denies new external IPs of Services. A Service receives the traffic of all pods and nodes to its external IPs, even if an IP belongs
@@ -150,10 +168,10 @@ func externalIPs() policy {
 	}
 }
 
-// podWrites limits an account to changing these annotations of pods, and these labels and conditions of the pod to which
+// podWrites limits an account to changing these annotations of pods, of any network, and these labels and conditions of the pod to which
 // its token is bound. Earlier versions make the same changes through `pods` instead of `pods/status`.
-func (c Config) podWrites(name, account, app string, annotations, labels, conditions []string) policy {
-	kept, added := onlyDifferIn("before", "after", "k in "+celList(annotations))
+func (c Config) podWrites(name, account, app string, annotations []kubeovnv1.Annotation, labels, conditions []string) policy {
+	kept, added := onlyDifferIn("before", "after", ofAnyNetwork(annotations))
 	return policy{
 		name: name, app: app,
 		resources: []string{"pods", "pods/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
@@ -165,7 +183,7 @@ func (c Config) podWrites(name, account, app string, annotations, labels, condit
 		validations: []admissionv1.Validation{
 			forbid("(request.?subResource.orValue('') == 'status' || object.spec == oldObject.spec) && ("+unchanged("status")+
 				" || variables.ownPod && "+onlyConditionsDiffer(conditions)+") && "+sameMetadata("finalizers", "ownerReferences"),
-				onPods(account, slices.Concat(annotations, labels), conditions)),
+				onPods(account, len(annotations)+len(labels), conditions)),
 			forbid(kept, account+" may not change these annotations of pods"),
 			forbid(added, account+" may not change these annotations of pods"),
 			forbid("variables.labelsBefore == variables.labelsAfter || variables.ownPod && "+
@@ -176,10 +194,10 @@ func (c Config) podWrites(name, account, app string, annotations, labels, condit
 }
 
 // onPods returns which parts of pods an account may change, for its error messages.
-func onPods(account string, metadata, conditions []string) string {
+func onPods(account string, metadata int, conditions []string) string {
 	own := strings.Join(conditions, ", ")
 	switch {
-	case len(metadata) == 0:
+	case metadata == 0:
 		return account + " changes the condition " + own + " of its own pod, and nothing else of pods"
 	case len(conditions) == 0:
 		return account + " changes annotations and labels of pods, and nothing else of them"
