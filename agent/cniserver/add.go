@@ -240,7 +240,7 @@ func (s *Server) relink(iface sandbox.Interface, names []string, free string) (s
 func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork, iface sandbox.Interface) ovs.Attachment {
 	return ovs.Attachment{
 		Name:         iface.HostName,
-		LogicalPort:  logicalPort(pod, r.Provider),
+		LogicalPort:  v1.PortOf(pod, r.Provider).Name,
 		PodUID:       string(pod.UID),
 		PodName:      pod.Name,
 		PodNamespace: pod.Namespace,
@@ -253,16 +253,6 @@ func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.
 		CIDRs:        network.CIDRs,
 		Gateways:     network.Gateways,
 	}
-}
-
-// logicalPort returns the name of the logical switch port: `<pod>.<namespace>`, with the suffix `.<provider>` unless the provider is ovn.
-// If the pod runs a virtual machine, the name of the machine replaces the pod's.
-func logicalPort(pod *metav1.PartialObjectMetadata, provider string) string {
-	name := v1.PortOwner(pod) + "." + pod.Namespace
-	if provider != v1.ProviderOVN {
-		name += "." + provider
-	}
-	return name
 }
 
 // prefixes returns the addresses, each with the prefix length of the subnet's CIDR that contains it.

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
+	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/cni/wire"
@@ -183,7 +184,7 @@ func (s *Server) checkPort(ctx context.Context, r wire.Request) (ovs.Attachment,
 		pod = PodMetadata()
 		pod.Namespace, pod.Name = r.PodNamespace, r.PodName
 	}
-	want := logicalPort(pod, r.Provider)
+	want := v1.PortOf(pod, r.Provider).Name
 	for alternative := range sandbox.Names {
 		name := sandbox.HostName(r.ContainerID, r.IfName, alternative)
 		a, found, err := s.Bridge.Find(ctx, name)

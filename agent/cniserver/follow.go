@@ -98,7 +98,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 		if missing != "" { // the controller writes it again soon
 			continue
 		}
-		attachments, err := s.Bridge.AttachmentsOf(ctx, logicalPort(pod, provider))
+		attachments, err := s.Bridge.AttachmentsOf(ctx, v1.PortOf(pod, provider).Name)
 		failed = append(failed, err)
 		for _, a := range attachments {
 			if !numbered(a, network) {

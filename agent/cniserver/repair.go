@@ -312,7 +312,7 @@ func (s *Server) noteOf(ctx context.Context, a ovs.Attachment) (string, error) {
 // providerOf returns the provider of the network whose logical port a pod has; "" if none of its networks has that port.
 func providerOf(pod *metav1.PartialObjectMetadata, port string) string {
 	for provider := range providers(pod) {
-		if logicalPort(pod, provider) == port {
+		if v1.PortOf(pod, provider).Name == port {
 			return provider
 		}
 	}

@@ -133,6 +133,24 @@ func AnnotationsOf(kind string, roles ...Role) []Annotation {
 	return names
 }
 
+// resultsOfPods are the annotations that PodNetwork has, and firstResults their keys for the first network.
+var (
+	resultsOfPods = AnnotationsOf(OnPod, RoleResult, RoleClaim)
+	firstResults  = Keys(resultsOfPods)
+)
+
+// ResultKeys returns the keys of the results on a pod for the network of a provider. A key that PodNetwork.Annotations leaves out is removed from the pod.
+func ResultKeys(provider string) []string {
+	if provider == ProviderOVN {
+		return firstResults
+	}
+	keys := make([]string, len(resultsOfPods))
+	for i, a := range resultsOfPods {
+		keys[i] = a.For(provider)
+	}
+	return keys
+}
+
 // IgnoredAnnotations returns the names of Kube-OVN's annotations of pods that request features that this version does not have. The value of each
 // is the default, which is no request.
 func IgnoredAnnotations() map[string]string { return ignoredAnnotations }

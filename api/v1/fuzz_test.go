@@ -87,8 +87,8 @@ func FuzzAnnotations(f *testing.F) {
 		if !slices.IsSorted(groups) || len(slices.Compact(slices.Clone(groups))) != len(groups) || slices.Contains(groups, "") {
 			t.Errorf("security groups %q", groups)
 		}
-		if IsPublished(pod) && MachineOf(pod) == "" && PortOwner(pod) != pod.Name {
-			t.Errorf("a pod without a machine has the port of %q", PortOwner(pod))
+		if IsPublished(pod) && MachineOf(pod) == "" && PortOf(pod, ProviderOVN).Owner != pod.Name {
+			t.Errorf("a pod without a machine has port %q", PortOf(pod, ProviderOVN).Name)
 		}
 		names := ParseAAPs(pod.Annotations)
 		for _, err := range CheckRequests(OnPod, pod.Annotations) {

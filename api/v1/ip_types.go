@@ -76,9 +76,6 @@ const LabelSubnet = "ovn.kubernetes.io/subnet"
 // node's name is too long for a label. Users of Kube-OVN select IPs by it.
 const LabelNode = "ovn.kubernetes.io/node-name"
 
-// NodePortName returns the name of a node's logical switch port and of its IP object.
-func NodePortName(node string) string { return "node-" + node }
-
 // LabelReserved is the label of an IP that defines how long its addresses are reserved. A user creates an IP without it: such an IP keeps
 // its addresses until a pod of its name was created and deleted.
 const LabelReserved = "ovn.kubernetes.io/ip_reserved"

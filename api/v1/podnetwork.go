@@ -4,6 +4,7 @@
 package v1
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -54,7 +55,7 @@ func (p PodNetwork) IsFor(uid types.UID) bool { return p.Allocated && uid != "" 
 
 // Annotations returns the annotations of the network. It omits empty fields.
 func (p PodNetwork) Annotations() map[string]string {
-	provider := providerOrDefault(p.Provider)
+	provider := cmp.Or(p.Provider, ProviderOVN)
 	out := make(map[string]string, 12)
 	set := func(a Annotation, value string) {
 		if value != "" {
@@ -62,8 +63,12 @@ func (p PodNetwork) Annotations() map[string]string {
 		}
 	}
 	set(AnnotationPodUID, string(p.UID))
-	set(AnnotationAllocated, trueOrEmpty(p.Allocated))
-	set(AnnotationRouted, trueOrEmpty(p.Routed))
+	if p.Allocated {
+		set(AnnotationAllocated, "true")
+	}
+	if p.Routed {
+		set(AnnotationRouted, "true")
+	}
 	set(AnnotationIPAddress, joinStringers(p.Addresses))
 	set(AnnotationMACAddress, p.MAC.String())
 	set(AnnotationCIDR, joinStringers(p.CIDRs))
@@ -143,20 +148,6 @@ func (e *AnnotationError) Error() string {
 
 // Unwrap returns the cause.
 func (e *AnnotationError) Unwrap() error { return e.Err }
-
-func providerOrDefault(provider string) string {
-	if provider == "" {
-		return ProviderOVN
-	}
-	return provider
-}
-
-func trueOrEmpty(b bool) string {
-	if b {
-		return "true"
-	}
-	return ""
-}
 
 func joinStringers[T fmt.Stringer](values []T) string {
 	parts := make([]string, len(values))

@@ -193,7 +193,7 @@ func (r *controller) subnetWith(ctx context.Context, vpc string, a netip.Addr) (
 	}
 	for _, s := range subnets {
 		cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-		if err == nil && lookup.OnFirstNetwork(s) && slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool { return cidr.Contains(a) }) {
+		if err == nil && lookup.OnNetwork(s, kubeovnv1.ProviderOVN) && slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool { return cidr.Contains(a) }) {
 			return s.Name, nil
 		}
 	}

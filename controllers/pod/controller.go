@@ -9,16 +9,18 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
+	"github.com/kiln-net/kiln/controllers/pod/retention"
 	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ippools"
@@ -54,150 +56,129 @@ type Reconciler struct {
 	Gate *reconciler.StartGate
 	// KeepMachines names the ports of KubeVirt virtual machines after the machine, and retains their addresses.
 	KeepMachines bool
-	// MaxRetained replaces maxRetained if it is not zero.
+	// MaxRetained replaces the number of addresses that a namespace may retain for absent pods if it is not zero.
 	MaxRetained int
 	// Workers is the number of concurrent reconciles of pods.
 	Workers int
 	// IPWritePace is the pace at which IP objects are written; the zero value writes them at once.
 	IPWritePace ipobject.Pace
 
-	podWrites   podWrites
-	vpcPods     vpcPods
-	latencies   latencies
-	pending     pendingPods
-	retained    leases.Retained
-	machines    machines
-	missing     reconciler.Reports[types.UID, string] // security groups that the pod names and is not in, by pod
-	unshared    reconciler.Reports[types.UID, string] // addresses of port_vips that the subnet does not list, by pod
-	invalid     reconciler.Reports[types.UID, string] // requests that are not valid, by pod
-	cacheMisses sync.Map                              // keys of ports that existed at the start and whose pods were missing in the cache
+	addresses   address.Chooser
+	keeper      retention.Keeper
 	ipObjects   ipobject.Writer
+	ports       ports
+	podWrites   podWrites
+	latencies   latencies
+	pending     pendingPorts
+	machineSeen atomic.Bool // true after the first pod that runs a virtual machine
+	reports     reconciler.Reports[report, string]
+	cacheMisses sync.Map        // keys of ports that existed at the start and whose pods were missing in the cache
 	pods        metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
 	patching    chan struct{}   // holds one value for each patch in flight
 }
 
-// Reconcile brings one pod's port, lease and annotations up to date, or removes port and lease if the pod needs none.
+// Reconcile brings the port, the lease and the annotations of one pod up to date, or removes port and lease if no pod needs them.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	pod, err := r.get(ctx, req.NamespacedName)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
+	s, done, err := r.subjectOf(ctx, req.NamespacedName)
+	if done || err != nil {
+		return ctrl.Result{}, err
 	}
-	var others []*corev1.Pod
-	if r.machines.seen.Load() {
-		var done bool
-		if pod, others, done, err = r.machine(ctx, req.NamespacedName, pod); done || err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	if pod == nil {
+	if s.pod == nil {
 		if exists, err := r.existsLive(ctx, req.NamespacedName); exists || err != nil {
 			return ctrl.Result{RequeueAfter: reconciler.LateAfter()}, err
 		}
 	}
-	if pod == nil || !r.needsPort(pod) {
-		r.leaveSets(req.NamespacedName, pod)
-		waits, err := r.onPodGone(ctx, req.NamespacedName)
-		if err == nil && !waits {
-			r.pending.remove(req.NamespacedName)
-		}
-		return ctrl.Result{}, err
+	// A terminating pod keeps its port until it is deleted, but gets no new one.
+	if s.pod == nil || !leases.OnPodNetwork(s.pod) || s.pod.DeletionTimestamp != nil && !r.owns(s) {
+		return ctrl.Result{}, r.disconnect(ctx, s)
 	}
-	a, err := r.attach(ctx, pod)
-	var p *problem
+	c, err := r.connect(ctx, s)
+	var p *address.Problem
 	if errors.As(err, &p) {
-		r.wait(ctx, pod, req.NamespacedName, p)
-		return ctrl.Result{}, r.notReserved(ctx, req.NamespacedName, p)
+		r.wait(ctx, s.pod, s.port, p)
+		return ctrl.Result{}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("find an address: %w", err)
 	}
-	r.pending.remove(req.NamespacedName)
-	groups, err := r.Grants.Groups(ctx, pod)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	a.groups = groups.In
-	in := a.port(others)
-	var revision int
-	in.Policy, revision = r.joinSets(pod, &groups)
-	r.warnOfRequests(pod)
-	r.warnOfGroups(pod, &groups)
-	r.warnOfShared(pod, a.subnet)
-	switch err := r.Northbound.Apply(ctx, translate.PodOwner(in.Namespace, in.Name), translate.Pod(in)); {
+	r.pending.remove(s.port.Name)
+	rows, revision := r.rows(c)
+	r.warn(ctx, c, always)
+	switch err := r.Northbound.Apply(ctx, translate.PodOwner(s.port), rows); {
 	case errors.Is(err, northbound.ErrWaiting):
 		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy: each requeues the pod
 	case err != nil:
 		if northbound.IsRefusal(err) {
-			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("the northbound database refuses the port of this pod: %v", err))
+			k8s.Warn(r.Recorder, s.pod, reasonNoAddress, fmt.Sprintf("the northbound database refuses the port of this pod: %v", err))
 		}
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}
-	r.Sets.Applied(client.ObjectKeyFromObject(pod), revision)
-	r.latencies.reached(pod.UID, stageCommitted)
-	if err := r.publish(ctx, pod, a.network(), specIn(a.subnet)); err != nil {
-		return ctrl.Result{}, err
+	r.Sets.Applied(client.ObjectKeyFromObject(s.pod), revision)
+	r.latencies.reached(s.pod.UID, stageCommitted)
+	return ctrl.Result{}, r.publish(ctx, c)
+}
+
+// disconnect removes the port of a pod that was deleted or needs none, and frees its addresses unless they are retained.
+func (r *Reconciler) disconnect(ctx context.Context, s *subject) error {
+	r.leaveSets(s.port.Key(), s.pod)
+	waits, err := r.release(ctx, s.port)
+	if err == nil && !waits {
+		r.pending.remove(s.port.Name)
+		r.ports.drop(s.port.Name)
 	}
-	for _, other := range others {
-		if err := r.publish(ctx, other, a.networkFor(other), specIn(a.subnet)); err != nil {
-			return ctrl.Result{}, err
+	return err
+}
+
+// release removes a port that no pod has, and frees its addresses unless they are retained. waits is true if these are an IP object's reservation that cannot
+// get its addresses yet and is on the waiting list.
+func (r *Reconciler) release(ctx context.Context, port kubeovnv1.Port) (waits bool, err error) {
+	decision, err := r.keeper.Gone(ctx, port)
+	if err != nil || decision.State == retention.Held {
+		return false, err
+	}
+	if err := r.removePort(ctx, port); err != nil {
+		return false, err
+	}
+	ip, err := r.keeper.Enter(ctx, port, decision)
+	var p *address.Problem
+	if errors.As(err, &p) {
+		r.wait(ctx, ip, port, p)
+		return true, nil
+	}
+	if known, is := r.ports.named(port.Name); is && port.Owner == "" { // a pod got the name meanwhile
+		r.pending.AddKey(known.Key())
+	}
+	return false, err
+}
+
+// removePort removes a port. It does not free the lease.
+func (r *Reconciler) removePort(ctx context.Context, port kubeovnv1.Port) error {
+	if port.Owner != "" {
+		if err := r.Northbound.Apply(ctx, translate.PodOwner(port), nil); err != nil {
+			return fmt.Errorf("remove port: %w", err)
 		}
+		r.podWrites.forget(port.Key())
+		r.ports.set(port, func(h *holding) { h.pod = "" })
 	}
-	r.ipObjects.Update(ctx, a.pod, a.key, a.lease)
-	return ctrl.Result{}, nil
-}
-
-// get returns the newest known state of a pod, nil if it does not exist. The caller must not change it.
-func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return r.podWrites.newest(pod), nil
-}
-
-// needsPort reports whether the pod needs a port. A terminating pod keeps its port until it is deleted, but gets no new one.
-func (r *Reconciler) needsPort(pod *corev1.Pod) bool {
-	return onPodNetwork(pod) && (pod.DeletionTimestamp == nil || r.owns(pod))
-}
-
-// onPodNetwork reports whether a pod uses the pod network: it is scheduled, not finished, and not on the host network.
-func onPodNetwork(pod *corev1.Pod) bool {
-	return !pod.Spec.HostNetwork && pod.Spec.NodeName != "" && !finished(pod)
-}
-
-// finished reports whether no container of the pod will run again.
-func finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// freeLease removes a pod's port, and then frees its addresses. The reason is for the log.
-func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName, reason string) error {
-	if err := r.removePort(ctx, key); err != nil {
-		return err
-	}
-	r.retained.Forget(key)
-	port := leases.PortOf(key)
-	if lease, ok := r.Allocator.Lookup(port); ok && !leases.OfNode(lease) {
-		leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, port, reason)
-	} else if ip, err := r.ipObjects.Find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
-		return err
-	}
-	r.ipObjects.Check(key)
+	r.ipObjects.Drop(port.Name)
+	r.addresses.Drop(port.Name)
 	return nil
 }
 
-// wait puts a pod, or a reservation, on the waiting list until the problem may have changed, and reports the problem once.
-func (r *Reconciler) wait(ctx context.Context, o client.Object, key types.NamespacedName, p *problem) {
+// wait puts the port of a pod, or of a reservation, on the waiting list until the problem may have changed, and reports the problem once.
+func (r *Reconciler) wait(ctx context.Context, o client.Object, port kubeovnv1.Port, p *address.Problem) {
 	r.latencies.end(o.GetUID())
-	again, news := r.pending.add(key, o.GetUID(), p)
+	again, news := r.pending.add(port, o.GetUID(), p)
 	if again {
-		r.pending.AddKey(key)
+		r.pending.AddKey(port.Key())
 	}
-	switch {
-	case !news:
-	case p.quiet:
+	if !news {
+		return
+	}
+	r.ipObjects.Check(port.Name) // a reservation's condition has the problem
+	if p.Quiet {
 		logr.FromContextOrDiscard(ctx).V(1).Info("a pod waits", "reason", p.Error())
-	default:
+	} else {
 		k8s.Warn(r.Recorder, o, reasonNoAddress, p.Error())
 	}
 }

@@ -49,26 +49,26 @@ func readDHCP(pod *corev1.Pod) (map[ipfamily.Family]map[string]string, error) {
 
 // ownDHCP returns the DHCP answers to a pod that requests options, which override its subnet's. They apply even if the subnet does not
 // answer DHCP requests of other pods.
-func ownDHCP(a *attachment, cidrs []netip.Prefix, gateways []netip.Addr) ([]translate.PodDHCP, error) {
-	asked, err := readDHCP(a.pod)
+func ownDHCP(c *connection, cidrs []netip.Prefix, gateways []netip.Addr) ([]translate.PodDHCP, error) {
+	asked, err := readDHCP(c.pod)
 	if err != nil || len(asked) == 0 {
 		return nil, err
 	}
-	ofSubnet := map[ipfamily.Family]string{ipfamily.IPv4: a.subnet.Spec.DHCPV4Options, ipfamily.IPv6: a.subnet.Spec.DHCPV6Options}
+	ofSubnet := map[ipfamily.Family]string{ipfamily.IPv4: c.subnet.Spec.DHCPV4Options, ipfamily.IPv6: c.subnet.Spec.DHCPV6Options}
 	var own []translate.PodDHCP
 	for _, cidr := range cidrs {
 		family := ipfamily.Of(cidr.Addr())
 		options, ok := asked[family]
-		gateway := ofFamily(a.gateways, family, func(g netip.Addr) netip.Addr { return g }) // of the families that the pod has addresses of
+		gateway := ofFamily(c.gateways, family, func(g netip.Addr) netip.Addr { return g }) // of the families that the pod has addresses of
 		if !ok || len(gateway) == 0 {
 			continue
 		}
 		base, err := validation.DHCPOptions(family.String(), ofSubnet[family])
 		if err != nil {
-			return nil, fmt.Errorf("options of subnet %s: %w", a.subnet.Name, err)
+			return nil, fmt.Errorf("options of subnet %s: %w", c.subnet.Name, err)
 		}
 		maps.Copy(base, options)
-		own = append(own, translate.PodDHCP{CIDR: cidr, Gateway: gateway[0], First: gateways[0], MTU: int(a.subnet.Spec.MTU), Options: base})
+		own = append(own, translate.PodDHCP{CIDR: cidr, Gateway: gateway[0], First: gateways[0], MTU: int(c.subnet.Spec.MTU), Options: base})
 	}
 	return own, nil
 }

@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -21,28 +23,14 @@ const wakeDelay = 100 * time.Millisecond
 // free.
 const wokenAtOnce = 32
 
-// problem is the reason why a pod gets no address, as a message for its user.
-type problem struct {
-	message string
-	// subnets are the subnets whose change may solve the problem.
-	subnets []string
-	// quiet problems cause no event on the pod: another condition reports them.
-	quiet bool
-	// full means that the subnets have no free address or port, and any address would do.
-	full bool
-}
-
-// Error is the message of the event.
-func (p *problem) Error() string { return p.message }
-
-// pendingPods lists the pods without an address. A change that may solve a pod's problem retries it.
-type pendingPods struct {
+// pendingPorts lists the ports without an address, by name. A change that may solve a port's problem retries its pod.
+type pendingPorts struct {
 	k8s.RequestSource
 
 	mu       sync.Mutex
-	pods     map[types.NamespacedName]pendingPod
-	bySubnet map[string]map[types.NamespacedName]struct{}
-	due      map[string]bool // subnets whose pods wakeSubnet will wake
+	ports    map[string]pendingPort
+	bySubnet map[string]map[string]struct{}
+	due      map[string]bool // subnets whose ports wakeSubnet will wake
 	// available returns the number of free addresses of a subnet. It is called without mu.
 	available func(subnet string) float64
 	// changes counts the changes of subnets that pods wait for; changed has the count at each subnet's last change.
@@ -50,59 +38,67 @@ type pendingPods struct {
 	changed map[string]uint64
 }
 
-type pendingPod struct {
-	uid types.UID
-	problem
-	// tried is the count of changes when the pod was last woken.
+type pendingPort struct {
+	port kubeovnv1.Port
+	uid  types.UID
+	address.Problem
+	// tried is the count of changes when the port was last woken.
 	tried uint64
 }
 
-// add lists a pod. again is true if the pod is new in the list, or waits for other subnets than before: an address may have become free,
+// add lists a port of a pod with that UID. again is true if the port is new in the list, or waits for other subnets than before: an address may have become free,
 // or a namespace may have reached the cache, after the failed attempt. news is true if the pod's user has no event with this message yet.
-func (w *pendingPods) add(key types.NamespacedName, uid types.UID, p *problem) (again, news bool) {
+func (w *pendingPorts) add(port kubeovnv1.Port, uid types.UID, p *address.Problem) (again, news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before, listed := w.pods[key]
-	again, news = !listed, !listed || before.uid != uid || before.message != p.message
-	for _, s := range p.subnets {
-		if _, ok := w.bySubnet[s][key]; !ok {
+	before, listed := w.ports[port.Name]
+	again, news = !listed, !listed || before.uid != uid || before.Message != p.Message
+	for _, s := range p.Subnets {
+		if _, ok := w.bySubnet[s][port.Name]; !ok {
 			again = true
 		}
 	}
-	w.unlist(key)
-	if w.pods == nil {
-		w.pods, w.bySubnet, w.due = map[types.NamespacedName]pendingPod{}, map[string]map[types.NamespacedName]struct{}{}, map[string]bool{}
+	w.unlist(port.Name)
+	if w.ports == nil {
+		w.ports, w.bySubnet, w.due = map[string]pendingPort{}, map[string]map[string]struct{}{}, map[string]bool{}
 		w.changed = map[string]uint64{}
 	}
-	w.pods[key] = pendingPod{uid: uid, problem: *p, tried: before.tried}
-	for _, s := range p.subnets {
+	w.ports[port.Name] = pendingPort{port: port, uid: uid, Problem: *p, tried: before.tried}
+	for _, s := range p.Subnets {
 		if w.bySubnet[s] == nil {
-			w.bySubnet[s] = map[types.NamespacedName]struct{}{}
+			w.bySubnet[s] = map[string]struct{}{}
 		}
-		w.bySubnet[s][key] = struct{}{}
+		w.bySubnet[s][port.Name] = struct{}{}
 	}
 	return again, news
 }
 
-// remove removes a pod from the list.
-func (w *pendingPods) remove(key types.NamespacedName) {
+// remove removes a port from the list.
+func (w *pendingPorts) remove(port string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.unlist(key)
+	w.unlist(port)
 }
 
-func (w *pendingPods) unlist(key types.NamespacedName) {
-	for _, s := range w.pods[key].subnets {
-		delete(w.bySubnet[s], key)
+// problem returns the message of the problem of a port, "" if it is not in the list.
+func (w *pendingPorts) problem(port string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ports[port].Message
+}
+
+func (w *pendingPorts) unlist(port string) {
+	for _, s := range w.ports[port].Subnets {
+		delete(w.bySubnet[s], port)
 		if len(w.bySubnet[s]) == 0 {
 			delete(w.bySubnet, s)
 		}
 	}
-	delete(w.pods, key)
+	delete(w.ports, port)
 }
 
 // subnetChanged wakes the pods that wait for a subnet, after wakeDelay. It never blocks.
-func (w *pendingPods) subnetChanged(subnet string) {
+func (w *pendingPorts) subnetChanged(subnet string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.bySubnet[subnet]) == 0 {
@@ -118,25 +114,25 @@ func (w *pendingPods) subnetChanged(subnet string) {
 
 // wakeSubnet wakes the pods that wait for a subnet. If pods found the subnet full, it wakes at most as many of them as there are free
 // addresses, but at least wokenAtOnce; the others follow after another wakeDelay. Each pod is retried once after the last change.
-func (w *pendingPods) wakeSubnet(subnet string) {
+func (w *pendingPorts) wakeSubnet(subnet string) {
 	left := max(int(min(w.available(subnet), math.MaxInt32)), wokenAtOnce)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.due, subnet)
-	for key := range w.bySubnet[subnet] {
-		pod := w.pods[key]
+	for name := range w.bySubnet[subnet] {
+		waiting := w.ports[name]
 		switch {
-		case pod.tried >= w.changed[subnet]:
+		case waiting.tried >= w.changed[subnet]:
 			continue
-		case pod.full && left == 0:
+		case waiting.Full && left == 0:
 			w.due[subnet] = true
 			continue
-		case pod.full:
+		case waiting.Full:
 			left--
 		}
-		pod.tried = w.changes
-		w.pods[key] = pod
-		w.AddKey(key)
+		waiting.tried = w.changes
+		w.ports[name] = waiting
+		w.AddKey(waiting.port.Key())
 	}
 	if w.due[subnet] {
 		time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
@@ -144,19 +140,19 @@ func (w *pendingPods) wakeSubnet(subnet string) {
 }
 
 // wakeAll wakes every waiting pod.
-func (w *pendingPods) wakeAll() { w.wake(func(types.NamespacedName) bool { return true }) }
+func (w *pendingPorts) wakeAll() { w.wake(func(kubeovnv1.Port) bool { return true }) }
 
 // wakeNamespace wakes the waiting pods of a namespace.
-func (w *pendingPods) wakeNamespace(namespace string) {
-	w.wake(func(key types.NamespacedName) bool { return key.Namespace == namespace })
+func (w *pendingPorts) wakeNamespace(namespace string) {
+	w.wake(func(port kubeovnv1.Port) bool { return port.Namespace == namespace })
 }
 
-func (w *pendingPods) wake(which func(types.NamespacedName) bool) {
+func (w *pendingPorts) wake(which func(kubeovnv1.Port) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for key := range w.pods {
-		if which(key) {
-			w.AddKey(key)
+	for _, waiting := range w.ports {
+		if which(waiting.port) {
+			w.AddKey(waiting.port.Key())
 		}
 	}
 }

@@ -21,19 +21,20 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/pod/address"
 )
 
 func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := pendingPods{available: func(string) float64 { return 0 }}
+		w := pendingPorts{available: func(string) float64 { return 0 }}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := w.Start(context.Background(), q); err != nil {
 			t.Fatal(err)
 		}
-		w.add(key("a"), "1", &problem{message: "full", subnets: []string{"s1"}})
-		w.add(key("b"), "1", &problem{message: "full", subnets: []string{"s1", "s2"}})
-		w.add(types.NamespacedName{Namespace: "other", Name: "c"}, "1", &problem{message: "bad annotation"})
+		w.add(portOf("a"), "1", &address.Problem{Message: "full", Subnets: []string{"s1"}})
+		w.add(portOf("b"), "1", &address.Problem{Message: "full", Subnets: []string{"s1", "s2"}})
+		w.add(kubeovnv1.NewPort("other", "c", kubeovnv1.ProviderOVN), "1", &address.Problem{Message: "bad annotation"})
 
 		for range 3 {
 			w.subnetChanged("s1")
@@ -43,7 +44,7 @@ func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 		time.Sleep(2 * wakeDelay)
 		expect(t, "after a change of s1", controllertest.Drain(q), "a", "b")
 
-		w.remove(key("b"))
+		w.remove(portOf("b").Name)
 		w.subnetChanged("s2")
 		time.Sleep(2 * wakeDelay)
 		expect(t, "after a change of s2", controllertest.Drain(q))
@@ -59,25 +60,25 @@ func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := 0.0
-		w := pendingPods{available: func(string) float64 { return free }}
+		w := pendingPorts{available: func(string) float64 { return free }}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := w.Start(context.Background(), q); err != nil {
 			t.Fatal(err)
 		}
-		full := &problem{message: "full", subnets: []string{"s"}, full: true}
+		full := &address.Problem{Message: "full", Subnets: []string{"s"}, Full: true}
 		const pods = 3*wokenAtOnce + 1
 		for i := range pods {
-			w.add(key(fmt.Sprint("p", i)), "1", full)
+			w.add(portOf(fmt.Sprint("p", i)), "1", full)
 		}
-		taken := &problem{message: "taken", subnets: []string{"s"}}
-		w.add(key("static"), "1", taken)
+		taken := &address.Problem{Message: "taken", Subnets: []string{"s"}}
+		w.add(portOf("static"), "1", taken)
 		woken := func() (all []string) {
 			for _, name := range controllertest.Drain(q) {
 				if all = append(all, name); name == "static" {
-					w.add(key(name), "1", taken)
+					w.add(portOf(name), "1", taken)
 				} else {
-					w.add(key(name), "1", full) // still no address
+					w.add(portOf(name), "1", full) // still no address
 				}
 			}
 			return all
@@ -113,27 +114,27 @@ func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 }
 
 func TestAWaitingPodIsToldOnceAndTriedAgainOnce(t *testing.T) {
-	var w pendingPods
+	var w pendingPorts
 	for _, step := range []struct {
 		uid         types.UID
-		p           problem
+		p           address.Problem
 		again, news bool
 	}{
-		{"1", problem{message: "full", subnets: []string{"s1"}}, true, true},
-		{"1", problem{message: "full", subnets: []string{"s1"}}, false, false},
-		{"1", problem{message: "taken", subnets: []string{"s1"}}, false, true},
-		{"1", problem{message: "taken", subnets: []string{"s1", "s2"}}, true, false},
-		{"2", problem{message: "taken", subnets: []string{"s1", "s2"}}, false, true},
-		{"2", problem{message: "bad annotation"}, false, true},
+		{"1", address.Problem{Message: "full", Subnets: []string{"s1"}}, true, true},
+		{"1", address.Problem{Message: "full", Subnets: []string{"s1"}}, false, false},
+		{"1", address.Problem{Message: "taken", Subnets: []string{"s1"}}, false, true},
+		{"1", address.Problem{Message: "taken", Subnets: []string{"s1", "s2"}}, true, false},
+		{"2", address.Problem{Message: "taken", Subnets: []string{"s1", "s2"}}, false, true},
+		{"2", address.Problem{Message: "bad annotation"}, false, true},
 	} {
-		again, news := w.add(key("a"), step.uid, &step.p)
+		again, news := w.add(portOf("a"), step.uid, &step.p)
 		if again != step.again || news != step.news {
 			t.Errorf("%s %+v: again %t, news %t", step.uid, step.p, again, news)
 		}
 	}
-	w.remove(key("a"))
-	if len(w.pods)+len(w.bySubnet) != 0 {
-		t.Errorf("left behind: %v %v", w.pods, w.bySubnet)
+	w.remove(portOf("a").Name)
+	if len(w.ports)+len(w.bySubnet) != 0 {
+		t.Errorf("left behind: %v %v", w.ports, w.bySubnet)
 	}
 }
 
@@ -145,21 +146,23 @@ func (noObjects) Get(_ context.Context, key client.ObjectKey, _ client.Object, _
 }
 
 func TestAPodWaitsForItsNamespace(t *testing.T) {
-	r := &Reconciler{Client: noObjects{}}
+	r := &Reconciler{}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "early"}}
-	_, err := r.candidates(t.Context(), pod, kubeovnv1.PodRequest{})
-	var p *problem
-	if !errors.As(err, &p) || !p.quiet {
+	noIP := func(context.Context, string) (*kubeovnv1.IP, error) { return nil, nil }
+	addresses := address.Chooser{Client: noObjects{}, IPObject: noIP}
+	_, _, err := addresses.For(t.Context(), portOf("early"), pod)
+	var p *address.Problem
+	if !errors.As(err, &p) || !p.Quiet {
 		t.Fatalf("got %v, want a problem without an event", err)
 	}
 	q := newQueue(t)
 	if err := r.pending.Start(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := r.pending.add(key("early"), pod.UID, p); !again {
+	if again, _ := r.pending.add(portOf("early"), pod.UID, p); !again {
 		t.Error("the namespace may have come between the try and the listing, but there is no second try")
 	}
-	if again, _ := r.pending.add(key("early"), pod.UID, p); again {
+	if again, _ := r.pending.add(portOf("early"), pod.UID, p); again {
 		t.Error("a pod that is listed is tried again at once")
 	}
 	r.pending.wakeNamespace("shop")

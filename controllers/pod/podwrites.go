@@ -4,11 +4,9 @@
 package pod
 
 import (
-	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,8 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// podWrites stores this process's writes that the cache may not show yet: the pod that a lease was allocated for, and the results written on
-// the pod. Without it a stale cache would cause a second allocation or a second patch.
+// podWrites stores the results that this process has written on pods and that the cache may not show yet. Without it a stale cache would cause a second patch.
 type podWrites struct {
 	mu   sync.Mutex
 	pods map[types.NamespacedName]entry
@@ -25,8 +22,9 @@ type podWrites struct {
 
 type entry struct {
 	uid types.UID
-	// results are the annotations that a patch sets; nil once the cache has them.
-	results map[string]string
+	// results are the annotations that a patch sets for the network of a provider; nil once the cache has them.
+	results  map[string]string
+	provider string
 	// from is the subnet's spec that the results come from.
 	from specOf
 	// resourceVersion and annotations are the pod's in the server's response to the patch. They are empty before the response, and once
@@ -43,28 +41,14 @@ type specOf struct {
 
 func specIn(s *kubeovnv1.Subnet) specOf { return specOf{s.UID, k8s.ViewSubnet(s)} }
 
-// hold records that the lease under the pod's name belongs to this pod.
-func (l *podWrites) hold(pod *corev1.Pod) {
-	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID})
-}
-
-// holder returns the UID of the pod that the lease under this name was allocated for; empty if unknown.
-func (l *podWrites) holder(key types.NamespacedName) types.UID {
+// set records a write of a pod.
+func (l *podWrites) set(key types.NamespacedName, e entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pods[key].uid
-}
-
-// write records the results of a patch before it is sent, and the subnet's spec that they come from.
-func (l *podWrites) write(pod *corev1.Pod, results map[string]string, from specOf) {
-	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: results, from: from})
-}
-
-// wrote stores the server's response to the patch.
-func (l *podWrites) wrote(pod *metav1.PartialObjectMetadata, results map[string]string, from specOf) {
-	l.set(client.ObjectKeyFromObject(pod), entry{
-		uid: pod.UID, results: results, from: from, resourceVersion: pod.ResourceVersion, annotations: maps.Clone(pod.Annotations),
-	})
+	if l.pods == nil {
+		l.pods = map[types.NamespacedName]entry{}
+	}
+	l.pods[key] = e
 }
 
 // shows compares the cached pod with this process's own write, in flight or done. It returns own if the cached results equal that write,
@@ -76,9 +60,9 @@ func (l *podWrites) shows(cached *corev1.Pod) (own bool, from specOf) {
 	if !ok || e.uid != cached.UID || e.results == nil {
 		return false, from
 	}
-	own = len(difference(cached.Annotations, e.results)) == 0
+	own = len(difference(cached.Annotations, e.results, e.provider)) == 0
 	if e.resourceVersion != "" && !k8s.OlderVersion(cached.ResourceVersion, e.resourceVersion) {
-		l.put(client.ObjectKeyFromObject(cached), entry{uid: e.uid})
+		delete(l.pods, client.ObjectKeyFromObject(cached))
 	}
 	return own, e.from
 }
@@ -93,7 +77,7 @@ func (l *podWrites) newest(cached *corev1.Pod) *corev1.Pod {
 		return cached
 	}
 	if e.resourceVersion == "" || !k8s.OlderVersion(cached.ResourceVersion, e.resourceVersion) { // no response arrived, or the cache has it
-		l.put(key, entry{uid: e.uid})
+		delete(l.pods, key)
 		return cached
 	}
 	pod := *cached
@@ -106,17 +90,4 @@ func (l *podWrites) forget(key types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.pods, key)
-}
-
-func (l *podWrites) set(key types.NamespacedName, e entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.put(key, e)
-}
-
-func (l *podWrites) put(key types.NamespacedName, e entry) {
-	if l.pods == nil {
-		l.pods = map[types.NamespacedName]entry{}
-	}
-	l.pods[key] = e
 }

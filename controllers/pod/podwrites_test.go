@@ -19,8 +19,7 @@ func podAt(uid types.UID, resourceVersion string, annotations map[string]string)
 
 func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
 	var l podWrites
-	l.hold(podAt("u1", "5", nil))
-	l.wrote(&metav1.PartialObjectMetadata{ObjectMeta: podAt("u1", "100", map[string]string{"k": "written"}).ObjectMeta}, map[string]string{}, specOf{})
+	l.set(key("a"), entry{uid: "u1", results: map[string]string{}, resourceVersion: "100", annotations: map[string]string{"k": "written"}})
 	for _, c := range []struct {
 		what   string
 		cached *corev1.Pod
@@ -35,11 +34,8 @@ func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", c.what, got, c.want)
 		}
 	}
-	if l.holder(key("a")) != "u1" {
-		t.Error("the holder is forgotten")
-	}
 	l.forget(key("a"))
-	if uid := l.holder(key("a")); uid != "" {
-		t.Errorf("a deleted pod still holds the lease: %s", uid)
+	if len(l.pods) != 0 {
+		t.Errorf("a deleted pod has writes: %v", l.pods)
 	}
 }

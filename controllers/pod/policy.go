@@ -5,10 +5,8 @@ package pod
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,64 +15,39 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
-// reasonNoGroup is the reason of the event on a pod that names a security group which does not exist.
-const reasonNoGroup = "SecurityGroupNotFound"
-
-// reasonDeniedGroup is the reason of the event on a pod that names a security group which does not list its namespace.
-const reasonDeniedGroup = "SecurityGroupNotGranted"
-
 // indexGroups finds pods by the security groups that they name.
 const indexGroups = "pod.groups"
 
-// reasonTooManyGroups is the reason of the event on a pod that names too many security groups.
-const reasonTooManyGroups = "TooManySecurityGroups"
-
 var keyGroups = kubeovnv1.AnnotationGroups.Key()
 
-// joinSets adds the pod to the index of pod sets, and returns its membership and the revision of this. The pod enters the index before
+// rows returns the rows of a port. It adds the pod to the index of pod sets, of whose membership it returns the revision. The pod enters the index before
 // its port is committed, so that a new pod is never connected without the policies that select it.
-func (r *Reconciler) joinSets(pod *corev1.Pod, groups *grants.Groups) (in translate.PodPolicy, revision int) {
-	p := podset.Of(pod, groups.Sets())
+func (r *Reconciler) rows(c *connection) (rows []desired.Row, revision int) {
+	p := podset.Of(c.pod, c.groups.Sets())
 	r.Sets.SetPod(p)
 	m := r.Sets.Membership(p.NamespacedName)
+	var policy translate.PodPolicy
 	if m.Grouped {
-		in.Grouped = append(in.Grouped, translate.TierBaseline)
+		policy.Grouped = append(policy.Grouped, translate.TierBaseline)
 	}
 	if m.First {
-		in.Grouped = append(in.Grouped, translate.TierPolicy)
+		policy.Grouped = append(policy.Grouped, translate.TierPolicy)
 	}
 	for _, part := range m.Parts {
 		if part.Role == podset.Subjects {
-			in.Subjects = append(in.Subjects, part.Name())
+			policy.Subjects = append(policy.Subjects, part.Name())
 		} else {
-			in.Peers = append(in.Peers, translate.PodSetPart{Name: part.Name(), Number: part.Number})
+			policy.Peers = append(policy.Peers, translate.PodSetPart{Name: part.Name(), Number: part.Number})
 		}
 	}
-	return in, m.Revision
-}
-
-// warnOfGroups warns once about security groups of a pod that it is not in, or about too many of them. They let nothing through.
-func (r *Reconciler) warnOfGroups(pod *corev1.Pod, groups *grants.Groups) {
-	reason, said := "", ""
-	switch {
-	case kubeovnv1.TooLong(pod.Annotations[keyGroups]):
-		reason, said = reasonTooManyGroups, fmt.Sprintf("annotation %s names more than %d groups: nothing passes. Name fewer", keyGroups, kubeovnv1.MaxListEntries)
-	case len(groups.Denied) > 0:
-		reason, said = reasonDeniedGroup, fmt.Sprintf("annotation %s names %s, which does not list namespace %s: nothing passes by it. Add the namespace to allowedNamespaces of the SecurityGroup",
-			keyGroups, strings.Join(groups.Denied, ", "), pod.Namespace)
-	case len(groups.Missing) > 0:
-		reason, said = reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it. Create the SecurityGroup, or name another one", keyGroups, strings.Join(groups.Missing, ", "))
-	}
-	if r.missing.New(pod.UID, said) {
-		k8s.Warn(r.Recorder, pod, reason, said)
-	}
+	return translate.Pod(c.inputs(policy)), m.Revision
 }
 
 // groupsOf returns the groups of a pod for an index by indexGroups.
@@ -122,7 +95,7 @@ func (r *Reconciler) indexLabels(ctx context.Context, before, after *corev1.Pod)
 	switch {
 	case host && !podset.Counts(after):
 		r.Sets.DeletePod(client.ObjectKeyFromObject(after), after.UID)
-	case host || before != nil && r.owns(after) && podset.Counts(after) &&
+	case host || before != nil && r.owns(r.subject(after)) && podset.Counts(after) &&
 		(!maps.Equal(before.Labels, after.Labels) || before.Annotations[keyGroups] != after.Annotations[keyGroups]):
 		groups, err := r.Grants.Groups(ctx, r.podWrites.newest(after))
 		if err != nil {

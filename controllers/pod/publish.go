@@ -4,10 +4,12 @@
 package pod
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,102 +22,103 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// results are the keys of the annotations that PodNetwork writes. A key that PodNetwork leaves out is removed from the pod.
-var results = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult, kubeovnv1.RoleClaim))
-
-// requests are the keys of the annotations that only users write.
+// requests are the keys of the annotations that only users write, for the first network.
 var requests = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest))
-
-var (
-	keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()
-	keyPortSecurity      = kubeovnv1.AnnotationPortSecurity.Key()
-	keyAddress, keyMAC   = kubeovnv1.AnnotationIPAddress.Key(), kubeovnv1.AnnotationMACAddress.Key()
-)
 
 // patchesInFlight bounds the concurrent patches of pods. It keeps the API server busy, and leaves the other workers free to add pods to
 // the next transaction.
 const patchesInFlight = 40
 
-// publish writes the network, which comes from the given subnet spec, on the pod. It sends one patch with the pod's UID as precondition,
-// or nothing if the annotations are up to date.
-func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork, from specOf) error {
-	want := spelled(network.Annotations(), pod.Annotations)
-	changes := difference(pod.Annotations, want)
+// publish writes the network of a connection on its pods.
+func (r *Reconciler) publish(ctx context.Context, c *connection) error {
+	from := specIn(c.subnet)
+	for _, pod := range append([]*corev1.Pod{c.pod}, c.others...) {
+		changed, err := r.write(ctx, pod, c.network(pod), from)
+		if err != nil {
+			return err
+		}
+		if changed {
+			r.ipObjects.Update(c.port.Name)
+		}
+	}
+	return nil
+}
+
+// write writes a network, which comes from the given subnet spec, on the pod. It sends one patch with the pod's UID as precondition,
+// or nothing if the annotations are up to date. changed reports whether it sent one.
+func (r *Reconciler) write(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork, from specOf) (changed bool, err error) {
+	want := spelled(network, pod.Annotations)
+	changes := difference(pod.Annotations, want, network.Provider)
 	if len(changes) == 0 {
-		return nil
+		return false, nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": changes}})
 	if err != nil {
-		return fmt.Errorf("encode annotations: %w", err)
+		return false, fmt.Errorf("encode annotations: %w", err)
 	}
-	r.podWrites.write(pod, want, from)
-	written, err := r.patch(ctx, client.ObjectKeyFromObject(pod), patch)
+	key, write := client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: want, provider: network.Provider, from: from}
+	r.podWrites.set(key, write)
+	select {
+	case r.patching <- struct{}{}:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	// The status subresource accepts annotations and ignores spec changes, so the controller needs no permission to patch pods themselves.
+	options := metav1.PatchOptions{FieldManager: string(k8s.FieldOwner)}
+	written, err := r.pods.Namespace(key.Namespace).Patch(ctx, key.Name, types.MergePatchType, patch, options, "status")
+	<-r.patching
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err) || isOtherPod(err):
-		return nil // the watch delivers the change
+		return false, nil // the watch delivers the change
 	default:
-		return fmt.Errorf("patch annotations: %w", err)
+		return false, fmt.Errorf("patch annotations: %w", err)
 	}
 	r.latencies.reached(pod.UID, stageAnnotated)
 	r.ipObjects.PodCame()
-	r.podWrites.wrote(written, want, from)
-	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // drops the entry of podWrites if the cache has the patch already
-	return err
+	write.resourceVersion, write.annotations = written.ResourceVersion, maps.Clone(written.Annotations)
+	r.podWrites.set(key, write)
+	_, err = r.get(ctx, key) // drops the entry of podWrites if the cache has the patch already
+	return true, err
 }
 
-// spelled returns results with the pod's own spelling of addresses and MAC where the values are equal. So a user can apply the same
+// spelled returns the annotations of a network, with the pod's own spelling of addresses and MAC where the values are equal. So a user can apply the same
 // manifest again: it changes nothing, and the API server accepts it.
-func spelled(results, have map[string]string) map[string]string {
-	if have[keyAddress] == results[keyAddress] && have[keyMAC] == results[keyMAC] {
+func spelled(network kubeovnv1.PodNetwork, have map[string]string) map[string]string {
+	results := network.Annotations()
+	address, mac := kubeovnv1.AnnotationIPAddress.For(network.Provider), kubeovnv1.AnnotationMACAddress.For(network.Provider)
+	if have[address] == results[address] && have[mac] == results[mac] {
 		return results
 	}
-	requested, err := kubeovnv1.ParsePodNetwork(map[string]string{keyAddress: have[keyAddress], keyMAC: have[keyMAC]})
+	requested, err := kubeovnv1.ParsePodRequestOf(map[string]string{address: have[address], mac: have[mac]}, network.Provider)
 	if err != nil {
 		return results
 	}
-	meaning := requested.Annotations()
-	for _, key := range []string{keyAddress, keyMAC} {
-		if meaning[key] != "" && meaning[key] == results[key] {
-			results[key] = have[key]
-		}
+	if len(requested.Addresses) > 0 && slices.Equal(requested.Addresses, network.Addresses) {
+		results[address] = have[address]
+	}
+	if len(requested.MAC) > 0 && bytes.Equal(requested.MAC, network.MAC) {
+		results[mac] = have[mac]
 	}
 	return results
 }
 
-// patch sends a patch of a pod's annotations, at most patchesInFlight at a time, and returns the metadata in the response. The status
-// subresource accepts annotations and ignores spec changes, so the controller needs no permission to patch pods themselves.
-func (r *Reconciler) patch(ctx context.Context, pod types.NamespacedName, patch []byte) (*metav1.PartialObjectMetadata, error) {
-	select {
-	case r.patching <- struct{}{}:
-		defer func() { <-r.patching }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	options := metav1.PatchOptions{FieldManager: string(k8s.FieldOwner)}
-	return r.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options, "status")
-}
-
 // isOtherPod reports whether the API server rejected a patch because the pod of that name has another UID.
 func isOtherPod(err error) bool {
-	ofUID := func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }
-	return apierrors.IsConflict(err) || slices.ContainsFunc(causesOf(err), ofUID)
-}
-
-func causesOf(err error) []metav1.StatusCause {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return nil
+	if apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return apierrors.IsConflict(err)
 	}
-	return status.Status().Details.Causes
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// difference returns the changes for a merge patch: values, and nil for results to remove. The patch that first publishes the network
+// difference returns the changes of the results of a provider's network for a merge patch: values, and nil for results to remove. The patch that first publishes the network
 // sets every result: until then users can change some of them, and the pod may have changed since the cached state.
-func difference(have, want map[string]string) map[string]*string {
+func difference(have, want map[string]string, provider string) map[string]*string {
 	changes := map[string]*string{}
-	allocates := want[keyAllocated] == "true" && (have[keyAllocated] != "true" || have[keyUID] != want[keyUID])
-	for _, key := range results {
+	allocated, uid := kubeovnv1.AnnotationAllocated.For(provider), kubeovnv1.AnnotationPodUID.For(provider)
+	allocates := want[allocated] == "true" && (have[allocated] != "true" || have[uid] != want[uid])
+	for _, key := range kubeovnv1.ResultKeys(provider) {
 		before, had := have[key]
 		after, wanted := want[key]
 		switch {

@@ -6,20 +6,12 @@ package pod
 import (
 	"context"
 	"fmt"
-	"iter"
-	"net/netip"
-	"slices"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -27,222 +19,57 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Restore fills the allocator before any allocation. It restores leases in use (see the function Restore), and then the leases that IP
-// objects retain for absent pods or for no pod. live reads from the API server, because the cache has no IP objects yet, except on a
-// standby that takes over.
+// Restore fills the allocator before any allocation (retention.Keeper.Restore). live reads from the API server.
 func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
-	rules := claimRules{reader: r.Client, live: live, pools: r.Pools, grants: r.Grants, secures: r.securesSubnet}
-	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, &rules); err != nil {
-		return err
-	}
 	r.noteCacheMisses(ctx)
-	if err := r.restoreVpcPods(ctx); err != nil {
+	if err := r.restorePorts(ctx); err != nil {
 		return err
 	}
 	if err := r.Vips.Wait(ctx); err != nil { // without all Vips, a port would lose shared addresses for a moment
 		return err
 	}
-	return r.restoreRetained(ctx, live)
+	return r.keeper.Restore(ctx, live)
 }
 
-// Restore fills an empty allocator with every address in use: from ports in the northbound database, then from annotations of pods and
-// nodes. The first claim of an address wins; a later one is logged, and the reconciler of its port or pod resolves the conflict. Call it
-// once the caches of pods, nodes and subnets have synced, and before any allocation.
-//
-// IP objects restore no lease. They record leases afterwards, so a pod with an IP object, but with neither a port nor annotations, uses
-// no address (docs/decisions/2026-11-21-start.md). They only prove claims, see claimRules.
-func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator) error {
-	return restore(ctx, reader, engine, allocator, nil)
-}
-
-// restore is Restore with rules for the claims of pods; nil allows all of them.
-func restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator, rules *claimRules) error {
-	s := restoration{allocator: allocator, log: log.FromContext(ctx), unusable: map[string]bool{}}
-	if err := s.read(ctx, reader); err != nil {
-		return err
-	}
-	s.readPorts(engine)
-	s.setSubnets()
-	s.setPools(s.pools.Items)
-	s.keepAll(s.portClaims())
-	pods, err := s.granted(ctx, s.podClaims(), rules)
-	if err != nil {
-		return err
-	}
-	s.keepAll(slices.Values(pods))
-	nodes, err := s.provenFirst(ctx, s.nodeClaims(), rules)
-	if err != nil {
-		return err
-	}
-	s.keepAll(slices.Values(nodes))
-	s.keepAll(s.querierClaims())
-	s.keepAll(s.interconnectionClaims())
-	s.keepAll(s.vpcGatewayClaims())
-	return nil
-}
-
-// claim is a lease that existed before the start, and its source.
-type claim struct {
-	port  string
-	lease ipam.Lease
-	from  string
-	// asked applies the rules of a pod's own request to the claim: the gateway's address and addresses outside the subnet are refused. A
-	// user with write access to a pod's annotations could have forged such a claim.
-	asked bool
-}
-
-type restoration struct {
-	allocator   *ipam.Allocator
-	log         logr.Logger
-	subnets     kubeovnv1.SubnetList
-	pools       kubeovnv1.IPPoolList
-	pods        map[types.NamespacedName]*corev1.Pod
-	nodes       []corev1.Node
-	ports       []translate.PortLease
-	nodePorts   []translate.PortLease
-	vpcGateways []translate.VpcGatewayLease
-	vpcs        kubeovnv1.VpcList
-	vips        kubeovnv1.VipList
-	eips        kubeovnv1.OvnEipList
-	unusable    map[string]bool // subnets with unusable specs: claims in them cannot be checked
-}
-
-func (s *restoration) read(ctx context.Context, reader client.Reader) error {
+// restorePorts records the ports of pods, and the addresses of pods of custom VPCs that are already published.
+func (r *Reconciler) restorePorts(ctx context.Context) error {
 	var pods corev1.PodList
-	var nodes corev1.NodeList
-	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &s.vpcs, &s.vips, &s.eips, &pods, &nodes} {
-		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("list %T: %w", list, err)
-		}
+	if err := r.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list pods: %w", err)
 	}
-	s.pods = make(map[types.NamespacedName]*corev1.Pod, len(pods.Items))
-	for i := range pods.Items {
-		s.pods[client.ObjectKeyFromObject(&pods.Items[i])] = &pods.Items[i]
-	}
-	s.nodes = nodes.Items
-	return nil
-}
-
-// readPorts reads the leases of the ports in the northbound database that pods and nodes own.
-func (s *restoration) readPorts(engine *northbound.Engine) {
-	for kind, leases := range map[string]*[]translate.PortLease{translate.KindPod: &s.ports, translate.KindNode: &s.nodePorts} {
-		northbound.Each(engine, kind, func(_ desired.Owner, row *nb.LogicalSwitchPort) {
-			if lease, ok := translate.ReadPortLease(row); ok {
-				*leases = append(*leases, lease)
-			}
-		})
-	}
-	northbound.Each(engine, translate.KindVpcGateway, func(owner desired.Owner, row *nb.LogicalRouterPort) {
-		if lease, ok := translate.ReadVpcGatewayLease(owner, row); ok {
-			s.vpcGateways = append(s.vpcGateways, lease)
+	northbound.Each(r.Northbound, translate.KindPod, func(owner desired.Owner, row *nb.LogicalSwitchPort) {
+		if lease, ok := translate.ReadPortLease(row); ok {
+			port := kubeovnv1.Port{Namespace: owner.Namespace, Owner: owner.Name, Provider: kubeovnv1.ProviderOVN, Name: row.Name}
+			r.ports.set(port, func(h *holding) { h.pod, h.machine = types.UID(lease.UID), lease.UID == "" })
 		}
 	})
-}
-
-func (s *restoration) keepAll(claims iter.Seq[claim]) {
-	for c := range claims {
-		s.keep(c)
-	}
-}
-
-// keep restores a claim, unless its port already has a lease.
-func (s *restoration) keep(c claim) {
-	if s.held(c.port) {
-		return
-	}
-	if err := s.grant(c); err != nil {
-		s.log.Error(err, "cannot restore a lease", "port", c.port, "from", c.from)
-		return
-	}
-	leases.LogGiven(s.log, c.port, c.lease, leases.SourceRestored)
-}
-
-func (s *restoration) grant(c claim) error {
-	if !c.asked || s.unusable[c.lease.Subnet] {
-		return s.allocator.Restore(c.port, c.lease)
-	}
-	want := ipam.Request{Subnet: c.lease.Subnet, Addresses: c.lease.Addresses, MAC: c.lease.MAC, AnyPool: true}
-	for _, address := range c.lease.Addresses {
-		want.Families = append(want.Families, ipfamily.Of(address))
-	}
-	_, err := s.allocator.Allocate(c.port, want)
-	return err
-}
-
-func (s *restoration) held(port string) bool {
-	_, held := s.allocator.Lookup(port)
-	return held
-}
-
-// setSubnets adds every subnet to the allocator. A subnet with an unusable spec gets a layout that covers its claims only, until its user
-// corrects the spec.
-func (s *restoration) setSubnets() {
-	for i := range s.subnets.Items {
-		subnet := &s.subnets.Items[i]
-		if layout, err := layoutOf(subnet); err == nil && s.allocator.SetSubnet(subnet.Name, layout) == nil {
+	for i := range pods.Items {
+		s := r.subject(&pods.Items[i])
+		if !leases.OnPodNetwork(s.pod) {
 			continue
 		}
-		s.unusable[subnet.Name] = true
-		_ = s.allocator.SetSubnet(subnet.Name, s.claimedLayout(subnet.Name)) // SetSubnet refuses a layout without claims: it is not needed
-	}
-}
-
-// layoutOf returns the layout of a subnet's last valid spec, or of the current one if no spec was found valid yet.
-func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
-	spec := k8s.Applied(subnet).Spec
-	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
-	if err != nil {
-		return ipam.Subnet{}, err
-	}
-	gateways, err := ipfamily.ParseAddrs(spec.Gateway)
-	if err != nil {
-		return ipam.Subnet{}, err
-	}
-	exclude, err := ipfamily.ParseRanges(spec.ExcludeIPs)
-	if err != nil {
-		return ipam.Subnet{}, err
-	}
-	shared, err := ipfamily.ParseRanges(spec.Vips) // a pod never gets one of them as its own address
-	if err != nil {
-		return ipam.Subnet{}, err
-	}
-	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...), OwnPorts: translate.OwnPorts(spec.Vlan != "", len(shared))}, nil
-}
-
-// claimedLayout returns a layout with one claimed address of each family. Leases outside of it are restored as well.
-func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
-	var layout ipam.Subnet
-	var has [2]bool
-	for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.interconnectionClaims(), s.vpcGatewayClaims()} {
-		for c := range source {
-			if c.lease.Subnet != subnet {
-				continue
-			}
-			for _, address := range c.lease.Addresses {
-				if family := ipfamily.Of(address); !has[family] {
-					has[family] = true
-					layout.CIDRs = append(layout.CIDRs, netip.PrefixFrom(address, address.BitLen()))
-				}
-			}
+		r.ports.own(s)
+		vpc := s.pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
+		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !kubeovnv1.IsPublished(s.pod) {
+			continue
+		}
+		if network, err := kubeovnv1.ParsePodNetworkOf(s.pod.Annotations, s.port.Provider); err == nil {
+			r.addresses.Note(s.port.Name, vpc, s.pod.Spec.NodeName, network.Addresses)
 		}
 	}
-	return layout
+	return nil
 }
 
-// holder returns the UID of the pod that the lease under a pod's name was allocated for. podWrites has it if this process allocated it;
-// otherwise the port's row does.
-func (r *Reconciler) holder(pod *corev1.Pod) types.UID {
-	if uid := r.podWrites.holder(client.ObjectKeyFromObject(pod)); uid != "" {
-		return uid
+// The cache of a new leader may lag behind the ports that the previous leader has created. Without a lookup in the API server, such a pod
+// would look deleted: it would lose its port, and another pod could get its address.
+
+// noteCacheMisses records the ports whose pods are missing in the cache.
+func (r *Reconciler) noteCacheMisses(ctx context.Context) {
+	pod := &corev1.Pod{}
+	for _, owner := range r.Northbound.Owners(translate.KindPod) {
+		key := types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
+		if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
+			r.cacheMisses.Store(key, nil)
+		}
 	}
-	key := r.portKey(pod)
-	row := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(key.Namespace, key.Name))
-	if row == nil {
-		return ""
-	}
-	lease, ok := translate.ReadPortLease(row)
-	if !ok {
-		return ""
-	}
-	return types.UID(lease.UID)
 }

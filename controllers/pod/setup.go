@@ -20,8 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
+	"github.com/kiln-net/kiln/controllers/pod/retention"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -46,9 +49,16 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := r.indexMachines(ctx, mgr); err != nil {
 		return err
 	}
+	r.addresses = address.Chooser{
+		Client: r.Client, Allocator: r.Allocator, Namespaces: r.Namespaces, Pools: r.Pools, Grants: r.Grants, Networks: r.Networks, SecurePorts: r.SecurePorts,
+		IPObject: r.ipObjects.Find,
+	}
+	r.keeper = retention.Keeper{
+		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Addresses: &r.addresses, IPObjects: &r.ipObjects, Recorder: r.Recorder,
+		KeepMachines: r.KeepMachines, MaxRetained: r.MaxRetained, PodAt: r.podAt, PortNamed: r.portNamed, Waiting: r.pending.problem, Enqueue: r.pending.AddKey,
+	}
 	r.ipObjects = ipobject.Writer{
-		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Retained: &r.retained, Gate: r.Gate, Pace: r.IPWritePace,
-		PodAt: r.podAt, TypeOf: r.podTypeOf, Decide: r.pending.AddKey,
+		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Leases: &r.keeper, Gate: r.Gate, Pace: r.IPWritePace,
 		Warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
@@ -57,19 +67,25 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet()).
 		Watches(&kubeovnv1.Vpc{}, r.onSpec()).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
-		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
+		Watches(&appsv1.StatefulSet{}, r.keeper.OnStatefulSet()).
 		Watches(&kubeovnv1.IPPool{}, r.onSpec()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
 		Watches(&kubeovnv1.SecurityGroup{}, r.onGroup()).
 		Watches(&kubeovnv1.Vlan{}, r.onVlan()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.ComesOrGoes)).
 		WatchesRawSource(&r.pending.RequestSource).
-		WatchesRawSource(r.Gate.After(r.followMachines(pods))).
+		WatchesRawSource(r.Gate.After(r.keeper.FollowMachines(pods))).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, reconciler.OwnersOf(r.Northbound, translate.KindPod))).
 		WithOptions(r.Gate.Workers(r.Workers)).
 		Complete(r.Gate.Reconciler(r))
 	return errors.Join(err, r.ipObjects.SetupWithManager(mgr))
+}
+
+// portNamed returns the port with a name, and whether its owner is a virtual machine. known is false if no pod has it.
+func (r *Reconciler) portNamed(name string) (port kubeovnv1.Port, machine, known bool) {
+	h, known := r.ports.named(name)
+	return h.Port, h.machine, known
 }
 
 // onPod enqueues pods whose port may need a change. At the start, pods that already have their network come last.
@@ -78,8 +94,10 @@ func (r *Reconciler) onPod() handler.EventHandler {
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) {
 			pod := e.Object.(*corev1.Pod)
 			r.indexLabels(ctx, nil, pod)
-			r.machineSeen(pod)
-			if onPodNetwork(pod) { // ports of other pods come from the engine's owners (reconciler.Orphans)
+			if r.machineOf(pod) != "" {
+				r.machineSeen.Store(true)
+			}
+			if leases.OnPodNetwork(pod) { // ports of other pods come from the engine's owners (reconciler.Orphans)
 				r.arrived(pod, q)
 			}
 		},
@@ -88,9 +106,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			r.latencies.end(e.Object.GetUID())
-			r.missing.Forget(e.Object.GetUID())
-			r.unshared.Forget(e.Object.GetUID())
-			r.invalid.Forget(e.Object.GetUID())
+			r.forgetReports(e.Object.GetUID())
 			q.Add(requestFor(e.Object))
 			r.machinePodGone(e.Object.(*corev1.Pod), q)
 		},
@@ -100,6 +116,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 // arrived enqueues a pod that is new on the pod network. A pod without a network gets normal priority, even in the initial list, where q
 // lowers the priority.
 func (r *Reconciler) arrived(pod *corev1.Pod, q k8s.Queue) {
+	r.seen(pod)
 	if kubeovnv1.IsPublished(pod) {
 		q.Add(requestFor(pod))
 		return
@@ -115,12 +132,12 @@ func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q k
 	if own && r.outdated(ctx, after, from) {
 		reconciler.AddWith(q, handler.LowPriority, requestFor(after))
 	}
-	if before.UID != after.UID || !onPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
+	if before.UID != after.UID || !leases.OnPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
 		r.latencies.end(before.UID)
 	}
 	switch {
 	case !changesPort(before, after, own):
-	case onPodNetwork(after) && (before.UID != after.UID || !onPodNetwork(before)):
+	case leases.OnPodNetwork(after) && (before.UID != after.UID || !leases.OnPodNetwork(before)):
 		r.arrived(after, q)
 	default:
 		q.Add(requestFor(after))
@@ -142,8 +159,8 @@ func requestFor(o client.Object) ctrl.Request {
 // changesPort reports whether an update may affect the pod's port. It is false for most updates of a pod's status, and for updates that
 // only contain this process's own results, apart from those of an underlay pod that runs: OVN gets its addresses then.
 func changesPort(before, after *corev1.Pod, own bool) bool {
-	return before.UID != after.UID || onPodNetwork(before) != onPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
-		!agree(before, after, requests) || !own && !agree(before, after, results) ||
+	return before.UID != after.UID || leases.OnPodNetwork(before) != leases.OnPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
+		!agree(before, after, requests) || !own && !agree(before, after, kubeovnv1.ResultKeys(kubeovnv1.ProviderOVN)) ||
 		(runs(before) != runs(after) || own && runs(after)) && after.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()] != ""
 }
 

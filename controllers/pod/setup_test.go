@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -26,7 +25,6 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 	damaged[kubeovnv1.AnnotationIPAddress.Key()] = "10.16.0.99"
 	asked := maps.Clone(network)
 	asked[kubeovnv1.AnnotationPortSecurity.Key()] = "true"
-	answer := &metav1.PartialObjectMetadata{ObjectMeta: podAt("u1", "100", network).ObjectMeta}
 	for name, c := range map[string]struct {
 		answered bool
 		after    *corev1.Pod
@@ -42,10 +40,12 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &Reconciler{Sets: podset.New()}
 			before := podAt("u1", "98", nil)
-			r.podWrites.hold(before)
-			r.podWrites.write(before, network, specOf{})
+			write := entry{uid: "u1", results: network, provider: kubeovnv1.ProviderOVN}
+			r.podWrites.set(key("a"), write)
+			answer := write
+			answer.resourceVersion, answer.annotations = "100", network
 			if c.answered {
-				r.podWrites.wrote(answer, network, specOf{})
+				r.podWrites.set(key("a"), answer)
 			}
 			before.Spec.NodeName, c.after.Spec.NodeName = "n1", "n1"
 			q := newQueue(t)
@@ -54,10 +54,10 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 				t.Errorf("news: %t", got)
 			}
 			if !c.answered {
-				r.podWrites.wrote(answer, network, specOf{})
+				r.podWrites.set(key("a"), answer)
 			}
 			r.podWrites.newest(podAt("u1", "100", network))
-			if e := r.podWrites.pods[key("a")]; e.annotations != nil || e.results != nil {
+			if e, kept := r.podWrites.pods[key("a")]; kept {
 				t.Errorf("kept for good: %+v", e)
 			}
 		})

@@ -61,7 +61,7 @@ func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map
 		}
 		sharing[vip] = nil
 		for i := range pods.Items {
-			sharing[vip] = append(sharing[vip], portOf(&pods.Items[i]))
+			sharing[vip] = append(sharing[vip], portOf(&pods.Items[i]).Name)
 		}
 		slices.Sort(sharing[vip])
 		sharing[vip] = slices.Compact(sharing[vip]) // during a live migration, two pods have the port of one machine
@@ -86,10 +86,8 @@ func (r *Reconciler) vipsInUse(s *kubeovnv1.Subnet, vips []netip.Addr) *validati
 	return nil
 }
 
-// portOf returns the name of the logical switch port of a pod or of the virtual machine that it runs.
-func portOf(pod client.Object) string {
-	return translate.PodPort(pod.GetNamespace(), kubeovnv1.PortOwner(pod))
-}
+// portOf returns the port of a pod, or of the virtual machine that it runs.
+func portOf(pod client.Object) kubeovnv1.Port { return kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN) }
 
 // virtualPorts returns the virtual ports of vips, with the ports of pods that may use them as parents.
 func (in inputs) virtualPorts(vips []netip.Addr) []translate.VirtualPort {

@@ -133,7 +133,7 @@ func (s *state) parents() []string {
 	var ports []string
 	for _, user := range s.users {
 		if user.Use&vipusers.Shared != 0 && s.lease.Subnet != "" && user.Subnet == s.lease.Subnet {
-			ports = append(ports, translate.PodPort(user.Pod.Namespace, user.PortOwner))
+			ports = append(ports, user.Port.Name)
 		}
 	}
 	return slices.Compact(ports) // the two pods of a migrating machine have one port

@@ -109,9 +109,9 @@ var leases = []mutant{{
 	new:  `_ = address`,
 }, {
 	id: "leases-forgotten-owner", bug: "a pod that is present again stays in the list of absent pods of its StatefulSet",
-	file: "internal/leases/retained.go",
-	old:  "\tdelete(k.byOwner[owner], key)\n",
-	new:  "",
+	file: "controllers/pod/retention/states.go",
+	old:  `delete(s.byOwner[owner], port); len`,
+	new:  `len`,
 }, {
 	id: "leases-source", bug: "the log names the subnet as the source of an address that an annotation requests",
 	file: "internal/leases/log.go",

@@ -191,9 +191,9 @@ var translation = []mutant{{
 	old:  `{{"services/", "dst", in.Services}, {"outgoing/", "src", in.Outgoing}}`,
 	new:  `{{"services/", "src", in.Services}, {"outgoing/", "dst", in.Outgoing}}`,
 }, {
-	id: "translate-pod-with-dots", bug: "the port of a pod with a dot in its name belongs to another pod after a restart",
-	file:  "internal/northbound/translate/pod.go",
-	old:   `i := strings.LastIndexByte(port, '.')`,
-	new:   `i := strings.IndexByte(port, '.')`,
-	tests: []string{"./internal/northbound/translate", "./internal/leases"},
+	id: "translate-port-without-provider", bug: "the ports of two networks of a pod have the same name",
+	file:  "api/v1/port.go",
+	old:   `p.Name += "." + p.Provider`,
+	new:   `p.Name += ""`,
+	tests: []string{"./api/v1"},
 }}

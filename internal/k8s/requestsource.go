@@ -37,7 +37,7 @@ func (s *RequestSource) Add(name string) { s.AddKey(types.NamespacedName{Name: n
 func (s *RequestSource) AddKey(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	req := RequestOf(key)
+	req := reconcile.Request{NamespacedName: key}
 	if s.queue == nil {
 		s.early = append(s.early, req)
 		return

@@ -1,36 +1,23 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leases knows who holds the addresses of a lease: the names of ports and of their pods, the leases that stay while their pod is
-// absent, and the reservations of users.
+// Package leases has rules about the holders of leases: nodes, pods of StatefulSets, and reservations of users.
 package leases
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
-
-// KeyOf returns the reconcile key of a port: its pod's, whether that exists or not, or else the port's name.
-func KeyOf(port string) types.NamespacedName {
-	if namespace, name, ok := translate.PodOfPort(port); ok {
-		return types.NamespacedName{Namespace: namespace, Name: name}
-	}
-	return types.NamespacedName{Name: port}
-}
-
-// PortOf is the inverse of KeyOf.
-func PortOf(key types.NamespacedName) string {
-	if key.Namespace == "" {
-		return key.Name
-	}
-	return translate.PodPort(key.Namespace, key.Name)
-}
 
 // OfNode reports whether a lease belongs to a node: the join subnet has no pods.
 func OfNode(lease ipam.Lease) bool { return lease.Subnet == kubeovnv1.JoinSubnet }
@@ -47,4 +34,29 @@ func StatefulSetOf(pod types.NamespacedName) (types.NamespacedName, int) {
 		return types.NamespacedName{}, -1
 	}
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:i]}, ordinal
+}
+
+// OnPodNetwork reports whether a pod uses the pod network: it is scheduled, not finished, and not on the host network.
+func OnPodNetwork(pod *corev1.Pod) bool {
+	finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return !pod.Spec.HostNetwork && pod.Spec.NodeName != "" && !finished
+}
+
+// OfStatefulSet reports whether a StatefulSet made a pod.
+func OfStatefulSet(pod metav1.Object) bool {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	return owner != nil && owner.Kind == kubeovnv1.PodTypeStatefulSet && strings.HasPrefix(owner.APIVersion, "apps/")
+}
+
+// PortIsNodes reports whether the name of a port belongs to an existing node.
+func PortIsNodes(ctx context.Context, reader client.Reader, port string) (bool, error) {
+	name, ok := strings.CutPrefix(port, kubeovnv1.NodePortName(""))
+	if !ok {
+		return false, nil
+	}
+	err := reader.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("get node %s: %w", name, err)
+	}
+	return err == nil, nil
 }

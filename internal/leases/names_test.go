@@ -9,21 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestKeysAndPorts(t *testing.T) {
-	for port, want := range map[string]types.NamespacedName{
-		"web.shop":    {Namespace: "shop", Name: "web"},
-		"web.v1.shop": {Namespace: "shop", Name: "web.v1"}, // names of pods may have dots, names of namespaces may not
-		"standalone":  {Name: "standalone"},
-	} {
-		if got := KeyOf(port); got != want {
-			t.Errorf("KeyOf(%s) = %v, want %v", port, got, want)
-		}
-		if got := PortOf(want); got != port {
-			t.Errorf("PortOf(%v) = %s, want %s", want, got, port)
-		}
-	}
-}
-
 func TestStatefulSetOf(t *testing.T) {
 	for name, want := range map[string]struct {
 		set     string

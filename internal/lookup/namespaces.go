@@ -179,12 +179,12 @@ func SubnetsOf(ns *corev1.Namespace, subnets []*kubeovnv1.Subnet, vpc *kubeovnv1
 // ServesPods reports whether pods may get addresses of a subnet on their first network. The join subnet, subnets of attachment
 // networks and subnets that are being deleted do not serve pods.
 func ServesPods(s *kubeovnv1.Subnet) bool {
-	return s.Name != kubeovnv1.JoinSubnet && OnFirstNetwork(s) && s.DeletionTimestamp == nil
+	return s.Name != kubeovnv1.JoinSubnet && OnNetwork(s, kubeovnv1.ProviderOVN) && s.DeletionTimestamp == nil
 }
 
-// OnFirstNetwork reports whether a subnet belongs to every pod's first network rather than to an attachment network.
-func OnFirstNetwork(s *kubeovnv1.Subnet) bool {
-	return cmp.Or(s.Spec.Provider, kubeovnv1.ProviderOVN) == kubeovnv1.ProviderOVN
+// OnNetwork reports whether a subnet belongs to the network of a provider.
+func OnNetwork(s *kubeovnv1.Subnet, provider string) bool {
+	return cmp.Or(s.Spec.Provider, kubeovnv1.ProviderOVN) == provider
 }
 
 // Binds reports whether a subnet names or selects a namespace. An invalid selector selects none; the subnet's condition reports

@@ -4,7 +4,6 @@
 package lookup
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -108,19 +107,4 @@ func (n *Networks) SameName(ctx context.Context, o client.Object) (client.Object
 		return nil, nil
 	}
 	return other, nil
-}
-
-// Precedes reports whether a takes precedence over b in a conflict: it is older or, when both were created in the same second, first by name. A Vpc
-// precedes a Subnet of the same name: without the Vpc, subnets in it could not work either.
-func Precedes(a, b client.Object) bool {
-	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time),
-		cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(rank(a), rank(b)), cmp.Compare(a.GetUID(), b.GetUID())) < 0
-}
-
-// rank orders kinds whose objects cannot have the same name.
-func rank(o client.Object) int {
-	if _, ok := o.(*kubeovnv1.Vpc); ok {
-		return 0
-	}
-	return 1
 }

@@ -163,7 +163,7 @@ func (d Reserver) checkSubnet(
 		return validation.Invalid("subnet %s is for nodes: create %s of another one", w.Subnet, w.What), nil
 	case subnet == nil:
 		return validation.Problemf(validation.ReasonSubnetMissing, "subnet %s does not exist: create it, or %s of another one", w.Subnet, w.What), nil
-	case !lookup.OnFirstNetwork(k8s.Applied(subnet)):
+	case !lookup.OnNetwork(k8s.Applied(subnet), kubeovnv1.ProviderOVN):
 		return validation.Invalid("subnet %s is of provider %s: create %s of one of provider %s", subnet.Name, subnet.Spec.Provider, w.What, kubeovnv1.ProviderOVN), nil
 	case subnet.DeletionTimestamp != nil:
 		return validation.Invalid("subnet %s is being deleted: create %s of another one", subnet.Name, w.What), nil

@@ -40,9 +40,9 @@ const (
 type User struct {
 	Pod types.NamespacedName
 	Use Use
-	// Subnet of the pod's port; empty while the pod has no port. PortOwner is the owner of the port (kubeovnv1.PortOwner).
-	Subnet    string
-	PortOwner string
+	// Port of the pod, and its subnet, which is empty while the port is not published.
+	Port   kubeovnv1.Port
+	Subnet string
 }
 
 // Index tracks which pods use which Vips, by the events of pods and Vips. An event of a pod reads its annotations, and its labels
@@ -174,7 +174,7 @@ func (x *Index) usesOf(pod *corev1.Pod) map[string]User {
 		if vip = strings.TrimSpace(vip); vip != "" {
 			uses[vip] = User{
 				Pod: client.ObjectKeyFromObject(pod), Use: uses[vip].Use | use,
-				Subnet: subnetWithPort(pod), PortOwner: kubeovnv1.PortOwner(pod),
+				Port: kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN), Subnet: subnetWithPort(pod),
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/pod/retention"
 	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vpc"
@@ -70,5 +71,5 @@ func Restore(ctx context.Context, p *controllertest.Process, pods, join string) 
 	if err := subnet.CreateDefaults(ctx, p.Client, defaults); err != nil {
 		return err
 	}
-	return pod.Restore(ctx, p.Client, p.Engine, p.Allocator)
+	return retention.Restore(ctx, p.Client, p.Engine, p.Allocator)
 }

@@ -11,26 +11,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/leases"
-	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// podOfIP returns the pod of an IP object. It returns false for IP objects of nodes, of other networks of a pod, and without a pod.
-func podOfIP(ip *kubeovnv1.IP) (types.NamespacedName, bool) {
-	pod := types.NamespacedName{Namespace: ip.Spec.Namespace, Name: ip.Spec.PodName}
-	return pod, pod.Namespace != "" && ip.Name == translate.PodPort(pod.Namespace, pod.Name)
+// PortOf returns the port of a pod's IP object. It returns false for IP objects of nodes, of other networks of a pod, and without a pod.
+func PortOf(ip *kubeovnv1.IP) (kubeovnv1.Port, bool) {
+	port := kubeovnv1.NewPort(ip.Spec.Namespace, ip.Spec.PodName, kubeovnv1.ProviderOVN)
+	return port, port.Namespace != "" && port.Name == ip.Name
 }
 
-// ofPod returns the wanted IP object of a pod, or of the machine that it runs.
-func ofPod(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := newIP(leases.PortOf(key), lease)
-	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = key.Namespace, key.Name, pod.Spec.NodeName
+// OfPod returns the wanted IP object of a port that a pod has. podType is the kind of workload that retains its addresses, or "".
+func OfPod(port kubeovnv1.Port, pod *corev1.Pod, podType string, lease ipam.Lease) *kubeovnv1.IP {
+	ip := newIP(port.Name, lease)
+	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = port.Namespace, port.Owner, pod.Spec.NodeName
 	ip.Labels[kubeovnv1.LabelNode] = labelValue(pod.Spec.NodeName)
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
 	if ip.Spec.PodType = podType; podType != "" {
@@ -39,17 +36,18 @@ func ofPod(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam
 	return ip
 }
 
-// Retained returns the wanted IP object of a lease that no pod has: of an absent pod, or of a reservation. For a reservation it takes the pod from the existing IP object, if
-// any.
-func Retained(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := newIP(port, lease)
-	if podType != "" {
-		key := leases.KeyOf(port)
-		ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = key.Namespace, key.Name, podType
-		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
-	} else if have != nil {
-		ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = have.Spec.Namespace, have.Spec.PodName, have.Spec.PodType
-	}
+// Retained returns the wanted IP object of a lease that is retained for a kind of workload.
+func Retained(port kubeovnv1.Port, podType string, lease ipam.Lease) *kubeovnv1.IP {
+	ip := newIP(port.Name, lease)
+	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = port.Namespace, port.Owner, podType
+	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
+	return ip
+}
+
+// Reserved returns the wanted IP object of a reservation without a pod. It takes the names of a pod from the existing IP object.
+func Reserved(have *kubeovnv1.IP, lease ipam.Lease) *kubeovnv1.IP {
+	ip := newIP(have.Name, lease)
+	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = have.Spec.Namespace, have.Spec.PodName, have.Spec.PodType
 	return ip
 }
 
@@ -87,8 +85,8 @@ func labelValue(name string) string {
 	return name
 }
 
-// IsUpToDate reports whether an IP object is up to date.
-func IsUpToDate(have, want *kubeovnv1.IP) bool {
+// isUpToDate reports whether an IP object is up to date.
+func isUpToDate(have, want *kubeovnv1.IP) bool {
 	_, located := have.Labels[kubeovnv1.LabelNode]
 	_, wanted := want.Labels[kubeovnv1.LabelNode]
 	return located == wanted && hasLabels(have, want) && equality.Semantic.DeepEqual(have.Spec, specFor(have, want))

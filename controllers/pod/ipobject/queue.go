@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -41,22 +40,22 @@ var exportMetrics = sync.OnceFunc(func() {
 	metrics.Registry.MustRegister(queuedWrites)
 })
 
-// writeQueue queues the pods whose IP objects need a write, oldest first. It feeds the controller of IP objects.
+// writeQueue queues the ports whose IP objects need a write, oldest first. It feeds the controller of IP objects.
 type writeQueue struct {
 	k8s.RequestSource
 
 	pace Pace
 
 	mu      sync.Mutex
-	queued  map[types.NamespacedName]*list.Element
+	queued  map[string]*list.Element
 	order   list.List // of queuedWrite
-	writing map[types.NamespacedName]struct{}
+	writing map[string]struct{}
 	came    time.Time // when the last new pod arrived
 	timer   *time.Timer
 }
 
 type queuedWrite struct {
-	pod   types.NamespacedName
+	port  string
 	since time.Time
 }
 
@@ -67,44 +66,44 @@ func (b *writeQueue) podCame() {
 	b.came = time.Now()
 }
 
-// put queues the IP object of a pod for writing. It never blocks.
-func (b *writeQueue) put(pod types.NamespacedName) {
+// put queues the IP object of a port for writing. It never blocks.
+func (b *writeQueue) put(port string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, ok := b.queued[pod]; ok {
+	if _, ok := b.queued[port]; ok {
 		return
 	}
 	if b.queued == nil {
-		b.queued = map[types.NamespacedName]*list.Element{}
+		b.queued = map[string]*list.Element{}
 	}
-	b.queued[pod] = b.order.PushBack(queuedWrite{pod: pod, since: time.Now()})
+	b.queued[port] = b.order.PushBack(queuedWrite{port: port, since: time.Now()})
 	queuedWrites.Inc()
 	if len(b.queued) == 1 {
 		b.release()
 	}
 }
 
-// drop removes a pod that no longer needs an IP object.
-func (b *writeQueue) drop(pod types.NamespacedName) {
+// drop removes a port that no longer needs an IP object.
+func (b *writeQueue) drop(port string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if e, ok := b.queued[pod]; ok {
+	if e, ok := b.queued[port]; ok {
 		b.remove(e)
 	}
 }
 
-// done records the end of a pass for a pod's IP object. It does nothing if the pass did not come from the queue.
-func (b *writeQueue) done(pod types.NamespacedName) {
+// done records the end of a pass for an IP object. It does nothing if the pass did not come from the queue.
+func (b *writeQueue) done(port string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, ok := b.writing[pod]; ok {
-		delete(b.writing, pod)
+	if _, ok := b.writing[port]; ok {
+		delete(b.writing, port)
 		b.release()
 	}
 }
 
 func (b *writeQueue) remove(e *list.Element) {
-	delete(b.queued, b.order.Remove(e).(queuedWrite).pod)
+	delete(b.queued, b.order.Remove(e).(queuedWrite).port)
 	queuedWrites.Dec()
 	if len(b.queued) == 0 {
 		b.queued = nil // a map never shrinks after a burst
@@ -126,10 +125,10 @@ func (b *writeQueue) release() {
 		}
 		b.remove(e)
 		if b.writing == nil {
-			b.writing = map[types.NamespacedName]struct{}{}
+			b.writing = map[string]struct{}{}
 		}
-		b.writing[oldest.pod] = struct{}{}
-		b.AddKey(oldest.pod)
+		b.writing[oldest.port] = struct{}{}
+		b.Add(oldest.port)
 	}
 }
 

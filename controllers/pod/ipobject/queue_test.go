@@ -10,16 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 )
-
-func key(name string) types.NamespacedName {
-	return types.NamespacedName{Namespace: "shop", Name: name}
-}
 
 func expect(t *testing.T, what string, got []string, want ...string) {
 	t.Helper()
@@ -47,16 +42,16 @@ func paced(t *testing.T, pace Pace, test func(t *testing.T, b *writeQueue, out f
 func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
 	paced(t, Pace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
-		b.put(key("a"))
-		b.put(key("a"))
-		b.put(key("b"))
+		b.put("a")
+		b.put("a")
+		b.put("b")
 		time.Sleep(900 * time.Millisecond)
 		b.podCame()
 		time.Sleep(900 * time.Millisecond)
 		expect(t, "while pods come", out())
 		time.Sleep(200 * time.Millisecond)
 		expect(t, "a second after the last pod", out(), "a", "b")
-		b.put(key("c"))
+		b.put("c")
 		expect(t, "when no pod came", out(), "c")
 	})
 }
@@ -64,13 +59,13 @@ func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
 func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
 	paced(t, Pace{}, func(t *testing.T, b *writeQueue, out func() []string) {
 		for i := range ipWriters + 2 {
-			b.put(key(fmt.Sprintf("p%d", i)))
+			b.put(fmt.Sprintf("p%d", i))
 		}
 		expect(t, "at first", out(), "p0", "p1", "p2", "p3")
-		b.done(key("stranger"))
+		b.done("stranger")
 		expect(t, "after the pass for another's object", out())
-		b.done(key("p2"))
-		b.done(key("p2"))
+		b.done("p2")
+		b.done("p2")
 		expect(t, "after one is written", out(), "p4")
 	})
 }
@@ -90,16 +85,16 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 		}()
 		b.podCame()
 		for i := range 5 {
-			b.put(key(fmt.Sprintf("p%d", i)))
+			b.put(fmt.Sprintf("p%d", i))
 		}
 		time.Sleep(9950 * time.Millisecond)
 		expect(t, "before the limit", out())
 		time.Sleep(100 * time.Millisecond)
 		expect(t, "at the limit, one writer", out(), "p0")
-		b.done(key("p0"))
+		b.done("p0")
 		expect(t, "when it is done", out(), "p1")
 		time.Sleep(10 * time.Second)
-		b.done(key("p1"))
+		b.done("p1")
 		expect(t, "when the oldest has waited twice as long", out(), "p2", "p3")
 	})
 }
@@ -107,13 +102,13 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 func TestAReleasedPodLeavesNothingInTheBacklog(t *testing.T) {
 	paced(t, Pace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
-		b.put(key("a"))
-		b.put(key("b"))
-		b.drop(key("a"))
-		b.drop(key("never-held"))
+		b.put("a")
+		b.put("b")
+		b.drop("a")
+		b.drop("never-held")
 		time.Sleep(time.Minute)
 		expect(t, "released", out(), "b")
-		b.done(key("b"))
+		b.done("b")
 		if len(b.queued)+len(b.writing)+b.order.Len() != 0 {
 			t.Errorf("left behind: %v %v %d", b.queued, b.writing, b.order.Len())
 		}

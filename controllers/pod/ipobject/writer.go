@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipobject keeps one IP object per pod with a lease, for users and for the next process. It is asynchronous: no pod waits for its
+// Package ipobject keeps one IP object per port with a lease, for users and for the next process. It is asynchronous: no pod waits for its
 // IP object.
 package ipobject
 
@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,24 +26,22 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/leases"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
-// Writer is the controller of IP objects. Its exported fields are required, but for Pace; the zero value of Pace writes IP objects at once.
+// Writer is the controller of IP objects: only it writes them. Its exported fields are required, but for Pace; the zero value of Pace writes IP objects at
+// once. A reconcile key is the name of an IP object, which is the name of its port.
 type Writer struct {
 	Client     client.Client
-	Northbound reconciler.Northbound
+	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Retained   *leases.Retained
+	Leases     Leases
 	Gate       *reconciler.StartGate
 	Pace       Pace
-	// PodAt returns the pod on the pod network that has a port, nil if there is none; TypeOf the kind of workload that retains its
-	// addresses.
-	PodAt  func(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error)
-	TypeOf func(pod *corev1.Pod) string
-	// Decide requeues a pod, or a reservation, in the controller of pods, which decides about the lease.
-	Decide func(types.NamespacedName)
 	// Warn emits a warning event on an IP object.
 	Warn func(ip *kubeovnv1.IP, message string)
 
@@ -55,6 +53,20 @@ type Writer struct {
 	cached atomic.Bool
 	// complete is true once lookups of IP objects can use the cache.
 	complete atomic.Bool
+}
+
+// Leases decides about leases. All methods are safe for concurrent use.
+type Leases interface {
+	// Want returns the wanted IP object of a port with a lease, nil while that is not decided. have is the existing one, or nil.
+	Want(ctx context.Context, port string, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error)
+	// Obstacle returns why a port has to wait for its addresses, "" if it does not wait.
+	Obstacle(port string) string
+	// Decide requests a decision about the lease of a port. ip is the IP object, which may be deleted.
+	Decide(port string, ip *kubeovnv1.IP)
+	// IsAbsent reports whether no pod has the lease of a port.
+	IsAbsent(port string) bool
+	// Recorded is called when the IP object of a port without a pod is up to date.
+	Recorded(port string)
 }
 
 // workers is the number of concurrent reconciles of IP objects, deletions and repairs included.
@@ -85,12 +97,12 @@ func (w *Writer) synced(informers cache.Informers) source.Source {
 	})
 }
 
-// onIP enqueues pods whose IP object differs from their lease: others have changed it, or the pod was deleted.
+// onIP enqueues IP objects that differ from their lease: others have changed them, or the pod was deleted.
 func (w *Writer) onIP() handler.EventHandler {
 	check := func(ctx context.Context, ip *kubeovnv1.IP, q k8s.Queue) {
 		w.writes.newest(ip.Name, ip)
-		if key, ok := w.isStale(ctx, ip); ok {
-			q.Add(ctrl.Request{NamespacedName: key})
+		if w.isStale(ctx, ip) {
+			q.Add(requestFor(ip.Name))
 		}
 	}
 	return handler.Funcs{
@@ -107,22 +119,23 @@ func (w *Writer) onIP() handler.EventHandler {
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			w.writes.forget(e.Object.GetName())
 			ip := e.Object.(*kubeovnv1.IP)
-			key := leases.KeyOf(ip.Name)
-			if _, kept := w.Retained.PodType(key); kept || leases.IsReservation(ip) {
-				w.Decide(key)
+			if w.Leases.IsAbsent(ip.Name) || leases.IsReservation(ip) {
+				w.Leases.Decide(ip.Name, ip)
 			}
-			if w.holds(key) {
-				q.Add(k8s.RequestOf(key))
+			if w.holds(ip.Name) {
+				q.Add(requestFor(ip.Name))
 			}
 		},
 	}
 }
 
-// staleObjects lists the pods whose IP objects differ from their leases, and queues missing IP objects. From then on Update checks
-// pods one by one.
+func requestFor(port string) ctrl.Request { return k8s.RequestOf(types.NamespacedName{Name: port}) }
+
+// staleObjects lists the IP objects that differ from their leases, and queues missing IP objects. From then on Update checks
+// ports one by one.
 func (w *Writer) staleObjects(ctx context.Context) ([]types.NamespacedName, error) {
-	for name := range w.early { // IP objects deleted since then cause no event
-		w.Decide(leases.KeyOf(name))
+	for name, ip := range w.early { // IP objects deleted since then cause no event
+		w.Leases.Decide(name, ip)
 	}
 	w.complete.Store(true)
 	var ips kubeovnv1.IPList
@@ -130,87 +143,61 @@ func (w *Writer) staleObjects(ctx context.Context) ([]types.NamespacedName, erro
 		return nil, fmt.Errorf("list IPs: %w", err)
 	}
 	w.queueMissing(ctx)
-	var pods []types.NamespacedName
+	var stale []types.NamespacedName
 	for i := range ips.Items {
-		if key, ok := w.isStale(ctx, &ips.Items[i]); ok {
-			pods = append(pods, key)
+		if w.isStale(ctx, &ips.Items[i]) {
+			stale = append(stale, types.NamespacedName{Name: ips.Items[i].Name})
 		}
 	}
-	return pods, nil
+	return stale, nil
 }
 
-// queueMissing queues the IP objects of pods that have a port and a lease, but no IP object.
+// queueMissing queues the IP objects of pods' ports that have a lease, but no IP object.
 func (w *Writer) queueMissing(ctx context.Context) {
-	for _, owner := range w.Northbound.Owners(translate.KindPod) {
-		pod := types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
-		if !w.holds(pod) {
+	var ports []string
+	northbound.Each(w.Northbound, translate.KindPod, func(_ desired.Owner, row *nb.LogicalSwitchPort) { ports = append(ports, row.Name) })
+	for _, port := range ports {
+		if !w.holds(port) {
 			continue
 		}
-		if ip, _, err := w.newest(ctx, translate.PodPort(pod.Namespace, pod.Name)); err == nil && ip == nil {
-			w.queue.put(pod)
+		if ip, _, err := w.newest(ctx, port); err == nil && ip == nil {
+			w.queue.put(port)
 		}
 	}
 }
 
 // holds reports whether a pod, or a reservation, has a lease.
-func (w *Writer) holds(key types.NamespacedName) bool {
-	lease, held := w.Allocator.Lookup(leases.PortOf(key))
+func (w *Writer) holds(port string) bool {
+	lease, held := w.Allocator.Lookup(port)
 	return held && !leases.OfNode(lease)
 }
 
-// isStale returns the key of an IP object, and reports whether the object needs a change or a deletion.
-func (w *Writer) isStale(ctx context.Context, ip *kubeovnv1.IP) (types.NamespacedName, bool) {
-	key := leases.KeyOf(ip.Name)
-	if _, isPods := podOfIP(ip); !isPods && !leases.IsReservation(ip) {
-		return key, false // of a node, or of no pod
-	}
-	return key, !w.isCurrent(ctx, ip, key)
-}
-
-// isCurrent reports whether an IP object is up to date with its lease.
-func (w *Writer) isCurrent(ctx context.Context, ip *kubeovnv1.IP, key types.NamespacedName) bool {
-	lease, held := w.Allocator.Lookup(ip.Name)
-	if !held || leases.OfNode(lease) {
+// isStale reports whether an IP object needs a change or a deletion. It is false for IP objects of nodes.
+func (w *Writer) isStale(ctx context.Context, ip *kubeovnv1.IP) bool {
+	if _, isPods := PortOf(ip); !isPods && !leases.IsReservation(ip) {
 		return false
 	}
-	want, err := w.wantedObject(ctx, key, ip, lease)
-	return err == nil && want != nil && IsUpToDate(ip, want)
+	lease, held := w.Allocator.Lookup(ip.Name)
+	if !held || leases.OfNode(lease) {
+		return true
+	}
+	want, err := w.Leases.Want(ctx, ip.Name, ip, lease)
+	return err != nil || want == nil || !isUpToDate(ip, want)
 }
 
-// wantedObject returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
-func (w *Writer) wantedObject(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
-	podType, isRetained := w.Retained.PodType(key) // a pod of this name may exist, and wait
-	if !isRetained {
-		pod, err := w.PodAt(ctx, key)
-		if pod == nil || err != nil {
-			return nil, err
-		}
-		return ofPod(pod, key, w.TypeOf(pod), lease), nil
-	}
-	if podType == "" && !leases.IsReservation(have) {
-		return nil, nil
-	}
-	return Retained(have, leases.PortOf(key), podType, lease), nil
-}
-
-// Update queues the IP object of a pod, unless its newest known state is up to date with the lease. key is the reconcile key of the pod's
-// port. Until all IP objects are in the cache it does nothing: no pod waits for that, and staleObjects finds the differences later.
-func (w *Writer) Update(ctx context.Context, pod *corev1.Pod, key types.NamespacedName, lease ipam.Lease) {
-	if !w.complete.Load() {
-		return
-	}
-	want := ofPod(pod, key, w.TypeOf(pod), lease)
-	have, _, err := w.newest(ctx, want.Name)
-	if err != nil || have == nil || !IsUpToDate(have, want) {
-		w.queue.put(key)
+// Update queues the IP object of a port, which may need a write. Until all IP objects are in the cache it does nothing: no pod waits for that, and
+// staleObjects finds the differences later.
+func (w *Writer) Update(port string) {
+	if w.complete.Load() {
+		w.queue.put(port)
 	}
 }
 
-// Check enqueues a pod, or a reservation, whose IP object may need a change, ahead of those that Update has queued.
-func (w *Writer) Check(key types.NamespacedName) { w.queue.AddKey(key) }
+// Check enqueues an IP object that may need a change, ahead of those that Update has queued.
+func (w *Writer) Check(port string) { w.queue.Add(port) }
 
-// Drop takes a pod that no longer needs an IP object out of the queue.
-func (w *Writer) Drop(key types.NamespacedName) { w.queue.drop(key) }
+// Drop takes a port that no longer needs an IP object out of the queue.
+func (w *Writer) Drop(port string) { w.queue.drop(port) }
 
 // PodCame delays queued IP objects, because a new pod has arrived.
 func (w *Writer) PodCame() { w.queue.podCame() }
@@ -245,44 +232,56 @@ func (w *Writer) newest(ctx context.Context, name string) (*kubeovnv1.IP, time.D
 	return newest, believed, nil
 }
 
-// Reconcile brings the IP object of one pod, or of a reservation, up to date with its lease.
+// Reconcile brings the IP object of one port up to date with its lease.
 func (w *Writer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	defer w.queue.done(req.NamespacedName)
-	port := leases.PortOf(req.NamespacedName)
+	port := req.Name
+	defer w.queue.done(port)
 	have, believed, err := w.newest(ctx, port)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	lease, held := w.Allocator.Lookup(port)
-	switch {
-	case (!held || leases.OfNode(lease)) && leases.IsReservation(have):
-		w.Decide(req.NamespacedName)
-		return ctrl.Result{}, nil
-	case !held || leases.OfNode(lease):
-		return ctrl.Result{}, w.remove(ctx, have, req.NamespacedName)
+	if !held || leases.OfNode(lease) {
+		return ctrl.Result{}, w.withoutLease(ctx, port, have)
 	}
-	want, err := w.wantedObject(ctx, req.NamespacedName, have, lease)
-	switch {
-	case err != nil:
-		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
-	case want == nil:
+	want, err := w.Leases.Want(ctx, port, have, lease)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("decide about the IP of port %s: %w", port, err)
+	}
+	if want == nil {
 		if have != nil {
-			w.Decide(req.NamespacedName)
+			w.Leases.Decide(port, have)
 		}
 		return ctrl.Result{}, nil
-	case have == nil && want.Spec.NodeName == "":
-		return ctrl.Result{}, nil // the user has deleted it, and the controller of pods is about to release the lease
 	}
-	return ctrl.Result{RequeueAfter: believed}, w.write(ctx, have, want)
+	if err := w.write(ctx, have, want); err != nil {
+		return ctrl.Result{}, err
+	}
+	if w.Leases.IsAbsent(port) {
+		if have, _, err = w.newest(ctx, port); err == nil && have != nil && isUpToDate(have, want) {
+			w.Leases.Recorded(port)
+		}
+	}
+	return ctrl.Result{RequeueAfter: believed}, err
 }
 
-// Ensure writes an IP object, unless it is up to date.
-func (w *Writer) Ensure(ctx context.Context, want *kubeovnv1.IP) error {
-	have, _, err := w.newest(ctx, want.Name)
-	if err != nil {
-		return err
+// withoutLease handles the IP object of a port without a lease: a reservation waits for its addresses, and another IP object is deleted.
+func (w *Writer) withoutLease(ctx context.Context, port string, have *kubeovnv1.IP) error {
+	if leases.IsReservation(have) {
+		ready := apimeta.FindStatusCondition(have.Status.Conditions, kubeovnv1.ConditionReady)
+		if obstacle := w.Leases.Obstacle(port); obstacle != "" && (ready == nil || ready.Message != obstacle || ready.ObservedGeneration != have.Generation) {
+			return w.setReady(ctx, have, obstacle)
+		}
+		w.Leases.Decide(port, have)
+		return nil
 	}
-	return w.write(ctx, have, want)
+	if have == nil {
+		return nil
+	}
+	if _, isPods := PortOf(have); !isPods {
+		return nil
+	}
+	return w.delete(ctx, have)
 }
 
 // write changes an IP object, nil for none, into the wanted one. A change of immutable fields needs a deletion and a creation; for a
@@ -291,9 +290,9 @@ func (w *Writer) write(ctx context.Context, have, want *kubeovnv1.IP) error {
 	switch {
 	case have == nil:
 		return w.create(ctx, want)
-	case IsUpToDate(have, want):
+	case isUpToDate(have, want):
 		if leases.IsReservation(have) {
-			return w.SetReady(ctx, have, "") // an earlier attempt may have ended before
+			return w.setReady(ctx, have, "") // an earlier attempt may have ended before
 		}
 		return nil
 	case canBecome(have, want):
@@ -301,19 +300,12 @@ func (w *Writer) write(ctx context.Context, have, want *kubeovnv1.IP) error {
 	case leases.IsReservation(have):
 		message := fmt.Sprintf("the pod has %s of subnet %s already: delete the pod for this to count", want.Spec.IPAddress, want.Spec.Subnet)
 		w.Warn(have, message)
-		return w.SetReady(ctx, have, message)
+		return w.setReady(ctx, have, message)
 	}
 	if err := w.delete(ctx, have); err != nil {
 		return err
 	}
 	return w.create(ctx, want)
-}
-
-func (w *Writer) remove(ctx context.Context, ip *kubeovnv1.IP, pod types.NamespacedName) error {
-	if ip == nil || ip.Spec.Namespace != pod.Namespace || ip.Spec.PodName != pod.Name {
-		return nil
-	}
-	return w.delete(ctx, ip)
 }
 
 func (w *Writer) delete(ctx context.Context, ip *kubeovnv1.IP) error {
@@ -351,11 +343,11 @@ func (w *Writer) change(ctx context.Context, have, want *kubeovnv1.IP) error {
 	if err := w.wrote(ctx, next); err != nil || !leases.IsReservation(have) {
 		return err
 	}
-	return w.SetReady(ctx, next, "")
+	return w.setReady(ctx, next, "")
 }
 
-// SetReady writes the condition Ready of a reservation; obstacle is why its addresses are not reserved, "" if they are.
-func (w *Writer) SetReady(ctx context.Context, ip *kubeovnv1.IP, obstacle string) error {
+// setReady writes the condition Ready of a reservation; obstacle is why its addresses are not reserved, "" if they are.
+func (w *Writer) setReady(ctx context.Context, ip *kubeovnv1.IP, obstacle string) error {
 	ready := k8s.NotReady(kubeovnv1.ReasonWaiting, obstacle)
 	if obstacle == "" {
 		ready = metav1.Condition{

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +21,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/leases"
 )
 
 // The source of IP objects and the source that lists stale objects start at the same time. An IP object that is created in between is in the
@@ -42,7 +40,7 @@ func TestAnIPObjectBetweenTheTwoListsIsReconciled(t *testing.T) {
 		{"created later", true, false, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Writer{Allocator: ipam.New()}
+			r := &Writer{Allocator: ipam.New(), Leases: &held{}}
 			r.complete.Store(c.complete)
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 			defer q.ShutDown()
@@ -95,6 +93,18 @@ func (c *staleClient) expect(t *testing.T, when string, posts, patches, deletes 
 	}
 }
 
+// held are leases that a pod has.
+type held struct{ pod *corev1.Pod }
+
+func (h *held) Want(_ context.Context, _ string, _ *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
+	return OfPod(kubeovnv1.NewPort(h.pod.Namespace, h.pod.Name, kubeovnv1.ProviderOVN), h.pod, "", lease), nil
+}
+
+func (*held) Obstacle(string) string       { return "" }
+func (*held) Decide(string, *kubeovnv1.IP) {}
+func (*held) IsAbsent(string) bool         { return false }
+func (*held) Recorded(string)              {}
+
 func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		allocator := ipam.New()
@@ -108,12 +118,10 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 		c := &staleClient{}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}}
 		w := &Writer{
-			Client: c, Allocator: allocator, Retained: &leases.Retained{},
-			PodAt:  func(context.Context, types.NamespacedName) (*corev1.Pod, error) { return pod, nil },
-			TypeOf: func(*corev1.Pod) string { return "" },
+			Client: c, Allocator: allocator, Leases: &held{pod: pod},
 		}
 		pass := func() time.Duration {
-			result, err := w.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("a")})
+			result, err := w.Reconcile(t.Context(), requestFor("a.shop"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,9 +10,9 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// matchFamily is the protocol of addr in matches: "ip4" or "ip6" (ovn-sb(5), Logical_Flow match).
-func matchFamily(addr netip.Addr) string {
-	if addr.Is4() {
+// familyName is the name of a family in matches (ovn-sb(5), Logical_Flow match).
+func familyName(f ipfamily.Family) string {
+	if f == ipfamily.IPv4 {
 		return "ip4"
 	}
 	return "ip6"
@@ -21,7 +21,7 @@ func matchFamily(addr netip.Addr) string {
 // matchIP returns a match on one side, "src" or "dst", of packets of addr's family. value is an address, a prefix or a `$set`;
 // it never contains text of a user.
 func matchIP(side string, addr netip.Addr, value string) string {
-	return matchFamily(addr) + "." + side + " == " + value
+	return familyName(ipfamily.Of(addr)) + "." + side + " == " + value
 }
 
 // gatewayMAC returns the MAC address of a router port. It is derived from the port's first network address, so it survives a

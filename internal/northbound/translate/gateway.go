@@ -46,7 +46,7 @@ func Gateway(in GatewayInputs) []desired.Row {
 				policy.Nexthops = append(policy.Nexthops, hop.String())
 			}
 		}
-		rows = append(rows, desired.Row{Key: "policy/" + familyKey(cidr.Addr()), Model: policy, Parent: &policies})
+		rows = append(rows, desired.Row{Key: "policy/" + ipfamily.Of(cidr.Addr()).String(), Model: policy, Parent: &policies})
 	}
 	return rows
 }

@@ -88,7 +88,7 @@ func interconnection(in SubnetInputs) []desired.Row {
 	for i, cidr := range in.CIDRs {
 		from := matchIP("src", cidr.Addr(), cidr.String())
 		add := func(key string, policy nb.LogicalRouterPolicy) {
-			rows = append(rows, desired.Row{Key: key + "/" + familyKey(cidr.Addr()), Model: &policy, Parent: &policies})
+			rows = append(rows, desired.Row{Key: key + "/" + ipfamily.Of(cidr.Addr()).String(), Model: &policy, Parent: &policies})
 		}
 		physical := func(priority int, match string) nb.LogicalRouterPolicy {
 			return nb.LogicalRouterPolicy{

@@ -25,14 +25,12 @@ type Localnet struct {
 	Router *GatewayPort
 }
 
-// localnetPod is the name of a pod whose port, in the namespace with the name of an underlay subnet, has the name of the subnet's localnet port.
-const localnetPod = "localnet"
+// LocalnetPort is the name of a subnet's port to its physical network. It is Kube-OVN's. A pod `localnet` in the namespace with the name of the subnet has a
+// port of the same name.
+func LocalnetPort(subnet string) string { return LocalnetOwner + "." + subnet }
 
-// LocalnetPort is the name of a subnet's port to its physical network. It is Kube-OVN's.
-func LocalnetPort(subnet string) string { return localnetPod + "." + subnet }
-
-// PodOfLocalnet returns the pod whose port would have the name LocalnetPort.
-func PodOfLocalnet(subnet string) (namespace, name string) { return subnet, localnetPod }
+// LocalnetOwner is the name of the pod in LocalnetPort.
+const LocalnetOwner = "localnet"
 
 // Keys of the localnet port. A port with a tag has another row than one without: ovn-northd never clears the column tag of a row whose
 // tag_request was removed.

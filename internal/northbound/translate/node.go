@@ -99,7 +99,7 @@ func sharedPolicy(in NodeInputs, hop netip.Addr) desired.Row {
 func leavePolicy(key string, in NodeInputs, hop netip.Addr, match string) desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	return desired.Row{
-		Key: key + familyKey(hop),
+		Key: key + ipfamily.Of(hop).String(),
 		Model: &nb.LogicalRouterPolicy{
 			Priority: priorityEgress,
 			Match:    match,

@@ -29,13 +29,12 @@ const (
 	idAddresses      = "addresses"
 )
 
-// keyPodPort is the key of the port on the pod's first network.
-const keyPodPort = "ovn"
-
 // PodInputs are the inputs of Pod.
 type PodInputs struct {
+	// Namespace, Name and Provider are of the port (kubeovnv1.Port). Name is its owner's: of the pod, or of the machine that the pod runs.
 	Namespace string
 	Name      string
+	Provider  string
 	// UID of the pod: only an interface with this UID is bound to the port. It is empty for a port that several pods use in
 	// succession.
 	UID string
@@ -71,22 +70,15 @@ type PodInputs struct {
 	Policy PodPolicy
 }
 
-// PodPort is the name of a pod's port on its first network, and of its IP object.
-func PodPort(namespace, name string) string { return name + "." + namespace }
-
-// PodOfPort is the inverse of PodPort. Names of namespaces contain no dot; names of pods may.
-func PodOfPort(port string) (namespace, name string, ok bool) {
-	i := strings.LastIndexByte(port, '.')
-	if i < 1 || i == len(port)-1 {
-		return "", "", false
-	}
-	return port[i+1:], port[:i], true
+func (in *PodInputs) port() kubeovnv1.Port {
+	return kubeovnv1.NewPort(in.Namespace, in.Name, in.Provider)
 }
 
 // Pod returns the logical switch port of a pod, with its elements in the address sets of its node and of policies.
 func Pod(in PodInputs) []desired.Row {
+	id := in.port()
 	port := &nb.LogicalSwitchPort{
-		Name:        PodPort(in.Namespace, in.Name),
+		Name:        id.Name,
 		Addresses:   []string{portAddress(in.MAC, in.Addresses)},
 		Options:     map[string]string{optionChassis: in.Node},
 		ExternalIDs: map[string]string{idPod: in.Namespace + "/" + in.Name, idSwitch: in.Subnet},
@@ -111,7 +103,7 @@ func Pod(in PodInputs) []desired.Row {
 		port.Addresses = append(port.Addresses, "unknown")
 	}
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
-	row := desired.Row{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}
+	row := desired.Row{Key: id.Provider, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}
 	in.Policy.join(&row, in.Addresses)
 	if len(in.NorthGateway) == 0 && len(in.OwnDHCP) == 0 {
 		return []desired.Row{row}
@@ -128,7 +120,7 @@ func north(in PodInputs) []desired.Row {
 			if ipfamily.Of(address) != ipfamily.Of(hop) {
 				continue
 			}
-			rows = append(rows, desired.Row{Key: "north/" + familyKey(hop), Parent: &policies, Model: &nb.LogicalRouterPolicy{
+			rows = append(rows, desired.Row{Key: "north/" + ipfamily.Of(hop).String(), Parent: &policies, Model: &nb.LogicalRouterPolicy{
 				Priority: priorityNorth, Match: matchIP("src", address, address.String()),
 				Action: nb.LogicalRouterPolicyActionReroute, Nexthops: []string{hop.String()},
 			}})

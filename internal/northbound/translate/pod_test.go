@@ -78,21 +78,3 @@ func TestPortsThatHoldNoLease(t *testing.T) {
 		})
 	}
 }
-
-func TestPodOfPort(t *testing.T) {
-	for port, want := range map[string]struct{ namespace, name string }{
-		"web-0.shop":       {"shop", "web-0"},
-		"web.example.shop": {"shop", "web.example"},
-		"node-a":           {},
-		".shop":            {},
-		"web.":             {},
-	} {
-		namespace, name, ok := PodOfPort(port)
-		if namespace != want.namespace || name != want.name || ok != (want.name != "") {
-			t.Errorf("port %q is of pod %s/%s, %t; want %v", port, namespace, name, ok, want)
-		}
-		if ok && PodPort(namespace, name) != port {
-			t.Errorf("port %q reads back as %q", port, PodPort(namespace, name))
-		}
-	}
-}

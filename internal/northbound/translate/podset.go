@@ -179,7 +179,7 @@ func Isolation(in IsolationInputs) []desired.Row {
 		}
 	}
 	for _, source := range HairpinSources {
-		ip := matchFamily(source)
+		ip := familyName(ipfamily.Of(source))
 		always("hairpin/"+ip, &nb.ACL{
 			Direction: nb.ACLDirectionToLport, Tier: TierAdmin, Priority: priorityAboveAll,
 			// OVN sets the flag on packets that a load balancer returns to their own sender (ovn-northd(8), "Ingress Table: Hairpin"), and

@@ -203,12 +203,4 @@ func setNames(parts []PodSetPart, family ipfamily.Family) []string {
 // groupName is the name of the port group of a set of pods.
 func groupName(set string) string { return setName(SubjectsRef(set)) }
 
-// familyName is the name of a family in matches.
-func familyName(f ipfamily.Family) string {
-	if f == ipfamily.IPv4 {
-		return "ip4"
-	}
-	return "ip6"
-}
-
 func cut(s string, length int) string { return s[:min(len(s), length)] }

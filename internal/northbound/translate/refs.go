@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"strings"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
@@ -54,9 +55,9 @@ func SubnetOwner(subnet string) desired.Owner { return desired.Owner{Kind: KindS
 // NodeOwner owns a node's port on the join switch, its routing policies and the address sets that these match.
 func NodeOwner(node string) desired.Owner { return desired.Owner{Kind: KindNode, Name: node} }
 
-// PodOwner owns the logical switch ports of a pod.
-func PodOwner(namespace, name string) desired.Owner {
-	return desired.Owner{Kind: KindPod, Namespace: namespace, Name: name}
+// PodOwner owns the logical switch ports of a pod, or of the machine that it runs.
+func PodOwner(port kubeovnv1.Port) desired.Owner {
+	return desired.Owner{Kind: KindPod, Namespace: port.Namespace, Name: port.Owner}
 }
 
 // ServiceOwner owns the load balancers of a Service.
@@ -83,9 +84,9 @@ func SwitchRef(subnet string) desired.Ref {
 	return desired.Ref{Owner: SubnetOwner(subnet), Key: keySwitch}
 }
 
-// PodPortRef is the logical switch port of a pod.
-func PodPortRef(namespace, name string) desired.Ref {
-	return desired.Ref{Owner: PodOwner(namespace, name), Key: keyPodPort}
+// PodPortRef is the logical switch port of a pod. The owner of a pod's rows has one port for each provider.
+func PodPortRef(port kubeovnv1.Port) desired.Ref {
+	return desired.Ref{Owner: PodOwner(port), Key: port.Provider}
 }
 
 // NodeEgressRef is the address set, of one family, of a VPC's pods on a node that may use a distributed gateway: their traffic

@@ -115,7 +115,7 @@ func policyRoutes(vpc string, p PolicyRoute) []desired.Row {
 		}
 		match := p.Match
 		if len(byFamily) > 1 {
-			match = matchFamily(hops[0]) + " && (" + match + ")"
+			match = familyName(ipfamily.Of(hops[0])) + " && (" + match + ")"
 		}
 		rows = append(rows, row(key+"/"+family.String(), match, hops))
 	}

@@ -95,7 +95,7 @@ func localPolicies(in SubnetInputs) []desired.Row {
 	rows := make([]desired.Row, 0, len(in.CIDRs))
 	for _, cidr := range in.CIDRs {
 		rows = append(rows, desired.Row{
-			Key: "local-policy/" + familyKey(cidr.Addr()),
+			Key: "local-policy/" + ipfamily.Of(cidr.Addr()).String(),
 			Model: &nb.LogicalRouterPolicy{
 				Priority: priorityLocal,
 				Match:    matchIP("dst", cidr.Addr(), cidr.String()),

@@ -79,7 +79,7 @@ func ownDHCP(in PodInputs) []desired.Row {
 		rows = append(rows, desired.Row{
 			Key: keyDHCP + family.String(),
 			Model: &nb.DHCPOptions{Cidr: d.CIDR.String(), Options: options, ExternalIDs: map[string]string{
-				idSwitch: in.Subnet, "protocol": family.String(), "port": PodPort(in.Namespace, in.Name),
+				idSwitch: in.Subnet, "protocol": family.String(), "port": in.port().Name,
 			}},
 		})
 	}
@@ -99,7 +99,7 @@ func dhcpReferences(in PodInputs) []desired.Reference {
 		family := ipfamily.Of(d.Gateway)
 		references = append(references, desired.Reference{
 			Column: dhcpColumn[family],
-			To:     []desired.Ref{{Owner: PodOwner(in.Namespace, in.Name), Key: keyDHCP + family.String()}},
+			To:     []desired.Ref{{Owner: PodOwner(in.port()), Key: keyDHCP + family.String()}},
 		})
 	}
 	for _, cidr := range in.DHCP {

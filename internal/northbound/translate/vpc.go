@@ -68,7 +68,7 @@ func defaultRoutes(in VpcInputs) []desired.Row {
 			if slices.ContainsFunc(in.Routes, ours.competes) {
 				continue
 			}
-			key := "default-route/" + familyKey(hop)
+			key := "default-route/" + ipfamily.Of(hop).String()
 			if table != "" {
 				key += "/" + table
 			}
@@ -88,6 +88,3 @@ func routerOptions() map[string]string {
 		"always_learn_from_arp_request": "false",
 	}
 }
-
-// familyKey is the part of a row's key that distinguishes the families.
-func familyKey(addr netip.Addr) string { return ipfamily.Of(addr).String() }

@@ -111,7 +111,7 @@ func gatewayRouterRows(in VpcGatewayInputs, router desired.Ref, names vpcGateway
 	nat := desired.RouterNAT(router)
 	var rows []desired.Row
 	for _, address := range in.Addresses {
-		family := familyKey(address)
+		family := ipfamily.Of(address).String()
 		rows = append(rows,
 			desired.Row{Key: "snat/" + family, Parent: &nat, Model: &nb.NAT{
 				Type: nb.NATTypeSNAT, ExternalIP: address.String(), LogicalIP: ipfamily.Anywhere(address).String(),
@@ -137,7 +137,7 @@ func gatewayRouterPolicies(in VpcGatewayInputs, router desired.Ref, names vpcGat
 	fromVpc := `inport == "` + names.outer + `"`
 	rows := []desired.Row{row("rest", priorityRest, nb.LogicalRouterPolicyActionDrop, fromVpc)}
 	for _, address := range in.Addresses {
-		family := familyKey(address)
+		family := ipfamily.Of(address).String()
 		// Without this policy the router's own echo reply would be routed to the VPC, to any pod there with the requester's
 		// address.
 		rows = append(rows, row("forged/"+family, priorityForged, nb.LogicalRouterPolicyActionDrop,
@@ -180,7 +180,7 @@ func vpcGatewayRoutes(in VpcGatewayInputs, names vpcGatewayNames) []desired.Row 
 			}
 		}
 		if prefixSet(in.Outgoing, address) != "" {
-			add("default-route/"+familyKey(hop), StaticRoute{Prefix: ipfamily.Anywhere(hop), NextHop: hop})
+			add("default-route/"+ipfamily.Of(hop).String(), StaticRoute{Prefix: ipfamily.Anywhere(hop), NextHop: hop})
 		}
 	}
 	return rows

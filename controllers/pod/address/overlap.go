@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package address
 
 import (
 	"context"
@@ -12,14 +12,9 @@ import (
 	"strings"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 )
 
@@ -27,9 +22,6 @@ import (
 // custom VPCs on the same node. The pod can still request such an address: the node sends probes to the older of the two pods. The pod never
 // gets an address that is known at that time as one of a node, of the API server's endpoints, or of a pod of the default VPC, even on
 // request: every node reaches these, and the pod's node would send packets for them to the pod.
-
-// reasonAmbiguous is the reason of the event on a pod that shares an address with another pod.
-const reasonAmbiguous = "AddressAmbiguous"
 
 // overlapTries is how many times allocateUnambiguous calls the allocator, which gives up after a while, for an address that no other pod has.
 const overlapTries = 16
@@ -44,18 +36,12 @@ type vpcPods struct {
 	byPort    map[string][]netip.Addr
 }
 
-// insist records that a pod will get an address, even if a pod of another VPC on the same node has it.
-func (t *vpcPods) insist(address netip.Addr, pod vpcPod) {
+// claim records that a pod will get an address. If a pod of another VPC on the same node has it, claim returns that pod's port, and records the address only
+// if the pod insists on it.
+func (t *vpcPods) claim(address netip.Addr, pod vpcPod, insists bool) (conflict string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.add(address, pod)
-}
-
-// claim records that a pod will get an address, unless a pod of another VPC on the same node has it: then it returns that pod's port.
-func (t *vpcPods) claim(address netip.Addr, pod vpcPod) (conflict string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if conflict = t.conflict(address, pod); conflict == "" {
+	if conflict = t.conflict(address, pod); conflict == "" || insists {
 		t.add(address, pod)
 	}
 	return conflict
@@ -115,15 +101,16 @@ func (t *vpcPods) none() bool {
 	return len(t.byPort) == 0
 }
 
-// moved reports whether the addresses of a port are recorded for another node: its virtual machine has migrated.
-func (t *vpcPods) moved(port, node string) bool {
+// Moved reports whether the addresses of a port are recorded for another node: its virtual machine has migrated.
+func (t *vpcPods) Moved(port, node string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	addresses := t.byPort[port]
 	return len(addresses) > 0 && !slices.ContainsFunc(t.byAddress[addresses[0]], func(other vpcPod) bool { return other.port == port && other.node == node })
 }
 
-func (t *vpcPods) drop(port string) {
+// Drop forgets the addresses of a port that no longer exists.
+func (t *vpcPods) Drop(port string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(port)
@@ -139,27 +126,11 @@ func (t *vpcPods) remove(port string) {
 	delete(t.byPort, port)
 }
 
-// restoreVpcPods records the pods of custom VPCs whose addresses are already published.
-func (r *Reconciler) restoreVpcPods(ctx context.Context) error {
-	var pods corev1.PodList
-	if err := r.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list pods: %w", err)
+// Note records that a port of a VPC on a node has addresses. It is for a custom VPC, and for a default VPC does nothing.
+func (c *Chooser) Note(port, vpc, node string, addresses []netip.Addr) {
+	if vpc != "" && vpc != kubeovnv1.DefaultVpc {
+		c.note(addresses, vpcPod{port: port, vpc: vpc, node: node})
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		vpc := pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
-		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !kubeovnv1.IsPublished(pod) || !r.needsPort(pod) {
-			continue
-		}
-		if network, err := kubeovnv1.ParsePodNetwork(pod.Annotations); err == nil {
-			r.vpcPods.note(network.Addresses, r.vpcPodOf(pod, vpc))
-		}
-	}
-	return nil
-}
-
-func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
-	return vpcPod{port: leases.PortOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
 }
 
 // allocateUnambiguous allocates an address that is not ambiguous, or an ambiguous one if there is no other. A pod of a custom VPC gets no address of a
@@ -167,64 +138,63 @@ func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
 //
 // Pods of the default VPC check the claims of pods of custom VPCs, and a pod of a custom VPC claims an address before it checks the default
 // VPC's subnets: of two concurrent allocations of an address, one skips it.
-func (r *Reconciler) allocateUnambiguous(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
-	port := leases.PortOf(r.portKey(pod))
+func (c *Chooser) allocateUnambiguous(ctx context.Context, pod vpcPod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	switch {
-	case lookup.VpcOf(s) != kubeovnv1.DefaultVpc:
+	case pod.vpc != kubeovnv1.DefaultVpc:
 	case s.Spec.PhysicalGateway():
-		return r.allocateInUnderlay(ctx, port, s, want)
+		return c.allocateInUnderlay(ctx, pod.port, s, want)
 	default:
-		return r.allocateInDefault(port, want)
+		return c.allocateInDefault(pod.port, want)
 	}
-	reached, err := r.reached(ctx, s)
+	reached, err := c.reached(ctx, s)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
-	lease, err := r.allocateInVpc(want, r.vpcPodOf(pod, lookup.VpcOf(s)), reached)
+	lease, err := c.allocateInVpc(want, pod, reached)
 	if err != nil {
-		r.vpcPods.drop(port)
+		c.Drop(pod.port)
 		err = &overlapError{error: err, subnets: reached.subnets}
 	}
 	return lease, err
 }
 
 // allocateInDefault allocates an address for a pod of the default VPC.
-func (r *Reconciler) allocateInDefault(port string, want ipam.Request) (ipam.Lease, error) {
-	if r.vpcPods.none() {
-		return r.Allocator.Allocate(port, want)
+func (c *Chooser) allocateInDefault(port string, want ipam.Request) (ipam.Lease, error) {
+	if c.none() {
+		return c.Allocator.Allocate(port, want)
 	}
-	want.Avoid = func(address netip.Addr) bool { return r.vpcPods.at(address) != "" }
+	want.Avoid = func(address netip.Addr) bool { return c.at(address) != "" }
 	for range overlapTries {
-		if lease, err := r.Allocator.Allocate(port, want); !errors.Is(err, ipam.ErrExhausted) {
+		if lease, err := c.Allocator.Allocate(port, want); !errors.Is(err, ipam.ErrExhausted) {
 			return lease, err
 		}
 	}
 	want.Avoid = nil
-	return r.Allocator.Allocate(port, want)
+	return c.Allocator.Allocate(port, want)
 }
 
 // allocateInVpc allocates an address for a pod of a custom VPC. The allocator calls Avoid with the subnet's lock held.
-func (r *Reconciler) allocateInVpc(want ipam.Request, pod vpcPod, reached *reached) (ipam.Lease, error) {
+func (c *Chooser) allocateInVpc(want ipam.Request, pod vpcPod, reached *reached) (ipam.Lease, error) {
 	taken := func(address netip.Addr) string {
-		r.vpcPods.insist(address, pod)
+		c.claim(address, pod, true)
 		return reached.holderOf(address)
 	}
 	want.Avoid = func(address netip.Addr) bool {
-		return r.vpcPods.claim(address, pod) != "" || reached.holderOf(address) != ""
+		return c.claim(address, pod, false) != "" || reached.holderOf(address) != ""
 	}
 	for range overlapTries {
-		r.vpcPods.drop(pod.port)
+		c.Drop(pod.port)
 		for _, address := range want.Addresses {
 			if by := taken(address); by != "" {
 				return ipam.Lease{}, &ipam.TakenError{Address: address, By: by}
 			}
 		}
-		if lease, err := r.Allocator.Allocate(pod.port, want); !errors.Is(err, ipam.ErrExhausted) {
+		if lease, err := c.Allocator.Allocate(pod.port, want); !errors.Is(err, ipam.ErrExhausted) {
 			return lease, err
 		}
 	}
 	want.Avoid = func(address netip.Addr) bool { return taken(address) != "" }
-	return r.Allocator.Allocate(pod.port, want)
+	return c.Allocator.Allocate(pod.port, want)
 }
 
 // overlapError is the error of an allocation that also depends on addresses in other subnets, all in the default VPC.
@@ -237,9 +207,9 @@ func (e *overlapError) Unwrap() error { return e.error }
 
 // reached are the addresses that every node reaches and that no pod of a custom VPC may have.
 type reached struct {
-	hosts   map[netip.Addr]string
-	subnets []string // of the default VPC
-	holder  func(subnet string, address netip.Addr) string
+	hosts     map[netip.Addr]string
+	subnets   []string // of the default VPC
+	allocator *ipam.Allocator
 }
 
 // holderOf names the host or pod that has an address; "" without one.
@@ -248,7 +218,7 @@ func (r *reached) holderOf(address netip.Addr) string {
 		return host
 	}
 	for _, subnet := range r.subnets {
-		if port := r.holder(subnet, address); port != "" {
+		if port := r.allocator.Holder(subnet, address); port != "" {
 			return fmt.Sprintf("%s in subnet %s, which every node reaches", port, subnet)
 		}
 	}
@@ -256,85 +226,68 @@ func (r *reached) holderOf(address netip.Addr) string {
 }
 
 // reached returns the addresses of nodes, of the API server and of the default VPC's pods in a subnet of a custom VPC.
-func (r *Reconciler) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached, error) {
-	out := &reached{holder: r.Allocator.Holder}
+func (c *Chooser) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached, error) {
+	out := &reached{allocator: c.Allocator}
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-	if err != nil || r.Networks == nil {
+	if err != nil || c.Networks == nil {
 		return out, nil //nolint:nilerr // the subnet's own condition says so
 	}
-	if out.hosts, err = r.Networks.HostsIn(ctx, cidrs); err != nil {
+	if out.hosts, err = c.Networks.HostsIn(ctx, cidrs); err != nil {
 		return nil, err
 	}
-	others, err := r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, cidrs)
+	others, err := c.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, cidrs)
 	for _, other := range others {
 		out.subnets = append(out.subnets, other.Name)
 	}
 	return out, err
 }
 
-// staysUnambiguous reports whether a pod may get a lease that is held under its name. It may not if a pod of a custom VPC would get an address that
-// every node reaches elsewhere: while no pod had the lease, a pod of the default VPC can have got its address.
-func (r *Reconciler) staysUnambiguous(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
-	s, err := r.findSubnet(ctx, lease.Subnet)
+// Unambiguous reports whether a pod on a node may get a lease that was retained for its port. It may not if a pod of a custom VPC would get an address
+// that every node reaches elsewhere: while no pod had the lease, a pod of the default VPC can have got its address.
+func (c *Chooser) Unambiguous(ctx context.Context, port, node string, lease ipam.Lease) (bool, error) {
+	s, err := Subnet(ctx, c.Client, lease.Subnet)
+	if s == nil || err != nil || lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
+		return err == nil, err // the caller reports a subnet that does not exist
+	}
+	reached, err := c.reached(ctx, s)
 	if err != nil {
 		return false, err
 	}
-	if s == nil {
-		return true, nil // attach reports that the subnet does not exist
-	}
-	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
-		return true, nil
-	}
-	reached, err := r.reached(ctx, s)
-	if err != nil {
-		return false, err
-	}
-	self := r.vpcPodOf(pod, lookup.VpcOf(s))
 	for _, address := range lease.Addresses {
-		r.vpcPods.insist(address, self)
+		c.claim(address, vpcPod{port: port, vpc: lookup.VpcOf(s), node: node}, true)
 		if reached.holderOf(address) != "" {
-			r.vpcPods.drop(self.port)
+			c.Drop(port)
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// retain records addresses that are reserved in a custom VPC while no pod has them, so that pods of the default VPC do not get them unasked: the
-// pod for which they are reserved would be refused.
-func (r *Reconciler) retain(ctx context.Context, port string, lease ipam.Lease) {
-	s, err := r.findSubnet(ctx, lease.Subnet)
+// Settle records the addresses of a port on a node. node is empty while no pod has the port: then pods of the default VPC do not get the addresses
+// without a request for them, because the pod for which they are retained would be refused. Settle returns which addresses are ambiguous, as a message for the pod's
+// user, or "": they were requested, or the subnet had no others.
+func (c *Chooser) Settle(ctx context.Context, port, node string, lease ipam.Lease) string {
+	s, err := Subnet(ctx, c.Client, lease.Subnet)
 	if s == nil || err != nil {
-		return // the lease ends with its subnet
-	}
-	if vpc := lookup.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
-		r.vpcPods.note(lease.Addresses, vpcPod{port: port, vpc: vpc})
-	}
-}
-
-// settle records a pod's addresses, and warns its user of ambiguous ones. They were requested, or the subnet had no others.
-func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
-	s, err := r.findSubnet(ctx, lease.Subnet)
-	if s == nil || err != nil {
-		return // attach finds the subnet missing as well
+		return "" // the lease ends with its subnet
 	}
 	vpc := lookup.VpcOf(s)
-	if vpc == kubeovnv1.DefaultVpc && r.vpcPods.none() {
-		return
+	if vpc == kubeovnv1.DefaultVpc && (node == "" || c.none()) {
+		return ""
 	}
-	conflictAt := func(address netip.Addr) string { return r.vpcPods.at(address) }
+	var conflicts map[netip.Addr]string
 	if vpc != kubeovnv1.DefaultVpc {
-		conflicts := r.vpcPods.note(lease.Addresses, r.vpcPodOf(pod, vpc))
-		conflictAt = func(address netip.Addr) string { return conflicts[address] }
+		conflicts = c.note(lease.Addresses, vpcPod{port: port, vpc: vpc, node: node})
 	}
 	var ambiguous []string
 	for _, address := range lease.Addresses {
-		if other := conflictAt(address); other != "" {
+		other := conflicts[address]
+		if vpc == kubeovnv1.DefaultVpc {
+			other = c.at(address)
+		}
+		if other != "" {
 			ambiguous = append(ambiguous, fmt.Sprintf("%s also belongs to %s", address, other))
 		}
 	}
-	if len(ambiguous) > 0 {
-		k8s.Warn(r.Recorder, pod, reasonAmbiguous, strings.Join(ambiguous, "; ")+
-			", in another VPC: what nodes send there, probes above all, may reach one or the other; choose other addresses for one of them")
-	}
+	return strings.Join(ambiguous, "; ")
 }

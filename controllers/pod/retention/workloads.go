@@ -1,13 +1,13 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package retention
 
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,6 +16,9 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -31,8 +34,6 @@ var (
 
 // machines watches the names of KubeVirt's VirtualMachines while their CRD exists.
 type machines struct {
-	seen atomic.Bool // true after the first pod that runs a machine
-
 	mu       sync.Mutex
 	defined  toolscache.SharedIndexInformer // of the CRD alone; nil before it is watched
 	informer toolscache.SharedIndexInformer // nil while the CRD does not exist
@@ -60,20 +61,20 @@ func (m *machines) mayExist(key types.NamespacedName) bool {
 	return exists && (!ok || vm.DeletionTimestamp == nil)
 }
 
-// followMachines enqueues the retained leases of deleted machines. It watches machines as soon as their CRD exists.
-func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
+// FollowMachines enqueues the retained leases of deleted machines. It watches machines as soon as their CRD exists.
+func (k *Keeper) FollowMachines(c metadata.Interface) source.Source {
 	return source.Func(func(ctx context.Context, q k8s.Queue) error {
-		if !r.KeepMachines {
+		if !k.KeepMachines {
 			return nil
 		}
-		m := &r.machines
+		m := &k.machines
 		defined := metadatainformer.NewFilteredMetadataInformer(c, definitionResource, metav1.NamespaceAll, 0, toolscache.Indexers{},
 			func(o *metav1.ListOptions) {
 				o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, machineResource.GroupResource().String()).String()
 			}).Informer()
 		registration, err := defined.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { r.watchMachines(ctx, c, q) },
-			DeleteFunc: func(any) { m.forget(); r.enqueueRetained(q) },
+			AddFunc:    func(any) { k.watchMachines(ctx, c, q) },
+			DeleteFunc: func(any) { m.forget(); k.enqueueRetained(q) },
 		})
 		if err != nil {
 			return err
@@ -83,14 +84,14 @@ func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
 		m.mu.Unlock()
 		go defined.RunWithContext(ctx)
 		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			r.enqueueRetained(q) // the machines may have been deleted together with their CRD
+			k.enqueueRetained(q) // the machines may have been deleted together with their CRD
 		}
 		return nil
 	})
 }
 
 // watchMachines starts the informer of machines, and enqueues all their retained leases once it has synced.
-func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q k8s.Queue) {
+func (k *Keeper) watchMachines(ctx context.Context, c metadata.Interface, q k8s.Queue) {
 	ctx, stop := context.WithCancel(ctx)
 	informer := metadatainformer.NewFilteredMetadataInformer(c, machineResource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
 	look := func(o any) {
@@ -98,7 +99,7 @@ func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q 
 		if err != nil {
 			return
 		}
-		if _, isRetained := r.retained.PodType(name.AsNamespacedName()); isRetained {
+		if k.IsAbsent(kubeovnv1.NewPort(name.Namespace, name.Name, kubeovnv1.ProviderOVN).Name) {
 			q.Add(ctrl.Request{NamespacedName: name.AsNamespacedName()})
 		}
 	}
@@ -110,13 +111,13 @@ func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q 
 		stop()
 		return
 	}
-	r.machines.mu.Lock()
-	r.machines.informer, r.machines.stop = informer, stop
-	r.machines.mu.Unlock()
+	k.machines.mu.Lock()
+	k.machines.informer, k.machines.stop = informer, stop
+	k.machines.mu.Unlock()
 	go informer.RunWithContext(ctx)
 	go func() {
 		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			r.enqueueRetained(q)
+			k.enqueueRetained(q)
 		}
 	}()
 }
@@ -132,8 +133,41 @@ func (m *machines) forget() {
 }
 
 // enqueueRetained enqueues all retained leases of machines.
-func (r *Reconciler) enqueueRetained(q k8s.Queue) {
-	for _, key := range r.retained.OfType(kubeovnv1.PodTypeVirtualMachine) {
+func (k *Keeper) enqueueRetained(q k8s.Queue) {
+	for _, key := range k.states.ofType(kubeovnv1.PodTypeVirtualMachine) {
 		q.Add(ctrl.Request{NamespacedName: key})
+	}
+}
+
+// ordinals is the half-open range [first, end) of a StatefulSet's ordinals.
+type ordinals struct{ first, end int }
+
+func ordinalsOf(set *appsv1.StatefulSet) ordinals {
+	o := ordinals{}
+	if set.Spec.Ordinals != nil {
+		o.first = int(set.Spec.Ordinals.Start)
+	}
+	o.end = o.first + 1
+	if set.Spec.Replicas != nil {
+		o.end = o.first + int(*set.Spec.Replicas)
+	}
+	return o
+}
+
+// OnStatefulSet enqueues absent pods if their StatefulSet may not recreate them.
+func (k *Keeper) OnStatefulSet() handler.EventHandler {
+	away := func(o client.Object, q k8s.Queue) {
+		for _, key := range k.states.ofSet(client.ObjectKeyFromObject(o)) {
+			q.Add(ctrl.Request{NamespacedName: key})
+		}
+	}
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q k8s.Queue) {
+			before, after := e.ObjectOld.(*appsv1.StatefulSet), e.ObjectNew.(*appsv1.StatefulSet)
+			if ordinalsOf(before) != ordinalsOf(after) || before.DeletionTimestamp == nil != (after.DeletionTimestamp == nil) {
+				away(after, q)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) { away(e.Object, q) },
 	}
 }

@@ -4,6 +4,7 @@
 package v1
 
 import (
+	"cmp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,11 +48,43 @@ func MachineOf(pod metav1.Object) string {
 	return owner.Name
 }
 
-// PortOwner returns the name that the logical switch port of a pod's first network is named after. It is the virtual machine that the pod
-// runs if the published allocation names that machine, otherwise the pod.
-func PortOwner(pod metav1.Object) string {
-	if machine := pod.GetAnnotations()[keyMachine]; machine != "" && machine == MachineOf(pod) && IsPublished(pod) {
-		return machine
-	}
-	return pod.GetName()
+// Port identifies a logical switch port: the connection of a pod to the network of one provider. Only NewPort and PortOf build the name of a port, and
+// nothing reads a pod from it: names of pods and of providers contain dots.
+// +kubebuilder:object:generate=false
+type Port struct {
+	// Namespace and Owner are of the pod, or of the KubeVirt virtual machine that it runs. Both are empty for the port of an IP object that no pod has.
+	Namespace, Owner string
+	// Provider of the network.
+	Provider string
+	// Name of the port, and of its IP object: `<owner>.<namespace>`, with the suffix `.<provider>` unless the provider is ProviderOVN.
+	Name string
 }
+
+// NewPort returns the port of an owner on the network of a provider; an empty provider means ProviderOVN.
+func NewPort(namespace, owner, provider string) Port {
+	p := Port{Namespace: namespace, Owner: owner, Provider: cmp.Or(provider, ProviderOVN), Name: owner + "." + namespace}
+	if p.Provider != ProviderOVN {
+		p.Name += "." + p.Provider
+	}
+	return p
+}
+
+// PortOf returns the port of a pod on the network of a provider according to the pod's annotations. Its owner is the virtual machine that the pod runs if
+// the published allocation names that machine, otherwise the pod.
+func PortOf(pod metav1.Object, provider string) Port {
+	if machine := pod.GetAnnotations()[keyMachine]; machine != "" && machine == MachineOf(pod) && IsPublished(pod) {
+		return NewPort(pod.GetNamespace(), machine, provider)
+	}
+	return NewPort(pod.GetNamespace(), pod.GetName(), provider)
+}
+
+// Key returns the reconcile key of the port: its owner's, or else the name of the port.
+func (p Port) Key() types.NamespacedName {
+	if p.Owner == "" {
+		return types.NamespacedName{Name: p.Name}
+	}
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Owner}
+}
+
+// NodePortName returns the name of a node's logical switch port and of its IP object.
+func NodePortName(node string) string { return "node-" + node }

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package retention
 
 import (
 	"iter"
@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -23,16 +23,15 @@ import (
 // port is skipped if its pod's successor has published addresses: these have precedence.
 func (s *restoration) portClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
-		for _, p := range s.ports {
-			namespace, name, _ := translate.PodOfPort(p.Port)
-			pod := s.pods[types.NamespacedName{Namespace: namespace, Name: name}]
-			superseded := pod != nil && kubeovnv1.IsPublished(pod) && string(pod.UID) != p.UID
-			if !superseded && !yield(claimOf(p)) {
+		for _, c := range s.ports {
+			pod := s.pods[c.owner]
+			superseded := pod != nil && kubeovnv1.IsPublished(pod) && string(pod.UID) != c.uid
+			if !superseded && !yield(c) {
 				return
 			}
 		}
-		for _, p := range s.nodePorts {
-			if !yield(claimOf(p)) {
+		for _, c := range s.nodePorts {
+			if !yield(c) {
 				return
 			}
 		}
@@ -45,23 +44,20 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 	}
 }
 
-func claimOf(p translate.PortLease) claim {
-	return claim{port: p.Port, lease: ipam.Lease{Subnet: p.Subnet, Addresses: p.Addresses, MAC: p.MAC}, from: "northbound port"}
-}
-
 // podClaims yields the leases in the annotations of pods without a lease, so a normal restart parses no annotations. It skips leases of
 // the nodes' subnet, and of the addresses of a Vip that the pod does not name: no pod can have them.
 func (s *restoration) podClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
-		for key, pod := range s.pods {
-			if !onPodNetwork(pod) || !kubeovnv1.IsPublished(pod) {
+		for _, pod := range s.pods {
+			if !leases.OnPodNetwork(pod) || !kubeovnv1.IsPublished(pod) {
 				continue
 			}
-			c, ok := s.annotated(translate.PodPort(key.Namespace, kubeovnv1.PortOwner(pod)), pod.Annotations)
-			if !ok || leases.OfNode(c.lease) || s.ofAnotherVip(c.lease, strings.TrimSpace(pod.Annotations[keyVip])) {
+			port := kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN)
+			c, ok := s.annotated(port.Name, pod.Annotations)
+			if !ok || leases.OfNode(c.lease) || s.ofAnotherVip(c.lease, strings.TrimSpace(pod.Annotations[kubeovnv1.AnnotationVip.Key()])) {
 				continue
 			}
-			if c.asked = true; !yield(c) {
+			if c.asked, c.owner = true, port.Key(); !yield(c) {
 				return
 			}
 		}
@@ -155,10 +151,34 @@ func (s *restoration) annotated(port string, annotations map[string]string) (cla
 func (s *restoration) ofAnotherVip(lease ipam.Lease, name string) bool {
 	for i := range s.vips.Items {
 		vip := &s.vips.Items[i]
-		if vip.Name != name && vipSubnet(vip) == lease.Subnet &&
-			slices.ContainsFunc(vipAddresses(vip), func(a netip.Addr) bool { return slices.Contains(lease.Addresses, a) }) {
+		if vip.Name != name && address.VipSubnet(vip) == lease.Subnet &&
+			slices.ContainsFunc(address.VipAddresses(vip), func(a netip.Addr) bool { return slices.Contains(lease.Addresses, a) }) {
 			return true
 		}
 	}
 	return false
+}
+
+// setPools sets the pools of all subnets in the allocator.
+func (s *restoration) setPools(list []kubeovnv1.IPPool) {
+	bySubnet := map[string][]*kubeovnv1.IPPool{}
+	for i := range list {
+		bySubnet[list[i].Spec.Subnet] = append(bySubnet[list[i].Spec.Subnet], &list[i])
+	}
+	for i := range s.subnets.Items {
+		subnet := &s.subnets.Items[i]
+		pools := bySubnet[subnet.Name]
+		if len(pools) == 0 {
+			continue
+		}
+		ippools.Sort(pools)
+		inForce, _ := ippools.Divide(subnet, pools)
+		divided := make([]ipam.Pool, 0, len(inForce))
+		for _, p := range inForce {
+			divided = append(divided, ipam.Pool(p))
+		}
+		if err := s.allocator.SetPools(subnet.Name, divided); err != nil {
+			s.log.Error(err, "cannot set addresses apart", "subnet", subnet.Name)
+		}
+	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package retention
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/grants"
+	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/ippools"
@@ -29,12 +29,9 @@ import (
 // claimRules decides about leases whose only evidence is a pod's annotations. Without admission policies, users with write access to pod
 // annotations can forge them.
 type claimRules struct {
-	reader client.Reader // the cache
-	live   client.Reader // for IP objects, which the cache may not have yet
-	pools  *ippools.Lookup
-	grants *grants.Rules
-	// secures reports whether the ports of a subnet have port security.
-	secures func(*kubeovnv1.Subnet) bool
+	reader  client.Reader // the cache
+	live    client.Reader // for IP objects, which the cache may not have yet
+	chooser *address.Chooser
 }
 
 // deny returns why a pod of a namespace may not keep a lease, or "". It may if the namespace may use the subnet and the pools that contain
@@ -44,11 +41,11 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 	if c == nil {
 		return "", nil
 	}
-	s, err := appliedSubnet(ctx, c.reader, lease.Subnet)
+	s, err := address.Subnet(ctx, c.reader, lease.Subnet)
 	if s == nil || err != nil {
 		return "", err // the allocator has no such subnet either
 	}
-	denied, err := c.grants.Subnet(ctx, namespace, s)
+	denied, err := c.chooser.Grants.Subnet(ctx, namespace, s)
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +57,7 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 	if vip, shared := lookup.SharedAmong(&s.Spec, lease.Addresses); denied == "" && shared {
 		denied = fmt.Sprintf("%s is one of the vips of subnet %s", vip, s.Name)
 	}
-	if denied == "" && c.secures(s) && foreignMAC(s, lease.MAC, lease.Addresses) {
+	if denied == "" && c.chooser.Secures(s) && address.ForeignMAC(s, lease.MAC, lease.Addresses) {
 		denied = fmt.Sprintf("hosts of the physical network of subnet %s may have MAC address %s", s.Name, lease.MAC)
 	}
 	if denied == "" {
@@ -74,17 +71,17 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 
 // deniedByPool returns why a namespace may not use the pools of a subnet that contain any of the addresses, or "".
 func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kubeovnv1.Subnet, addresses []netip.Addr) (string, error) {
-	pools, err := c.pools.OfSubnet(ctx, s.Name)
+	pools, err := c.chooser.Pools.OfSubnet(ctx, s.Name)
 	if err != nil {
 		return "", err
 	}
 	for _, pool := range pools {
-		denied := c.grants.Pool(namespace, pool)
+		denied := c.chooser.Grants.Pool(namespace, pool)
 		if denied == "" {
 			continue
 		}
 		ranges, problem := ippools.RangesOf(pool, s)
-		if problem == nil && contain(ranges, addresses) {
+		if problem == nil && address.Contain(ranges, addresses) {
 			return denied, nil
 		}
 	}
@@ -133,8 +130,7 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 	var all []claim
 	claimants := map[place]int{}
 	for c := range claims {
-		namespace, _, _ := translate.PodOfPort(c.port)
-		denied, err := rules.deny(ctx, namespace, c.port, c.lease)
+		denied, err := rules.deny(ctx, c.owner.Namespace, c.port, c.lease)
 		if err != nil {
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
 		}

@@ -1,0 +1,113 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/grants"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// connection is a port with its lease and the settings of the subnet that it needs.
+type connection struct {
+	*subject
+	lease    ipam.Lease
+	subnet   *kubeovnv1.Subnet
+	cidrs    []netip.Prefix
+	gateways []netip.Addr
+	shared   []netip.Addr // addresses of Vips that a port with port security accepts as well
+	dhcp     []translate.PodDHCP
+	underlay *underlay     // of an underlay subnet, or nil
+	secure   bool          // the port drops packets from addresses other than its own
+	groups   grants.Groups // security groups of the pod
+}
+
+// inputs returns the inputs of the port's rows.
+func (c *connection) inputs(policy translate.PodPolicy) translate.PodInputs {
+	shared, _ := splitShared(c.subnet, c.pod)
+	in := translate.PodInputs{
+		Namespace:    c.port.Namespace,
+		Name:         c.port.Owner,
+		Provider:     c.port.Provider,
+		Node:         c.pod.Spec.NodeName,
+		Subnet:       c.subnet.Name,
+		Vpc:          lookup.VpcOf(c.subnet),
+		Addresses:    c.lease.Addresses,
+		MAC:          c.lease.MAC,
+		OwnDHCP:      c.dhcp,
+		Vips:         shared,
+		NorthGateway: kubeovnv1.ParseNorthGateway(c.pod.Annotations),
+		Unknown:      kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationLayer2Forward) && !c.secure,
+		Shared:       c.shared,
+		PortSecurity: c.secure,
+		Quiet:        c.underlay != nil && !runs(c.pod) && !slices.ContainsFunc(c.others, runs),
+		Policy:       policy,
+	}
+	if c.subnet.Spec.EnableDHCP {
+		in.DHCP = c.cidrs
+	}
+	if c.subnet.Spec.PhysicalGateway() { // its traffic leaves through no node
+		in.Vpc, in.NorthGateway = "", nil
+	}
+	if c.machine == "" {
+		in.UID = string(c.pod.UID)
+	}
+	for _, other := range c.others {
+		in.Others = append(in.Others, other.Spec.NodeName)
+	}
+	return in
+}
+
+// runs reports whether a pod has its network: then its node has found no other host with its addresses. A pod does not run while its node has not yet looked.
+func runs(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }
+
+// network returns the settings that the agent needs to connect one of the pods.
+func (c *connection) network(pod *corev1.Pod) kubeovnv1.PodNetwork {
+	network := kubeovnv1.PodNetwork{
+		Provider:      c.port.Provider,
+		UID:           pod.UID,
+		Allocated:     true,
+		Routed:        true,
+		Addresses:     c.lease.Addresses,
+		MAC:           c.lease.MAC,
+		CIDRs:         c.cidrs,
+		Gateways:      c.gateways,
+		LogicalSwitch: c.subnet.Name,
+		LogicalRouter: lookup.VpcOf(c.subnet),
+		MTU:           int(c.subnet.Spec.MTU),
+		NICType:       kubeovnv1.PodNICTypeVeth,
+		Machine:       c.machine,
+		Groups:        c.groups.In,
+	}
+	if c.underlay != nil {
+		network.ProviderNetwork, network.VLAN = c.underlay.network, c.underlay.tag
+	}
+	return network
+}
+
+// splitShared divides the addresses that a pod requests to share into vips of the subnet and others, which are ignored: otherwise the pod could choose the
+// addresses from which its port may send.
+func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []netip.Addr) {
+	asked := kubeovnv1.ParsePortVips(pod.Annotations)
+	if len(asked) == 0 {
+		return nil, nil
+	}
+	offered := ipfamily.ValidAddrs(subnet.Spec.Vips...)
+	for _, address := range asked {
+		if slices.Contains(offered, address) {
+			shared = append(shared, address)
+		} else {
+			others = append(others, address)
+		}
+	}
+	return shared, others
+}

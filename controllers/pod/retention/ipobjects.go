@@ -1,0 +1,125 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retention
+
+import (
+	"context"
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/leases"
+)
+
+// Keeper decides for the writer of IP objects.
+var _ ipobject.Leases = (*Keeper)(nil)
+
+// Want implements ipobject.Leases.
+func (k *Keeper) Want(ctx context.Context, name string, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
+	switch absent := k.states.of(name); {
+	case absent.state == Retained && absent.recorded && have == nil, absent.state == Reserved && !leases.IsReservation(have):
+		return nil, nil // a user has deleted it, and the lease is about to be freed
+	case absent.state == Retained: // a pod of this name may exist, and wait
+		return ipobject.Retained(absent.port, absent.podType, lease), nil
+	case absent.state == Reserved:
+		return ipobject.Reserved(have, lease), nil
+	}
+	port := k.portOf(name, have)
+	pod, err := k.PodAt(ctx, port)
+	if pod == nil || err != nil {
+		return nil, err
+	}
+	return ipobject.OfPod(port, pod, k.podType(pod), lease), nil
+}
+
+// Obstacle implements ipobject.Leases.
+func (k *Keeper) Obstacle(port string) string { return k.Waiting(port) }
+
+// Decide implements ipobject.Leases.
+func (k *Keeper) Decide(port string, ip *kubeovnv1.IP) { k.Enqueue(k.portOf(port, ip).Key()) }
+
+// IsAbsent reports whether the lease of a port is kept while no pod has it.
+func (k *Keeper) IsAbsent(port string) bool { return k.states.of(port).state != Held }
+
+// Recorded implements ipobject.Leases: the port of a retained lease can be removed.
+func (k *Keeper) Recorded(port string) {
+	if lease, changed := k.states.record(port); changed {
+		k.Enqueue(lease.port.Key())
+	}
+}
+
+// Port returns the port with a name that has a lease.
+func (k *Keeper) Port(name string) kubeovnv1.Port { return k.portOf(name, nil) }
+
+// portOf returns the port with a name: of a pod, of a retained lease, or of the pod that its IP object names. ip may be nil.
+func (k *Keeper) portOf(name string, ip *kubeovnv1.IP) kubeovnv1.Port {
+	if port, _, known := k.PortNamed(name); known {
+		return port
+	}
+	if absent := k.states.of(name); absent.state != Held {
+		return absent.port
+	}
+	if ip != nil {
+		if port, isPods := ipobject.PortOf(ip); isPods {
+			return port
+		}
+	}
+	return kubeovnv1.Port{Provider: kubeovnv1.ProviderOVN, Name: name}
+}
+
+// restoreRetained restores the leases that IP objects retain, for absent pods or for no pod. It enqueues their owners; once the gate is open,
+// their passes free the leases that need not be retained. live reads from the API server, because the cache has no IP objects yet, except on a standby that takes over.
+func (k *Keeper) restoreRetained(ctx context.Context, live client.Reader) error {
+	reader := live
+	if k.IPObjects.Cached() {
+		reader = k.Client
+	}
+	var ips kubeovnv1.IPList
+	if err := reader.List(ctx, &ips, leases.ThatRetain()); err != nil {
+		return fmt.Errorf("list IPs that keep addresses: %w", err)
+	}
+	found := make(map[string]*kubeovnv1.IP, len(ips.Items))
+	for i := range ips.Items {
+		ip := &ips.Items[i]
+		if ip.Spec.Subnet == kubeovnv1.JoinSubnet || ip.DeletionTimestamp != nil {
+			continue
+		}
+		found[ip.Name] = ip
+		k.restoreOne(ctx, ip)
+		k.Decide(ip.Name, ip)
+	}
+	k.IPObjects.SetEarly(found)
+	return nil
+}
+
+func (k *Keeper) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
+	request, err := leases.RequestOf(ip)
+	lease, held := k.Allocator.Lookup(ip.Name)
+	if err != nil || len(request.Addresses) == 0 {
+		return
+	}
+	if !held {
+		lease = ipam.Lease{Subnet: request.Subnet, Addresses: request.Addresses, MAC: request.MAC}
+		if err := k.Allocator.Restore(ip.Name, lease); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot restore a lease", "port", ip.Name, "from", "IP object")
+			return
+		}
+		lease, _ = k.Allocator.Lookup(ip.Name)
+		leases.LogGiven(ctrl.LoggerFrom(ctx), ip.Name, lease, leases.SourceRestored)
+	}
+	port := k.portOf(ip.Name, ip)
+	if pod, err := k.PodAt(ctx, port); err != nil || pod != nil {
+		return
+	}
+	state := Reserved
+	if ip.Spec.PodType != "" {
+		state = Retained
+	}
+	k.states.put(absent{port: port, state: state, podType: ip.Spec.PodType, recorded: true})
+	k.Addresses.Settle(ctx, ip.Name, "", lease)
+}

@@ -1,0 +1,213 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/leases"
+)
+
+// indexMachine finds the pods that run a virtual machine by the machine's name.
+const indexMachine = "pod.machine"
+
+// labelMigration is on the target pod of a migration (KubeVirt, MigrationJobLabel).
+const labelMigration = "kubevirt.io/migrationJobUID"
+
+// subject is what a pass is about: a port, and the pods that have it.
+type subject struct {
+	port kubeovnv1.Port
+	// pod is nil if it does not exist. Then the port may have a lease that is retained.
+	pod *corev1.Pod
+	// machine is the virtual machine that the pod runs, or "". The port has the machine's name.
+	machine string
+	// others are the targets of the machine's migrations.
+	others []*corev1.Pod
+}
+
+// own adds the port of a pod, and its owner.
+func (p *ports) own(s *subject) {
+	p.set(s.port, func(h *holding) { h.machine = s.machine != "" })
+}
+
+// machineOf returns the virtual machine that a pod runs; empty for other pods. During a migration two pods run the machine.
+func (r *Reconciler) machineOf(pod *corev1.Pod) string {
+	if !r.KeepMachines {
+		return ""
+	}
+	return kubeovnv1.MachineOf(pod)
+}
+
+// subject returns the subject with a pod.
+func (r *Reconciler) subject(pod *corev1.Pod, others ...*corev1.Pod) *subject {
+	machine := r.machineOf(pod)
+	return &subject{kubeovnv1.NewPort(pod.Namespace, cmp.Or(machine, pod.Name), kubeovnv1.ProviderOVN), pod, machine, others}
+}
+
+// subjectOf returns the subject of a reconcile key. A machine's pods are reconciled under the machine's key, and a port without a pod's name under
+// that of its pod, if there is one: subjectOf enqueues that key for another one, and returns done. A pod that runs no machine has precedence over a machine of the same name.
+func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s *subject, done bool, err error) {
+	if key.Namespace == "" { // of a reservation
+		h, known := r.ports.named(key.Name)
+		if known {
+			r.pending.AddKey(h.Key())
+		}
+		return &subject{port: kubeovnv1.Port{Provider: kubeovnv1.ProviderOVN, Name: key.Name}}, known, nil
+	}
+	s = &subject{port: kubeovnv1.NewPort(key.Namespace, key.Name, kubeovnv1.ProviderOVN)}
+	pod, err := r.get(ctx, key)
+	if err != nil {
+		return nil, false, fmt.Errorf("get pod: %w", err)
+	}
+	if pod != nil {
+		s = r.subject(pod)
+	}
+	if r.machineSeen.Load() && (pod == nil || s.machine != "" || !leases.OnPodNetwork(pod)) {
+		if s.machine != "" && s.port.Owner != key.Name {
+			return nil, true, r.redirect(ctx, s)
+		}
+		pods, err := r.runners(ctx, key)
+		if err != nil {
+			return nil, false, err
+		}
+		if len(pods) > 0 {
+			if pod != nil {
+				r.leaveSets(key, pod)
+			}
+			s = r.subject(pods[0], pods[1:]...)
+		}
+	}
+	if s.pod != nil && leases.OnPodNetwork(s.pod) {
+		r.ports.own(s)
+	}
+	return s, false, nil
+}
+
+// redirect enqueues the virtual machine that a pod runs.
+func (r *Reconciler) redirect(ctx context.Context, s *subject) error {
+	if !leases.OnPodNetwork(s.pod) {
+		r.leaveSets(client.ObjectKeyFromObject(s.pod), s.pod)
+	}
+	namesake, err := r.get(ctx, s.port.Key())
+	if err == nil && namesake != nil && r.machineOf(namesake) == "" && leases.OnPodNetwork(namesake) {
+		k8s.Warn(r.Recorder, s.pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to a pod: delete the pod, or choose another name for the machine", s.port.Name))
+	}
+	r.pending.AddKey(s.port.Key())
+	return nil
+}
+
+// get returns the newest known state of a pod, nil if it does not exist. The caller must not change it.
+func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return r.podWrites.newest(pod), nil
+}
+
+func (r *Reconciler) indexMachines(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexMachine, func(o client.Object) []string {
+		if machine := r.machineOf(o.(*corev1.Pod)); machine != "" {
+			return []string{machine}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index pods by virtual machine: %w", err)
+	}
+	return nil
+}
+
+// seen records that a pod exists, and whether it runs a virtual machine: before the first such pod, passes skip the lookup by machine.
+func (r *Reconciler) seen(pod *corev1.Pod) {
+	s := r.subject(pod)
+	if s.machine != "" {
+		r.machineSeen.Store(true)
+	}
+	if leases.OnPodNetwork(pod) {
+		r.ports.own(s)
+	}
+}
+
+// machinePodGone requeues the virtual machine of a deleted pod. Its IP object may name the pod's node.
+func (r *Reconciler) machinePodGone(pod *corev1.Pod, q k8s.Queue) {
+	if s := r.subject(pod); s.machine != "" {
+		r.podWrites.forget(client.ObjectKeyFromObject(pod))
+		q.Add(ctrl.Request{NamespacedName: s.port.Key()})
+		r.ipObjects.Check(s.port.Name)
+	}
+}
+
+// runners returns the pods on the pod network that run a machine: the current one first, then the targets of migrations.
+func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	in, of := client.InNamespace(machine.Namespace), client.MatchingFields{indexMachine: machine.Name}
+	if err := r.Client.List(ctx, &list, in, of, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the pods of virtual machine %s: %w", machine, err)
+	}
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		if pod := r.podWrites.newest(&list.Items[i]); leases.OnPodNetwork(pod) && (pod.DeletionTimestamp == nil || kubeovnv1.IsPublished(pod)) {
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, compareRunners)
+	return pods, nil
+}
+
+// compareRunners orders the pods of a machine by age. Of pods of the same second, the target of a migration is last, which has a label; names
+// decide between others, so that each pass has the same order.
+func compareRunners(a, b *corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Labels[labelMigration], b.Labels[labelMigration]),
+		cmp.Compare(a.Name, b.Name))
+}
+
+// podAt returns the pod on the pod network that has a port, nil if there is none.
+func (r *Reconciler) podAt(ctx context.Context, port kubeovnv1.Port) (*corev1.Pod, error) {
+	if port.Owner == "" {
+		return nil, nil
+	}
+	pod, err := k8s.Find[corev1.Pod](ctx, r.Client, port.Key(), client.UnsafeDisableDeepCopy)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("get pod %s: %w", port.Key(), err)
+	case pod != nil && r.machineOf(pod) == "" && leases.OnPodNetwork(pod):
+		return pod, nil
+	case !r.KeepMachines:
+		return nil, nil
+	}
+	pods, err := r.runners(ctx, port.Key())
+	if len(pods) == 0 || err != nil {
+		return nil, err
+	}
+	return pods[0], nil
+}
+
+// existsLive reports whether the API server has a pod that is missing in the cache. It looks up only pods that noteCacheMisses has recorded.
+func (r *Reconciler) existsLive(ctx context.Context, key types.NamespacedName) (bool, error) {
+	if _, missing := r.cacheMisses.Load(key); !missing {
+		return false, nil
+	}
+	_, err := r.pods.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		r.cacheMisses.Delete(key)
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask the API server for the pod: %w", err)
+	}
+	return true, nil
+}

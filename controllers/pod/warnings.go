@@ -1,0 +1,189 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Reasons of events on a connected pod with requests that have no effect.
+const (
+	reasonNotSupported  = "AnnotationNotSupported" // annotations that this version ignores
+	reasonInvalid       = "AnnotationInvalid"
+	reasonMirror        = "StaticPodRequestsIgnored" // of a mirror pod (kubeovnv1.IsMirror)
+	reasonVip           = "VipNotShared"
+	reasonAddress       = "AddressNotShared"
+	reasonNoGroup       = "SecurityGroupNotFound"
+	reasonDeniedGroup   = "SecurityGroupNotGranted" // the group does not list the pod's namespace
+	reasonTooManyGroups = "TooManySecurityGroups"
+)
+
+// occasion is when a warning is computed.
+type occasion int
+
+const (
+	// once: when the pod gets its lease, which happens once per pod.
+	once occasion = iota
+	// always: in each pass of a connected pod. The event is sent when its text changes.
+	always
+)
+
+// warning returns the reason and the text of an event on a pod; an empty text is no event.
+type warning struct {
+	occasion occasion
+	of       func(*Reconciler, context.Context, *connection) (reason, text string)
+}
+
+var warnings = []warning{
+	{once, (*Reconciler).ignoredRequests}, {once, (*Reconciler).ignoredOfMirror}, {once, (*Reconciler).ignoredForwarding}, {once, (*Reconciler).unsharedVips},
+	{always, (*Reconciler).invalidRequests}, {always, (*Reconciler).groupsWithoutEffect}, {always, (*Reconciler).unsharedAddresses},
+}
+
+// report identifies a warning of a pod by its index in warnings.
+type report struct {
+	pod     types.UID
+	warning int
+}
+
+// warn sends the warnings of an occasion to the user of a pod.
+func (r *Reconciler) warn(ctx context.Context, c *connection, now occasion) {
+	for i, w := range warnings {
+		if w.occasion != now {
+			continue
+		}
+		reason, text := w.of(r, ctx, c)
+		if now == always && !r.reports.New(report{c.pod.UID, i}, text) || text == "" {
+			continue
+		}
+		k8s.Warn(r.Recorder, c.pod, reason, text)
+	}
+}
+
+// forgetReports forgets the warnings of a deleted pod.
+func (r *Reconciler) forgetReports(pod types.UID) {
+	for i := range warnings {
+		r.reports.Forget(report{pod, i})
+	}
+}
+
+// ignoredRequests warns of annotations that have no effect.
+func (r *Reconciler) ignoredRequests(_ context.Context, c *connection) (reason, text string) {
+	if keys := validation.IgnoredPodAnnotations(c.pod.Annotations); len(keys) > 0 {
+		text = "this version does nothing about " + strings.Join(keys, ", ")
+	}
+	return reasonNotSupported, text
+}
+
+// invalidRequests warns of invalid requests of a connected pod.
+func (r *Reconciler) invalidRequests(_ context.Context, c *connection) (reason, text string) {
+	if invalid := kubeovnv1.CheckRequests(kubeovnv1.OnPod, c.pod.Annotations); len(invalid) > 0 {
+		text = "requests that are not valid, correct or remove them: " + errors.Join(invalid...).Error()
+	}
+	return reasonInvalid, text
+}
+
+// ignoredForwarding warns if port security is on: the port drops packets from other addresses, and gets no packets to them
+// either (ovn-nb(5), port_security).
+func (r *Reconciler) ignoredForwarding(ctx context.Context, c *connection) (reason, text string) {
+	if !kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationLayer2Forward) {
+		return "", ""
+	}
+	s, err := address.Subnet(ctx, r.Client, c.lease.Subnet)
+	if err == nil && s != nil && (kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationPortSecurity) || r.addresses.Secures(s)) {
+		text = fmt.Sprintf("annotation %s has no effect, because the port accepts the pod's own addresses only: "+
+			"set portSecurity of subnet %s to Requested, and remove annotation %s", kubeovnv1.AnnotationLayer2Forward.Key(), s.Name, kubeovnv1.AnnotationPortSecurity.Key())
+	}
+	return reasonNotSupported, text
+}
+
+// ignoredOfMirror reports on a new mirror pod which of its requests are ignored.
+func (r *Reconciler) ignoredOfMirror(ctx context.Context, c *connection) (reason, text string) {
+	if !kubeovnv1.IsMirror(c.pod.Annotations) {
+		return "", ""
+	}
+	var ignored []string
+	for _, a := range kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest, kubeovnv1.RoleClaim) {
+		if c.pod.Annotations[a.Key()] != "" {
+			ignored = append(ignored, "annotation "+a.Key())
+		}
+	}
+	ns := &corev1.Namespace{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: c.pod.Namespace}, ns, client.UnsafeDisableDeepCopy); err == nil {
+		if subnets, err := r.Namespaces.Subnets(ctx, ns); err == nil && !slices.Contains(subnets, kubeovnv1.DefaultSubnet) {
+			ignored = append(ignored, "the subnets of its namespace")
+		}
+	}
+	if len(ignored) > 0 {
+		text = "a node created this pod, so it gets an address of subnet " + kubeovnv1.DefaultSubnet + " and is no peer of policies. Ignored: " +
+			strings.Join(ignored, ", ") + ". Use a DaemonSet instead of a static pod"
+	}
+	return reasonMirror, text
+}
+
+// unsharedVips warns of Vips that the pod names and cannot share.
+func (r *Reconciler) unsharedVips(ctx context.Context, c *connection) (reason, text string) {
+	key := kubeovnv1.AnnotationAAPs.Key()
+	switch names := c.pod.Annotations[key]; {
+	case names == "":
+		return "", ""
+	case kubeovnv1.TooLong(names):
+		return reasonVip, fmt.Sprintf("annotation %s names more than %d Vips: the pod shares none of them", key, kubeovnv1.MaxListEntries)
+	}
+	var wrong []string
+	for _, name := range kubeovnv1.ParseAAPs(c.pod.Annotations) {
+		vip, why, err := r.addresses.Vip(ctx, c.pod.Namespace, name)
+		switch {
+		case err != nil:
+			continue
+		case why == "" && vip.Spec.Type != "":
+			why = "is of type " + vip.Spec.Type
+		case why == "" && address.VipSubnet(vip) != c.lease.Subnet:
+			why = fmt.Sprintf("is of subnet %s, and the pod of %s", address.VipSubnet(vip), c.lease.Subnet)
+		}
+		if why != "" {
+			wrong = append(wrong, "Vip "+name+" "+why)
+		}
+	}
+	if len(wrong) > 0 { // one event: a second one with the same reason would be dropped
+		text = fmt.Sprintf("of annotation %s: %s", key, strings.Join(wrong, "; "))
+	}
+	return reasonVip, text
+}
+
+// unsharedAddresses warns of addresses in port_vips that the pod does not share.
+func (r *Reconciler) unsharedAddresses(_ context.Context, c *connection) (reason, text string) {
+	if _, others := splitShared(c.subnet, c.pod); len(others) > 0 {
+		text = fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
+			kubeovnv1.AnnotationPortVips.Key(), ipfamily.Join(others), c.subnet.Name)
+	}
+	return reasonAddress, text
+}
+
+// groupsWithoutEffect warns of security groups that the pod is not in, or of too many of them. They let nothing through.
+func (r *Reconciler) groupsWithoutEffect(_ context.Context, c *connection) (reason, text string) {
+	switch denied, missing := c.groups.Denied, c.groups.Missing; {
+	case kubeovnv1.TooLong(c.pod.Annotations[keyGroups]):
+		return reasonTooManyGroups, fmt.Sprintf("annotation %s names more than %d groups: nothing passes. Name fewer", keyGroups, kubeovnv1.MaxListEntries)
+	case len(denied) > 0:
+		return reasonDeniedGroup, fmt.Sprintf("annotation %s names %s, which does not list namespace %s: nothing passes by it. Add the namespace to allowedNamespaces of the SecurityGroup",
+			keyGroups, strings.Join(denied, ", "), c.pod.Namespace)
+	case len(missing) > 0:
+		return reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it. Create the SecurityGroup, or name another one", keyGroups, strings.Join(missing, ", "))
+	}
+	return "", ""
+}
