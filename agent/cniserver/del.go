@@ -12,9 +12,9 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
-	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/sandbox"
+	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/cni/wire"
 )
 

@@ -124,6 +124,8 @@ func (r *Reconciler) disconnect(ctx context.Context, s *subject) error {
 	waits, err := r.release(ctx, s.port)
 	if err == nil && !waits {
 		r.pending.remove(s.port.Name)
+	}
+	if err == nil && !waits && s.port.Owner != "" {
 		r.ports.drop(s.port.Name)
 	}
 	return err

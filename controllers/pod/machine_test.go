@@ -77,6 +77,19 @@ func launcher(machine, suffix, node string) *corev1.Pod {
 	return p
 }
 
+// The pod of a machine may have the machine's name: then both have one reconcile key.
+func TestAPodWithTheNameOfItsMachineGetsAnAddress(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.start()
+	runs := launcher("vm", "a", "n1")
+	runs.Name = "vm"
+	w.Create(runs)
+	if got := w.allocated(runs).Machine; got != "vm" {
+		t.Errorf("the results name machine %q", got)
+	}
+}
+
 // named returns a pod with the machine's name, like the machine's port.
 func named(machine string, has *corev1.Pod) *corev1.Pod {
 	p := newPod("default", machine)

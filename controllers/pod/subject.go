@@ -77,7 +77,8 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 	}
 	if r.machineSeen.Load() && (pod == nil || s.machine != "" || !leases.OnPodNetwork(pod)) {
 		if s.machine != "" && s.port.Owner != key.Name {
-			return nil, true, r.redirect(ctx, s)
+			r.redirect(ctx, s)
+			return nil, true, nil
 		}
 		pods, err := r.runners(ctx, key)
 		if err != nil {
@@ -97,7 +98,7 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 }
 
 // redirect enqueues the virtual machine that a pod runs.
-func (r *Reconciler) redirect(ctx context.Context, s *subject) error {
+func (r *Reconciler) redirect(ctx context.Context, s *subject) {
 	if !leases.OnPodNetwork(s.pod) {
 		r.leaveSets(client.ObjectKeyFromObject(s.pod), s.pod)
 	}
@@ -106,7 +107,6 @@ func (r *Reconciler) redirect(ctx context.Context, s *subject) error {
 		k8s.Warn(r.Recorder, s.pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to a pod: delete the pod, or choose another name for the machine", s.port.Name))
 	}
 	r.pending.AddKey(s.port.Key())
-	return nil
 }
 
 // get returns the newest known state of a pod, nil if it does not exist. The caller must not change it.

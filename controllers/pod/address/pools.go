@@ -91,6 +91,7 @@ func (c *Chooser) addPools(ctx context.Context, namespace string, wants []ipam.R
 	return nil
 }
 
+// Contain reports whether ranges contain any of the addresses.
 func Contain(ranges []ipfamily.Range, addresses []netip.Addr) bool {
 	return slices.ContainsFunc(addresses, func(a netip.Addr) bool { return ipfamily.InAny(ranges, a) })
 }
