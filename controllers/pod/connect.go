@@ -131,7 +131,7 @@ func (r *Reconciler) got(ctx context.Context, s *subject, lease ipam.Lease, sour
 	r.ports.set(s.port, func(h *holding) { h.pod, h.machine = s.pod.UID, s.machine != "" })
 	r.latencies.reached(s.pod.UID, stageAddress)
 	r.settle(ctx, s, lease)
-	r.warn(ctx, &connection{subject: s, lease: lease}, once)
+	r.warner.warn(ctx, &connection{subject: s, lease: lease}, once)
 }
 
 // reasonAmbiguous is the reason of the event on a pod that shares an address with another pod.

@@ -71,7 +71,7 @@ type Reconciler struct {
 	latencies   latencies
 	pending     pendingPorts
 	machineSeen atomic.Bool // true after the first pod that runs a virtual machine
-	reports     reconciler.Reports[report, string]
+	warner      warner
 	cacheMisses sync.Map        // keys of ports that existed at the start and whose pods were missing in the cache
 	pods        metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
 	patching    chan struct{}   // holds one value for each patch in flight
@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.pending.remove(s.port.Name)
 	rows, revision := r.rows(c)
-	r.warn(ctx, c, always)
+	r.warner.warn(ctx, c, always)
 	switch err := r.Northbound.Apply(ctx, translate.PodOwner(s.port), rows); {
 	case errors.Is(err, northbound.ErrWaiting):
 		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy: each requeues the pod

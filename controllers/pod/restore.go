@@ -21,7 +21,6 @@ import (
 
 // Restore fills the allocator before any allocation (retention.Keeper.Restore). live reads from the API server.
 func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
-	r.noteCacheMisses(ctx)
 	if err := r.restorePorts(ctx); err != nil {
 		return err
 	}
@@ -31,7 +30,9 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 	return r.keeper.Restore(ctx, live)
 }
 
-// restorePorts records the ports of pods, and the addresses of pods of custom VPCs that are already published.
+// restorePorts records the ports of pods, and the addresses of pods of custom VPCs that are already published. It also records the ports whose pods are missing
+// in the cache, which may lag behind the ports that the previous leader has created. Without a lookup in the API server (existsLive), such a pod
+// would look deleted: it would lose its port, and another pod could get its address.
 func (r *Reconciler) restorePorts(ctx context.Context) error {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
@@ -43,8 +44,10 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 			r.ports.set(port, func(h *holding) { h.pod, h.machine = types.UID(lease.UID), lease.UID == "" })
 		}
 	})
+	cached := make(map[types.NamespacedName]bool, len(pods.Items))
 	for i := range pods.Items {
 		s := r.subject(&pods.Items[i])
+		cached[client.ObjectKeyFromObject(s.pod)] = true
 		if !leases.OnPodNetwork(s.pod) {
 			continue
 		}
@@ -57,19 +60,10 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 			r.addresses.Note(s.port.Name, vpc, s.pod.Spec.NodeName, network.Addresses)
 		}
 	}
-	return nil
-}
-
-// The cache of a new leader may lag behind the ports that the previous leader has created. Without a lookup in the API server, such a pod
-// would look deleted: it would lose its port, and another pod could get its address.
-
-// noteCacheMisses records the ports whose pods are missing in the cache.
-func (r *Reconciler) noteCacheMisses(ctx context.Context) {
-	pod := &corev1.Pod{}
 	for _, owner := range r.Northbound.Owners(translate.KindPod) {
-		key := types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
-		if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
+		if key := (types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}); !cached[key] {
 			r.cacheMisses.Store(key, nil)
 		}
 	}
+	return nil
 }

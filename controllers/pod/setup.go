@@ -53,6 +53,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Client: r.Client, Allocator: r.Allocator, Namespaces: r.Namespaces, Pools: r.Pools, Grants: r.Grants, Networks: r.Networks, SecurePorts: r.SecurePorts,
 		IPObject: r.ipObjects.Find,
 	}
+	r.warner.client, r.warner.namespaces, r.warner.addresses, r.warner.recorder = r.Client, r.Namespaces, &r.addresses, r.Recorder
 	r.keeper = retention.Keeper{
 		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Addresses: &r.addresses, IPObjects: &r.ipObjects, Recorder: r.Recorder,
 		KeepMachines: r.KeepMachines, MaxRetained: r.MaxRetained, PodAt: r.podAt, PortNamed: r.portNamed, Waiting: r.pending.problem, Enqueue: r.pending.AddKey,
@@ -106,7 +107,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			r.latencies.end(e.Object.GetUID())
-			r.forgetReports(e.Object.GetUID())
+			r.warner.forget(e.Object.GetUID())
 			q.Add(requestFor(e.Object))
 			r.machinePodGone(e.Object.(*corev1.Pod), q)
 		},

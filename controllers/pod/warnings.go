@@ -12,12 +12,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -43,15 +46,24 @@ const (
 	always
 )
 
+// warner warns the users of pods of requests that have no effect.
+type warner struct {
+	client     client.Client
+	namespaces *lookup.Namespaces
+	addresses  *address.Chooser
+	recorder   events.EventRecorder
+	reports    reconciler.Reports[report, string]
+}
+
 // warning returns the reason and the text of an event on a pod; an empty text is no event.
 type warning struct {
 	occasion occasion
-	of       func(*Reconciler, context.Context, *connection) (reason, text string)
+	of       func(*warner, context.Context, *connection) (reason, text string)
 }
 
 var warnings = []warning{
-	{once, (*Reconciler).ignoredRequests}, {once, (*Reconciler).ignoredOfMirror}, {once, (*Reconciler).ignoredForwarding}, {once, (*Reconciler).unsharedVips},
-	{always, (*Reconciler).invalidRequests}, {always, (*Reconciler).groupsWithoutEffect}, {always, (*Reconciler).unsharedAddresses},
+	{once, (*warner).ignoredRequests}, {once, (*warner).ignoredOfMirror}, {once, (*warner).ignoredForwarding}, {once, (*warner).unsharedVips},
+	{always, (*warner).invalidRequests}, {always, (*warner).groupsWithoutEffect}, {always, (*warner).unsharedAddresses},
 }
 
 // report identifies a warning of a pod by its index in warnings.
@@ -61,28 +73,28 @@ type report struct {
 }
 
 // warn sends the warnings of an occasion to the user of a pod.
-func (r *Reconciler) warn(ctx context.Context, c *connection, now occasion) {
-	for i, w := range warnings {
-		if w.occasion != now {
+func (w *warner) warn(ctx context.Context, c *connection, now occasion) {
+	for i, warning := range warnings {
+		if warning.occasion != now {
 			continue
 		}
-		reason, text := w.of(r, ctx, c)
-		if now == always && !r.reports.New(report{c.pod.UID, i}, text) || text == "" {
+		reason, text := warning.of(w, ctx, c)
+		if now == always && !w.reports.New(report{c.pod.UID, i}, text) || text == "" {
 			continue
 		}
-		k8s.Warn(r.Recorder, c.pod, reason, text)
+		k8s.Warn(w.recorder, c.pod, reason, text)
 	}
 }
 
-// forgetReports forgets the warnings of a deleted pod.
-func (r *Reconciler) forgetReports(pod types.UID) {
+// forget forgets the warnings of a deleted pod.
+func (w *warner) forget(pod types.UID) {
 	for i := range warnings {
-		r.reports.Forget(report{pod, i})
+		w.reports.Forget(report{pod, i})
 	}
 }
 
 // ignoredRequests warns of annotations that have no effect.
-func (r *Reconciler) ignoredRequests(_ context.Context, c *connection) (reason, text string) {
+func (w *warner) ignoredRequests(_ context.Context, c *connection) (reason, text string) {
 	if keys := validation.IgnoredPodAnnotations(c.pod.Annotations); len(keys) > 0 {
 		text = "this version does nothing about " + strings.Join(keys, ", ")
 	}
@@ -90,7 +102,7 @@ func (r *Reconciler) ignoredRequests(_ context.Context, c *connection) (reason, 
 }
 
 // invalidRequests warns of invalid requests of a connected pod.
-func (r *Reconciler) invalidRequests(_ context.Context, c *connection) (reason, text string) {
+func (w *warner) invalidRequests(_ context.Context, c *connection) (reason, text string) {
 	if invalid := kubeovnv1.CheckRequests(kubeovnv1.OnPod, c.pod.Annotations); len(invalid) > 0 {
 		text = "requests that are not valid, correct or remove them: " + errors.Join(invalid...).Error()
 	}
@@ -99,12 +111,12 @@ func (r *Reconciler) invalidRequests(_ context.Context, c *connection) (reason, 
 
 // ignoredForwarding warns if port security is on: the port drops packets from other addresses, and gets no packets to them
 // either (ovn-nb(5), port_security).
-func (r *Reconciler) ignoredForwarding(ctx context.Context, c *connection) (reason, text string) {
+func (w *warner) ignoredForwarding(ctx context.Context, c *connection) (reason, text string) {
 	if !kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationLayer2Forward) {
 		return "", ""
 	}
-	s, err := address.Subnet(ctx, r.Client, c.lease.Subnet)
-	if err == nil && s != nil && (kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationPortSecurity) || r.addresses.Secures(s)) {
+	s, err := address.Subnet(ctx, w.client, c.lease.Subnet)
+	if err == nil && s != nil && (kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationPortSecurity) || w.addresses.Secures(s)) {
 		text = fmt.Sprintf("annotation %s has no effect, because the port accepts the pod's own addresses only: "+
 			"set portSecurity of subnet %s to Requested, and remove annotation %s", kubeovnv1.AnnotationLayer2Forward.Key(), s.Name, kubeovnv1.AnnotationPortSecurity.Key())
 	}
@@ -112,7 +124,7 @@ func (r *Reconciler) ignoredForwarding(ctx context.Context, c *connection) (reas
 }
 
 // ignoredOfMirror reports on a new mirror pod which of its requests are ignored.
-func (r *Reconciler) ignoredOfMirror(ctx context.Context, c *connection) (reason, text string) {
+func (w *warner) ignoredOfMirror(ctx context.Context, c *connection) (reason, text string) {
 	if !kubeovnv1.IsMirror(c.pod.Annotations) {
 		return "", ""
 	}
@@ -123,8 +135,8 @@ func (r *Reconciler) ignoredOfMirror(ctx context.Context, c *connection) (reason
 		}
 	}
 	ns := &corev1.Namespace{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: c.pod.Namespace}, ns, client.UnsafeDisableDeepCopy); err == nil {
-		if subnets, err := r.Namespaces.Subnets(ctx, ns); err == nil && !slices.Contains(subnets, kubeovnv1.DefaultSubnet) {
+	if err := w.client.Get(ctx, client.ObjectKey{Name: c.pod.Namespace}, ns, client.UnsafeDisableDeepCopy); err == nil {
+		if subnets, err := w.namespaces.Subnets(ctx, ns); err == nil && !slices.Contains(subnets, kubeovnv1.DefaultSubnet) {
 			ignored = append(ignored, "the subnets of its namespace")
 		}
 	}
@@ -136,7 +148,7 @@ func (r *Reconciler) ignoredOfMirror(ctx context.Context, c *connection) (reason
 }
 
 // unsharedVips warns of Vips that the pod names and cannot share.
-func (r *Reconciler) unsharedVips(ctx context.Context, c *connection) (reason, text string) {
+func (w *warner) unsharedVips(ctx context.Context, c *connection) (reason, text string) {
 	key := kubeovnv1.AnnotationAAPs.Key()
 	switch names := c.pod.Annotations[key]; {
 	case names == "":
@@ -146,7 +158,7 @@ func (r *Reconciler) unsharedVips(ctx context.Context, c *connection) (reason, t
 	}
 	var wrong []string
 	for _, name := range kubeovnv1.ParseAAPs(c.pod.Annotations) {
-		vip, why, err := r.addresses.Vip(ctx, c.pod.Namespace, name)
+		vip, why, err := w.addresses.Vip(ctx, c.pod.Namespace, name)
 		switch {
 		case err != nil:
 			continue
@@ -166,7 +178,7 @@ func (r *Reconciler) unsharedVips(ctx context.Context, c *connection) (reason, t
 }
 
 // unsharedAddresses warns of addresses in port_vips that the pod does not share.
-func (r *Reconciler) unsharedAddresses(_ context.Context, c *connection) (reason, text string) {
+func (w *warner) unsharedAddresses(_ context.Context, c *connection) (reason, text string) {
 	if _, others := splitShared(c.subnet, c.pod); len(others) > 0 {
 		text = fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
 			kubeovnv1.AnnotationPortVips.Key(), ipfamily.Join(others), c.subnet.Name)
@@ -175,7 +187,7 @@ func (r *Reconciler) unsharedAddresses(_ context.Context, c *connection) (reason
 }
 
 // groupsWithoutEffect warns of security groups that the pod is not in, or of too many of them. They let nothing through.
-func (r *Reconciler) groupsWithoutEffect(_ context.Context, c *connection) (reason, text string) {
+func (w *warner) groupsWithoutEffect(_ context.Context, c *connection) (reason, text string) {
 	switch denied, missing := c.groups.Denied, c.groups.Missing; {
 	case kubeovnv1.TooLong(c.pod.Annotations[keyGroups]):
 		return reasonTooManyGroups, fmt.Sprintf("annotation %s names more than %d groups: nothing passes. Name fewer", keyGroups, kubeovnv1.MaxListEntries)
