@@ -90,7 +90,7 @@ func TestADDEndsWhenThePodIsDeletedBeforeItsFlows(t *testing.T) {
 	}
 }
 
-func TestWaitSaysWhatIsMissing(t *testing.T) {
+func TestWaitNamesTheMissingPart(t *testing.T) {
 	n := agenttest.NewNode(t)
 	pods := watchPods(t, n)
 

@@ -100,7 +100,7 @@ func TestPlanOfAGateway(t *testing.T) {
 	}
 }
 
-func TestWhatIsAllTranslated(t *testing.T) {
+func TestSubnetsWithAllTrafficTranslated(t *testing.T) {
 	nat := func(change func(*v1.SubnetSpec)) func(*v1.SubnetSpec) {
 		return func(s *v1.SubnetSpec) {
 			s.NATOutgoing, s.GatewayType, s.GatewayNode = true, v1.GatewayCentralized, "n2"

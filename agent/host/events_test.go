@@ -19,7 +19,7 @@ import (
 )
 
 // No event reports changes before the first netlink subscription, or between two subscriptions.
-func TestWhatWasMissedIsLookedForOnceTheKernelIsListenedTo(t *testing.T) {
+func TestMissedChangesAreFoundOnceTheKernelIsWatched(t *testing.T) {
 	ctx, looked := context.WithTimeout(t.Context(), time.Minute)
 	defer looked()
 	if err := (&Reconciler{}).listenOnce(ctx, looked); err != nil {

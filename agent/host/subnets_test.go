@@ -64,7 +64,7 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 }
 
 // A restarted agent, a rebooted node and a new node all use the validated spec from the status, because they have no state of their own.
-func TestANodeKnowsWhatWasRightWithoutHavingSeenIt(t *testing.T) {
+func TestARestartedNodeUsesTheValidatedSpec(t *testing.T) {
 	n := agenttest.Serving(t)
 	n.Create(agenttest.SubnetOf("second", "10.21.0.0/16,fd00:10:21::/112"))
 	agenttest.WantRoutes(n, true, "10.21.0.0/16")
@@ -90,7 +90,7 @@ func TestANodeKnowsWhatWasRightWithoutHavingSeenIt(t *testing.T) {
 }
 
 // The subnet exists, and its pods work, until the last pod is deleted.
-func TestADeletedSubnetIsRoutedUntilItIsGone(t *testing.T) {
+func TestADeletedSubnetIsRoutedUntilItsObjectIsRemoved(t *testing.T) {
 	n := agenttest.Serving(t)
 	used := agenttest.SubnetOf("used", "10.21.0.0/16")
 	used.Finalizers = []string{"kubeovn.io/test"}

@@ -276,7 +276,7 @@ func passing(t *testing.T, socket string, cutRequest, cutAnswer func([]byte) boo
 	return socket + ".passing"
 }
 
-func TestARequestThatNobodyWaitsForIsNotCommitted(t *testing.T) {
+func TestARequestWithoutAWaiterIsNotCommitted(t *testing.T) {
 	b := newBridge(t)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()

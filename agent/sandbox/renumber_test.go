@@ -14,9 +14,9 @@ import (
 	"github.com/kiln-net/kiln/internal/must"
 )
 
-// TestRenumberKeepsAddressesInForce renumbers many times: the kernel adds the local route of an IPv6 address some time after it has
+// TestRenumberKeepsAppliedAddresses renumbers many times: the kernel adds the local route of an IPv6 address some time after it has
 // confirmed the address.
-func TestRenumberKeepsAddressesInForce(t *testing.T) {
+func TestRenumberKeepsAppliedAddresses(t *testing.T) {
 	const times = 50
 	i, namespace := newInterface(t)
 	i.Addresses = []netip.Prefix{netip.MustParsePrefix("10.16.0.9/24"), netip.MustParsePrefix("fd00:10:16::9/64")}

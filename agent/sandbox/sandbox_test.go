@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/must"
 )
 
-func TestCreateSaysWhatIsInTheWay(t *testing.T) {
+func TestCreateReportsAnExistingDevice(t *testing.T) {
 	i, _ := newInterface(t)
 	for what, change := range map[string]func(*sandbox.Interface){
 		"a device in the container": func(i *sandbox.Interface) { i.HostName = sandbox.HostName(agenttest.NewID(), "eth0", 0) },

@@ -29,7 +29,7 @@ func (w *world) metric(name string) float64 {
 	return 0
 }
 
-func TestWhatIsMeasuredOfServices(t *testing.T) {
+func TestMetricsOfServices(t *testing.T) {
 	w := emptyWorld(t)
 	a := w.pod("a", 2)
 	earlier := w.metric("kiln_services_sync_seconds") // the metrics have the values of earlier tests

@@ -118,7 +118,7 @@ func (w world) used(pool *kubeovnv1.IPPool, using string, available float64) {
 	})
 }
 
-func TestPoolsAreForThoseWhoNameThemAndForTheirNamespaces(t *testing.T) {
+func TestPoolsAreForPodsThatNameThemAndForTheirNamespaces(t *testing.T) {
 	w := newWorld(t)
 	named := w.pool("named", nil, "10.16.0.2..10.16.0.3")
 	process := w.start()
@@ -190,7 +190,7 @@ func TestAListOfAddresses(t *testing.T) {
 	}
 }
 
-func TestOfPoolsThatOverlapTheOlderIsInForce(t *testing.T) {
+func TestTheOlderOfTwoOverlappingPoolsIsApplied(t *testing.T) {
 	w := newWorld(t)
 	older := w.pool("a-older", nil, "10.16.0.2..10.16.0.9")
 	younger := w.pool("b-younger", nil, "10.16.0.9..10.16.0.12")
@@ -329,7 +329,7 @@ func TestWhatElseAPodOfAPoolAsksFor(t *testing.T) {
 	}
 }
 
-func TestAPodOfAStatefulSetKeepsWhatItHasOfAPool(t *testing.T) {
+func TestAPodOfAStatefulSetKeepsItsAddressOfAPool(t *testing.T) {
 	w := newWorld(t)
 	pool := w.pool("both", nil, "10.16.0.20..10.16.0.29", "fd00:10:16::20/124")
 	process := w.start()

@@ -65,7 +65,7 @@ func hasAnnotations(w *controllertest.World, ns *corev1.Namespace, switches, cid
 	})
 }
 
-func TestNamespacesAreToldTheirSubnets(t *testing.T) {
+func TestNamespacesAreAnnotatedWithTheirSubnets(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)
 	shop := newNamespace(w, "shop", map[string]string{"team": "sales"})
@@ -112,7 +112,7 @@ func TestNamespacesAreToldTheirSubnets(t *testing.T) {
 	hasAnnotations(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
 }
 
-func TestNamespacesAreToldTheirPools(t *testing.T) {
+func TestNamespacesAreAnnotatedWithTheirPools(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)
 	shop, lab := newNamespace(w, "shop", nil), newNamespace(w, "lab", nil)

@@ -15,8 +15,8 @@ import (
 	"github.com/kiln-net/kiln/internal/gate"
 )
 
-// TestARollbackStopsWhatTheVersionDoesNotHave goes to an image whose members report no level, back, and to one whose members report it.
-func TestARollbackStopsWhatTheVersionDoesNotHave(t *testing.T) {
+// TestARollbackStopsOperandsOfLaterVersions goes to an image whose members report no level, back, and to one whose members report it.
+func TestARollbackStopsOperandsOfLaterVersions(t *testing.T) {
 	gate.Skip(t, gate.OperatorLong)
 	s := newInstallation(t)
 	w := s.atWork(t)

@@ -186,7 +186,7 @@ func TestADeletedOvnEipGetsNoAddress(t *testing.T) {
 	w.Gone(eip)
 }
 
-func TestWhatIsInTheWay(t *testing.T) {
+func TestConflictingEipsAreNotValid(t *testing.T) {
 	w := newWorld(t)
 	w.Subnet("theirs", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "tenant", "10.98.0.0/24" })
 	process := w.start()

@@ -75,7 +75,7 @@ func TestRequestsOfAPod(t *testing.T) {
 	}
 }
 
-func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
+func TestAnnotationsWithoutEffectGetOneEvent(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()
@@ -106,7 +106,7 @@ func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
 	}
 }
 
-func TestBadRequestsAreToldAndHurtNoOtherPod(t *testing.T) {
+func TestBadRequestsGetAnEventAndHurtNoOtherPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()
@@ -147,7 +147,7 @@ func TestBadRequestsAreToldAndHurtNoOtherPod(t *testing.T) {
 	}
 }
 
-func TestPodsWaitForWhatTheyName(t *testing.T) {
+func TestPodsWaitForTheObjectsThatTheyName(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()

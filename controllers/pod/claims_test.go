@@ -54,7 +54,7 @@ func (w world) forgeAll(results map[string]kubeovnv1.PodNetwork) {
 }
 
 // After a restart the controller gives a pod, from its annotations, only the leases that the pod could have requested.
-func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
+func TestARestartGrantsLeasesThatAPodMayRequest(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.88"} })
 	w.Subnet(kubeovnv1.JoinSubnet, func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "100.64.0.0/16" })

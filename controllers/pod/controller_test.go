@@ -71,7 +71,7 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 	}
 }
 
-func TestAPodIsToldThatItsPortIsRefused(t *testing.T) {
+func TestAPodWithARefusedPortGetsAnEvent(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	w.namespace("b", nil)
@@ -106,7 +106,7 @@ func TestAPodWaitsForItsNode(t *testing.T) {
 	w.allocated(p)
 }
 
-func TestAPodKeepsItsAddressUntilItIsGone(t *testing.T) {
+func TestAPodKeepsItsAddressUntilItIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()

@@ -16,7 +16,7 @@ import (
 // never is a pace so slow that no test sees an IP object.
 var never = ipobject.Pace{Quiet: time.Hour, AtMost: time.Hour}
 
-func TestAPodThatIsGoneBeforeItsIPObjectWasWrittenLeavesNone(t *testing.T) {
+func TestAPodDeletedBeforeItsIPObjectIsWrittenLeavesNone(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.Start(stepsAt(never))

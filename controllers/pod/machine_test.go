@@ -159,7 +159,7 @@ func TestAMachineKeepsItsAddress(t *testing.T) {
 	w.gone(process, named("vm-0", first))
 }
 
-func TestAMachineThatIsGoneLeavesNothing(t *testing.T) {
+func TestADeletedMachineLeavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w world, definition, vm *unstructured.Unstructured){
 		"its own end":         func(w world, _, vm *unstructured.Unstructured) { w.Must(w.Client.Delete(w.Context(), vm)) },
 		"the end of its kind": func(w world, definition, _ *unstructured.Unstructured) { w.undefine(w.Context(), definition) },

@@ -8,7 +8,7 @@ import (
 )
 
 // The metrics measure a pod that gets its network once: each leg of docs/operations/metrics.md, and the whole path.
-func TestWhatIsMeasuredOfAPod(t *testing.T) {
+func TestMetricsOfAPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	left, _ := w.Metric("kiln_pod_records_held") // from processes of other tests, which stopped with unwritten IP objects

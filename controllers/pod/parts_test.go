@@ -39,7 +39,7 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func TestRequestsFromBeforeTheStartAreKept(t *testing.T) {
+func TestRequestsMadeBeforeTheStartAreKept(t *testing.T) {
 	var f k8s.RequestSource
 	f.AddKey(key("early"))
 	q := newQueue(t)

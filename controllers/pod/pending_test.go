@@ -24,7 +24,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod/address"
 )
 
-func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
+func TestWaitingPodsAreWokenByTheObjectsTheyNeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := pendingPorts{available: func(string) float64 { return 0 }}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
@@ -113,7 +113,7 @@ func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 	})
 }
 
-func TestAWaitingPodIsToldOnceAndTriedAgainOnce(t *testing.T) {
+func TestAWaitingPodGetsOneEventAndOneRetry(t *testing.T) {
 	var w pendingPorts
 	for _, step := range []struct {
 		uid         types.UID

@@ -17,7 +17,7 @@ func podAt(uid types.UID, resourceVersion string, annotations map[string]string)
 	}}
 }
 
-func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
+func TestTheLedgerHasTheWritesThatTheCacheDoesNotShowYet(t *testing.T) {
 	var l podWrites
 	l.set(key("a"), entry{uid: "u1", results: map[string]string{}, resourceVersion: "100", annotations: map[string]string{"k": "written"}})
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-func TestDifferenceIsWhatOnePatchChanges(t *testing.T) {
+func TestDifferenceHasTheChangesOfOnePatch(t *testing.T) {
 	network := kubeovnv1.PodNetwork{
 		UID: "u1", Allocated: true, Routed: true, LogicalSwitch: "s1", LogicalRouter: "ovn-cluster",
 		Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2")}, MTU: 1400, NICType: kubeovnv1.PodNICTypeVeth,

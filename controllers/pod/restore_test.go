@@ -227,7 +227,7 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	w.agree(second)
 }
 
-func TestAnAddressIsNotFreeUntilItsPortIsGone(t *testing.T) {
+func TestAnAddressIsNotFreeUntilItsPortIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.DiffersFromFresh("the server that the test started again ends before the comparison")
 	w.subnet("ovn-default", "10.16.0.0/30") // one address

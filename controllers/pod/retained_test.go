@@ -164,7 +164,7 @@ func TestAStatefulSetPodReplacedWhileTheControllerIsDownKeepsItsAddress(t *testi
 	w.away(process, pods[1])
 }
 
-func TestKeptAddressesAreFreedWhenTheStatefulSetWantsThePodNoMore(t *testing.T) {
+func TestRetainedAddressesAreFreedWhenTheStatefulSetShrinks(t *testing.T) {
 	for name, end := range map[string]func(w world, set *appsv1.StatefulSet){
 		"scaled down": func(w world, set *appsv1.StatefulSet) {
 			w.Change(set, func() { *set.Spec.Replicas = 2 }) // ordinals 5 and 6 remain

@@ -17,9 +17,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/policy/beta"
 )
 
-// TestAKindThatIsDefinedNoMore: after the deletion of a definition the ACLs of its policies are deleted and its informer is removed; a new
+// TestAKindWhoseDefinitionIsDeleted: after the deletion of a definition the ACLs of its policies are deleted and its informer is removed; a new
 // definition is followed again. Rows of policies that were deleted while the controller was stopped are deleted, too.
-func TestAKindThatIsDefinedNoMore(t *testing.T) {
+func TestAKindWhoseDefinitionIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()
 	w.pod("default", "web", "app=web")

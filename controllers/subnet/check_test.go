@@ -92,7 +92,7 @@ func TestServiceCIDRObjectsCountAsServices(t *testing.T) {
 	n.condition("inside", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 }
 
-func TestASubnetInForceOutlivesOverlaps(t *testing.T) {
+func TestAnAppliedSubnetOutlivesOverlaps(t *testing.T) {
 	n := start(t)
 	first := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "first"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}}
 	second := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "second"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.21.0.0/24"}}

@@ -54,7 +54,7 @@ func TestASubnetLivesAndDies(t *testing.T) {
 	}
 }
 
-func TestWhatIsInForceIsNotSentAgain(t *testing.T) {
+func TestAppliedStateIsNotSentAgain(t *testing.T) {
 	n := startMeasured(t)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Router_Static_Route", "nexthop", "100.64.0.1", "fd00:100:64::1")
@@ -165,7 +165,7 @@ func TestVpcsAndSubnetsAreDeletedInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestWhatWasDeletedMeanwhileGoes(t *testing.T) {
+func TestObjectsDeletedMeanwhileAreCleanedUp(t *testing.T) {
 	n := start(t)
 	n.node("n1", "192.0.2.11")
 	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}})

@@ -88,7 +88,7 @@ func TestAPrivateSubnetFollowsTheNodesSubnet(t *testing.T) {
 	n.rules("ip", "ip4.src == $set", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.65.0.0/16")
 }
 
-func TestWhatIsWrongOfAFeatureChangesNothing(t *testing.T) {
+func TestAnInvalidFeatureChangesNothing(t *testing.T) {
 	n := start(t)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{
 		CIDRBlock: "10.20.0.0/24,fd00:20::/64", EnableDHCP: true, EnableIPv6RA: true,

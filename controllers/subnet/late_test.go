@@ -21,9 +21,9 @@ func without(name string) cache.ByObject {
 	return cache.ByObject{Field: fields.OneTermNotEqualSelector("metadata.name", name)}
 }
 
-// TestWhatTheCacheHasNotGotYetStays: a new leader must not clean up objects that its cache does not have yet; the cache may be older than
+// TestObjectsThatTheCacheDoesNotHaveYetStay: a new leader must not clean up objects that its cache does not have yet; the cache may be older than
 // the cache of the previous leader.
-func TestWhatTheCacheHasNotGotYetStays(t *testing.T) {
+func TestObjectsThatTheCacheDoesNotHaveYetStay(t *testing.T) {
 	n := start(t)
 	late, gone := n.node("n-late", "192.0.2.11"), n.node("n-gone", "192.0.2.12")
 	was := n.connected(late)

@@ -58,7 +58,7 @@ func (n *network) nodePolicies(want ...string) {
 	})
 }
 
-func TestANodeComesChangesAndGoes(t *testing.T) {
+func TestANodeIsCreatedChangedAndDeleted(t *testing.T) {
 	n := start(t)
 	o := n.node("n1", "192.0.2.11", "2001:db8::11")
 	got := n.connected(o)

@@ -35,7 +35,7 @@ func TestAVipIsWokenByItsSubnet(t *testing.T) {
 	}
 }
 
-func TestWhatAVipIsOfCannotChange(t *testing.T) {
+func TestTheSubnetOfAVipCannotChange(t *testing.T) {
 	w := newWorld(t)
 	v := w.vip("v", at("10.16.0.9", ""))
 	for text, change := range map[string]func(){
@@ -56,7 +56,7 @@ func TestWhatAVipIsOfCannotChange(t *testing.T) {
 	w.Change(v, func() { v.Spec.Selector, v.Spec.Namespace = []string{"app: web", "tier:"}, "default" })
 }
 
-func TestAPodHasTheAddressesOfAVipForItsOwn(t *testing.T) {
+func TestAPodHasTheAddressesOfAVipAlone(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()
 	early := newPod("early", "vip", "v")
@@ -224,7 +224,7 @@ func (w world) settled(p *controllertest.Process, v *kubeovnv1.Vip) {
 	}
 }
 
-func TestRowsOfAVipThatIsGoneGo(t *testing.T) {
+func TestRowsOfADeletedVipAreDeleted(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()
 	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.Namespace = "default" })
@@ -310,7 +310,7 @@ func TestAnInvalidVipKeepsThePodsThatShareIt(t *testing.T) {
 	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionTrue)
 }
 
-func TestAPodThatHasAVipForItsOwnGoesBeforeThoseThatShareIt(t *testing.T) {
+func TestAPodThatHasAVipAlonePrecedesPodsThatShareIt(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	v := w.vip("v")

@@ -49,7 +49,7 @@ func TestAVipHoldsItsAddresses(t *testing.T) {
 	}
 }
 
-func TestAConflictIsToldAndEndsByItself(t *testing.T) {
+func TestAConflictIsReportedAndEndsByItself(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	holder := w.pod("holder", "ip_address", "10.16.0.9")

@@ -45,7 +45,7 @@ func named(row nbtest.Row) string {
 	return ""
 }
 
-func TestWhatIsBeingDeletedWorksAsLongAsItIsUsed(t *testing.T) {
+func TestADeletedObjectWorksAsLongAsItIsUsed(t *testing.T) {
 	n := start(t)
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
 	n.Ready(v, s)

@@ -34,7 +34,7 @@ func object(vpc string) *kubeovnv1.IP {
 	return &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "transit-" + vpc}}
 }
 
-func TestAWayOutComesMovesAndGoes(t *testing.T) {
+func TestAGatewayRouterIsCreatedMovedAndDeleted(t *testing.T) {
 	c := start(t, dualJoin, "n1", "n2", "n3")
 	v := c.vpc("blue", dualNet, true, nil)
 	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried)
@@ -95,7 +95,7 @@ func TestAWayOutComesMovesAndGoes(t *testing.T) {
 	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried)
 }
 
-func TestAWayOutGoesWithItsVpcWhileTheControllerIsDown(t *testing.T) {
+func TestAGatewayRouterIsDeletedWithItsVpcWhileTheControllerIsDown(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	v := c.vpc("blue", "", false, nil)
 	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried, "n1")
@@ -116,7 +116,7 @@ func TestAWayOutGoesWithItsVpcWhileTheControllerIsDown(t *testing.T) {
 	})
 }
 
-func TestAWayOutKeepsItsAddressWhenTheDatabaseIsLost(t *testing.T) {
+func TestAGatewayRouterKeepsItsAddressWhenTheDatabaseIsLost(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	a, b := c.vpc("a", "", false, nil), c.vpc("b", "", false, nil)
 	c.says(a, metav1.ConditionTrue)
@@ -190,7 +190,7 @@ func TestNobodyServes(t *testing.T) {
 	c.routers("blue_gateway on n1")
 }
 
-func TestWhatTheUserRoutesIsLeftToTheUser(t *testing.T) {
+func TestRoutesOfTheUserStay(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	v := c.vpc("blue", dualNet, true, func(s *kubeovnv1.VpcSpec) {
 		s.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "0.0.0.0/0", NextHopIP: "10.50.0.9"}}

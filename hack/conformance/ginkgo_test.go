@@ -23,7 +23,7 @@ SSS• [FAILED] [3.101 seconds]
 [sig-network] Proxy version v1 should proxy through a service and a pod [Conformance] [It] [sig-network, Conformance]
 `
 
-func TestEveryTestThatEndedIsToldHoweverItsLinesArrive(t *testing.T) {
+func TestEveryEndedTestIsReportedHoweverItsLinesArrive(t *testing.T) {
 	const want = "  ok  [sig-network] DNS should provide DNS for services [Conformance]\n" +
 		"FAILED  [sig-network] Proxy version v1 should proxy through a service and a pod [Conformance] [It]\n"
 	for _, size := range []int{1, 7, len(printed)} {

@@ -46,7 +46,7 @@ func TestTheVerdictIsGoodOnlyWhenTestsRanAndNoneFailed(t *testing.T) {
 	}
 }
 
-func TestThePageHasFailuresFirstAndLeavesOutWhatWasNotAskedFor(t *testing.T) {
+func TestThePageHasFailuresFirstAndOnlyTheChosenFeatures(t *testing.T) {
 	page := read(t, types.Report{RunTime: 90 * time.Second, SpecReports: types.SpecReports{
 		spec("reaches a pod", types.SpecStatePassed, ""), spec("binds a volume", types.SpecStateSkipped, ""), spec("reaches a Service", types.SpecStateFailed, "timed out"),
 	}}).markdown()

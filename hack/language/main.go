@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Language checks that the share of archaic or riddling English in comments, string literals and pages of documentation stays low. A marker is a
+// Language checks that the share of archaic or riddling English in comments, string literals, names of tests and pages of documentation stays low. A marker is a
 // symptom: name the subject and use the field's word, instead of a synonym of the marker (CONTRIBUTING.md).
 package main
 
@@ -31,12 +31,17 @@ var markers = regexp.MustCompile(strings.Join([]string{
 	`\b(?:is|are) to (?:be|have|go|come)\b`,
 }, "|"))
 
+// riddles are phrases that make a name of a test hard to understand. The name is the first line that somebody reads of a failure.
+var riddles = regexp.MustCompile(`(?i)\b(?:ways? out|for ever|no more|comes? .*goes?)\b`)
+
 // fewWords is the number of words below which a text is not judged.
 const fewWords = 4
 
 // share counts the texts of one kind.
 type share struct {
 	kind string
+	// names: the texts are names, of which riddles counts, too.
+	names bool
 	// limit is the highest share of texts with a marker, in parts of a thousand.
 	limit         int
 	texts, marked int
@@ -48,7 +53,11 @@ func (s *share) add(at, text string) {
 		return
 	}
 	s.texts++
-	if m := markers.FindString(text); m != "" {
+	m := markers.FindString(text)
+	if m == "" && s.names {
+		m = riddles.FindString(text)
+	}
+	if m != "" {
 		s.marked++
 		s.found = append(s.found, fmt.Sprintf("%s: %q in: %.120s", at, m, strings.Join(strings.Fields(text), " ")))
 	}
@@ -64,7 +73,10 @@ func main() {
 }
 
 func run(root string) error {
-	comments, literals, pages := &share{kind: "comments", limit: 10}, &share{kind: "string literals", limit: 2}, &share{kind: "sentences of docs", limit: 20}
+	code := judged{
+		comments: &share{kind: "comments", limit: 10}, literals: &share{kind: "string literals", limit: 2}, tests: &share{kind: "names of tests", names: true, limit: 5},
+	}
+	pages := &share{kind: "sentences of docs", limit: 20}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(root, path)
 		switch {
@@ -83,13 +95,13 @@ func run(root string) error {
 			judgePage(pages, name, string(text))
 			return nil
 		}
-		return judgeCode(comments, literals, name, text)
+		return code.judge(name, text)
 	})
 	if err != nil {
 		return fmt.Errorf("read the texts: %w", err)
 	}
 	exceeded := false
-	for _, s := range []*share{comments, literals, pages} {
+	for _, s := range []*share{code.comments, code.literals, code.tests, pages} {
 		fmt.Printf("%d of %d %s have a marker (%.1f %%, limit %.1f %%)\n", s.marked, s.texts, s.kind, 100*float64(s.marked)/float64(max(s.texts, 1)), float64(s.limit)/10)
 		if s.exceeded() {
 			exceeded = true
@@ -102,8 +114,11 @@ func run(root string) error {
 	return nil
 }
 
-// judgeCode judges the comments and the string literals of a file that people write.
-func judgeCode(comments, literals *share, name string, text []byte) error {
+// judged are the texts of source files.
+type judged struct{ comments, literals, tests *share }
+
+// judge judges the comments, the string literals and the names of tests of a file that people write.
+func (j judged) judge(name string, text []byte) error {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, text, parser.ParseComments)
 	if err != nil {
@@ -114,15 +129,33 @@ func judgeCode(comments, literals *share, name string, text []byte) error {
 	}
 	at := func(p token.Pos) string { return files.Position(p).String() }
 	for _, group := range file.Comments {
-		comments.add(at(group.Pos()), group.Text())
+		j.comments.add(at(group.Pos()), group.Text())
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
-		if lit, is := n.(*ast.BasicLit); is && lit.Kind == token.STRING {
-			literals.add(at(lit.Pos()), strings.Trim(lit.Value, "\"`"))
+		switch n := n.(type) {
+		case *ast.BasicLit:
+			if n.Kind == token.STRING {
+				j.literals.add(at(n.Pos()), strings.Trim(n.Value, "\"`"))
+			}
+		case *ast.FuncDecl:
+			if n.Recv == nil && testName.MatchString(n.Name.Name) {
+				j.tests.add(at(n.Pos()), words(n.Name.Name))
+			}
 		}
 		return true
 	})
 	return nil
+}
+
+var (
+	testName = regexp.MustCompile(`^(?:Test|Benchmark|Fuzz)[A-Z]`)
+	acronym  = regexp.MustCompile(`([A-Z]+)([A-Z][a-z])`)
+	camel    = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+)
+
+// words returns the words of an identifier in lower case.
+func words(name string) string {
+	return strings.ToLower(camel.ReplaceAllString(acronym.ReplaceAllString(name, "$1 $2"), "$1 $2"))
 }
 
 var (

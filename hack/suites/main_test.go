@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/suite"
 )
 
-func TestFilesAreThoseOfTheTable(t *testing.T) {
+func TestFilesMatchTheTable(t *testing.T) {
 	files, err := render()
 	if err != nil {
 		t.Fatal(err)

@@ -77,8 +77,8 @@ func TestIsolate(t *testing.T) {
 	})
 }
 
-// TestOneLossIsNobodysFault: a connection may end for reasons that are unrelated to the request.
-func TestOneLossIsNobodysFault(t *testing.T) {
+// TestOneLossIsNotReported: a connection may end for reasons that are unrelated to the request.
+func TestOneLossIsNotReported(t *testing.T) {
 	losses := 0
 	batch.Isolate([]int{1}, func(requests []int) batch.Attempt[int] {
 		if losses++; losses == 1 {

@@ -182,8 +182,8 @@ func TestLateWaitsAreReported(t *testing.T) {
 	}
 }
 
-// TestLateWaitsFailAPackageWhereNobodyReadsAReport checks the two cases in which Main fails the package.
-func TestLateWaitsFailAPackageWhereNobodyReadsAReport(t *testing.T) {
+// TestLateWaitsFailAPackageWithoutAReport checks the two cases in which Main fails the package.
+func TestLateWaitsFailAPackageWithoutAReport(t *testing.T) {
 	late := []lateWait{{Test: "TestA"}}
 	t.Setenv(ReportVariable, "")
 	if reported, err := report(late); reported || err != nil {

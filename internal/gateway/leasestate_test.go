@@ -75,7 +75,7 @@ func TestPulseStopsWhenOneNodeDies(t *testing.T) {
 	c.want("a", Alive)
 }
 
-func TestNobodyStopsWhileNobodyCanBeHeard(t *testing.T) {
+func TestNoMemberStopsWhileNoneAnswers(t *testing.T) {
 	for _, outage := range []time.Duration{Tolerance, time.Minute} {
 		for phase := range 2 { // phase of the last renewals
 			c := newClinic(t, "a", "b", "c")

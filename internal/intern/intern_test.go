@@ -29,7 +29,7 @@ func TestEqualStringsAreOne(t *testing.T) {
 	}
 }
 
-func TestWhateverComesByStringsStayThemselves(t *testing.T) {
+func TestInternedStringsStayEqual(t *testing.T) {
 	for i := range 10 * stringPlaces {
 		if s := fmt.Sprint("pod-", i); String(s) != s {
 			t.Fatalf("%s became %s", s, String(s))

@@ -31,8 +31,8 @@ func TestCostPerAddress(t *testing.T) {
 	}
 }
 
-// TestMemoryIsInProportionToWhatIsHeld compares sizes of subnets, not machines: a /8 costs the same as a /16.
-func TestMemoryIsInProportionToWhatIsHeld(t *testing.T) {
+// TestMemoryIsInProportionToHeldAddresses compares sizes of subnets, not machines: a /8 costs the same as a /16.
+func TestMemoryIsInProportionToHeldAddresses(t *testing.T) {
 	const pods, bytesPerPod = 20_000, 300 // for Go's maps, which may be half empty, and one address
 	for _, tt := range cidrs {
 		t.Run(tt.name, func(t *testing.T) {

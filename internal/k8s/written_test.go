@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestNobodyWaitsForEverForAWriteThatIsNoMore simulates a restore of etcd from a backup: resource versions continue from older
+// TestAWaitEndsWhenItsWriteIsDropped simulates a restore of etcd from a backup: resource versions continue from older
 // ones.
-func TestNobodyWaitsForEverForAWriteThatIsNoMore(t *testing.T) {
+func TestAWaitEndsWhenItsWriteIsDropped(t *testing.T) {
 	now := time.Now()
 	v := versions{now: func() time.Time { return now }}
 	object := func(version string) *corev1.Pod {

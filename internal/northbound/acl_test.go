@@ -16,8 +16,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// TestWhatAPrivateSubnetLetsThrough checks with ovn-trace which packets pass.
-func TestWhatAPrivateSubnetLetsThrough(t *testing.T) {
+// TestTrafficThatAPrivateSubnetAllows checks with ovn-trace which packets pass.
+func TestTrafficThatAPrivateSubnetAllows(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
 	e := lead(t, server.Endpoint())

@@ -70,7 +70,7 @@ func TestADeposedLeaderThatWasCutOffIsRefused(t *testing.T) {
 
 // A transaction that is in flight while a barrier is written must not be committed after it, because the sender may have
 // treated it as lost.
-func TestABarrierStopsWhatWasSentBefore(t *testing.T) {
+func TestABarrierStopsEarlierRequests(t *testing.T) {
 	server := nbtest.Start(t)
 	proxy := server.Proxy()
 	e := lead(t, proxy.Endpoint())
@@ -163,7 +163,7 @@ func TestLeadersThatRaceTakeDifferentTerms(t *testing.T) {
 	}
 }
 
-func TestLeadersSetOptionsThatNobodyHasSet(t *testing.T) {
+func TestLeadersSetUnsetOptions(t *testing.T) {
 	for name, test := range map[string]struct{ there, want map[string]string }{
 		"in a new database":             {want: map[string]string{"northd-backoff-interval-ms": "300"}},
 		"next to other owners' options": {there: map[string]string{"a": "b"}, want: map[string]string{"a": "b", "northd-backoff-interval-ms": "300"}},

@@ -30,7 +30,7 @@ func waitingOwners(t *testing.T) float64 {
 	return 0
 }
 
-func TestWhatIsMeasuredOfOwners(t *testing.T) {
+func TestMetricsOfOwners(t *testing.T) {
 	e := lead(t, nbtest.Start(t).Endpoint())
 	for _, name := range []string{"a", "b"} {
 		if err := e.try(pod(name), podRows(name, "s", "n")); !errors.Is(err, northbound.ErrWaiting) {

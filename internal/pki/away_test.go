@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// TestAnAuthorityThatNobodyAdvancedForLong skips Advance from any moment of a CA's lifetime until any later one. At the end
+// TestAnAuthorityThatWasNotAdvancedForLong skips Advance from any moment of a CA's lifetime until any later one. At the end
 // there must be a CA that signs. As long as the previous CA is valid, no client may see a certificate of a CA that is not in its
 // bundle.
-func TestAnAuthorityThatNobodyAdvancedForLong(t *testing.T) {
+func TestAnAuthorityThatWasNotAdvancedForLong(t *testing.T) {
 	const month = 30 * 24 * time.Hour
 	p := Profile{CommonName: "ovn-northd"}
 	for left := 0; left <= 9*12; left += 12 {

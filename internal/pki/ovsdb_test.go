@@ -95,9 +95,9 @@ func (s server) answers(t *testing.T, kp KeyPair, chain []byte) bool {
 	return err == nil && strings.Contains(string(answer[:n]), "Test")
 }
 
-// TestOVSDBTellsIssuedAuthoritiesApart verifies, with a real server, why bundles contain an anchor instead of the issuer's
+// TestOVSDBDistinguishesIssuedAuthorities verifies, with a real server, why bundles contain an anchor instead of the issuer's
 // certificate or its root.
-func TestOVSDBTellsIssuedAuthoritiesApart(t *testing.T) {
+func TestOVSDBDistinguishesIssuedAuthorities(t *testing.T) {
 	organisation := newIssuer(t)
 	now := time.Now()
 	organisation.root.certificate.NotBefore, organisation.root.certificate.NotAfter = now.Add(-time.Hour), now.Add(time.Hour)

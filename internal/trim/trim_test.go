@@ -15,7 +15,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-func TestTrimmedPodsKeepWhatTheNetworkIsAbout(t *testing.T) {
+func TestTrimmedPodsKeepTheFieldsOfTheNetwork(t *testing.T) {
 	kept := map[string]string{
 		"ovn.kubernetes.io/ip_address":              "10.16.0.9",
 		"ovn.kubernetes.io/pod_uid":                 "u1",

@@ -62,7 +62,7 @@ func TestVpc(t *testing.T) {
 	}
 }
 
-func TestWhatIsRightIsReadBesideWhatIsWrong(t *testing.T) {
+func TestValidPartsAreReadNextToInvalidOnes(t *testing.T) {
 	r, problems := Vpc("v", &kubeovnv1.VpcSpec{
 		StaticRoutes: []*kubeovnv1.StaticRoute{
 			{CIDR: "all", NextHopIP: "10.0.0.1"},

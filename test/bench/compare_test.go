@@ -40,7 +40,7 @@ func TestPercentileIsTheSmallestThatSoManyDoNotExceed(t *testing.T) {
 	}
 }
 
-func TestCommitLogTellsNorthdsApartAndSurvivesCompaction(t *testing.T) {
+func TestCommitLogDistinguishesNorthdsAndSurvivesCompaction(t *testing.T) {
 	schema, northd, ours := `{"name":"OVN_Northbound"}`+"\n", `{"_date":1,"_comment":"ovn-northd"}`+"\n", `{"_date":2}`+"\n"
 	path := filepath.Join(t.TempDir(), "nb.db")
 	write := func(name, more string, records ...string) {

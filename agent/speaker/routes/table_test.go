@@ -55,7 +55,7 @@ func state(t *Table) (announced, refused string) {
 	return strings.Join(texts, " "), strings.Join(reasons, "; ")
 }
 
-func TestWhatANodeAnnounces(t *testing.T) {
+func TestRoutesThatANodeAnnounces(t *testing.T) {
 	permitted := []string{"shop"}
 	const cidrs, first, second, cluster, external = "10.1.0.0/24 fd00::/112", "10.1.0.1/32 fd00::1/128", "10.1.0.2/32 fd00::2/128", "10.96.0.7/32", "203.0.113.9/32"
 	for name, test := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/golden"
 )
 
-func TestTheOperatorsManifestHoldsWhatItGrants(t *testing.T) {
+func TestTheOperatorHasTheRightsThatItGrants(t *testing.T) {
 	cluster, own := Grants()
 	meta := metav1.ObjectMeta{Name: "kiln-operator-operands", Labels: map[string]string{
 		v1alpha1.PartOfLabel: v1alpha1.PartOf, v1alpha1.ComponentLabel: ManagedBy,

@@ -186,8 +186,8 @@ func tolerates(all []corev1.Toleration, key string) bool {
 	return false
 }
 
-// TestControlPlaneNodesAreThoseWithTheLabel: its value differs between distributions.
-func TestControlPlaneNodesAreThoseWithTheLabel(t *testing.T) {
+// TestControlPlaneNodesHaveTheLabel: its value differs between distributions.
+func TestControlPlaneNodesHaveTheLabel(t *testing.T) {
 	for value, node := range map[string]labels.Set{"empty": {v1alpha1.ControlPlaneLabel: ""}, "true": {v1alpha1.ControlPlaneLabel: "true"}} {
 		if !(v1alpha1.Placement{}).Selector().Matches(node) {
 			t.Errorf("a node whose label is %s is not selected by default", value)

@@ -76,7 +76,7 @@ func lackImage(u *Upgrade) {
 	}
 }
 
-func TestWhatMayBeReplaced(t *testing.T) {
+func TestNextReplacement(t *testing.T) {
 	newNodes := func(u *Upgrade) { u.Nodes = everything(newPod).Nodes }
 	for _, c := range []struct {
 		name    string

@@ -84,7 +84,7 @@ func TestConditionsFollowFromThePass(t *testing.T) {
 	}
 }
 
-func TestTheMessageIsThatOfTheMostImportantCondition(t *testing.T) {
+func TestTheMostImportantConditionGivesTheMessage(t *testing.T) {
 	condition := func(kind string, status metav1.ConditionStatus) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Message: kind + " is " + string(status)}
 	}

@@ -36,7 +36,7 @@ func series(t *testing.T, name string) map[string]float64 {
 	return values
 }
 
-func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
+func TestMetricsOfAnUpgrade(t *testing.T) {
 	rows := []v1alpha1.ComponentStatus{{Name: "measured", Desired: 3, Ready: 2, Updated: 1}}
 	measure(rollout.Plan{Stage: v1alpha1.StageNodes, Stuck: true}, rows)
 	measure(rollout.Plan{Stage: v1alpha1.StageNorthd, Back: true, Held: true}, rows)

@@ -16,9 +16,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// TestPodsOfSilentNodesAreNobodysTrouble has unscheduled pods of DaemonSets, because their nodes are full or were
+// TestPodsOfSilentNodesAreNotReported has unscheduled pods of DaemonSets, because their nodes are full or were
 // deleted.
-func TestPodsOfSilentNodesAreNobodysTrouble(t *testing.T) {
+func TestPodsOfSilentNodesAreNotReported(t *testing.T) {
 	node := func(name string, ready corev1.ConditionStatus) corev1.Node {
 		return corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name},

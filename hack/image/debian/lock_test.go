@@ -49,7 +49,7 @@ func TestLockHasNoOmittedPackage(t *testing.T) {
 	}
 }
 
-func TestParseLockRefusesWhatIsNoPackage(t *testing.T) {
+func TestParseLockRefusesOtherLines(t *testing.T) {
 	good := "ovn-host 25.03.0-1 amd64 " + hash + " pool/main/o/ovn/ovn-host_25.03.0-1_amd64.deb"
 	if packages, err := parseLock("# comment\n\n"+good+"\n", "amd64"); err != nil || len(packages) != 1 || packages[0].security() {
 		t.Fatalf("%+v, %v", packages, err)

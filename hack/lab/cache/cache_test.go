@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
-func TestEnsureBuildsOnlyWhenInputsChangeOrOutputsAreGone(t *testing.T) {
+func TestEnsureBuildsOnlyWhenInputsChangeOrOutputsAreMissing(t *testing.T) {
 	t.Setenv("KILN_CACHE", t.TempDir())
 	dir, err := Open()
 	if err != nil {
@@ -68,7 +68,7 @@ func TestEnsureBuildsOnlyWhenInputsChangeOrOutputsAreGone(t *testing.T) {
 	}
 }
 
-func TestHashTellsListsApart(t *testing.T) {
+func TestHashDistinguishesLists(t *testing.T) {
 	if hash([]string{"a", "b"}) == hash([]string{"ab"}) || hash([]string{"a\n1:b"}) == hash([]string{"a", "b"}) {
 		t.Error("two lists of inputs have one hash")
 	}

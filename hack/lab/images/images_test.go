@@ -74,7 +74,7 @@ func TestSharedLayersAreWrittenOnce(t *testing.T) {
 	}
 }
 
-func TestACompressedLayerGoesByTheDigestOfItsBytes(t *testing.T) {
+func TestACompressedLayerHasTheDigestOfItsBytes(t *testing.T) {
 	var layer bytes.Buffer
 	z := gzip.NewWriter(&layer)
 	if _, err := z.Write([]byte("content")); err != nil {

@@ -43,7 +43,7 @@ func TestIssuedCertificatesAreGoodForTheirPurposeOnly(t *testing.T) {
 	}
 }
 
-func TestLoadAuthorityRefusesWhatIsNotPEM(t *testing.T) {
+func TestLoadAuthorityRefusesOtherFormatsThanPEM(t *testing.T) {
 	if _, err := LoadAuthority(Pair{Certificate: []byte("x"), Key: []byte("y")}); err == nil {
 		t.Error("no error")
 	}

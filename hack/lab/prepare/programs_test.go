@@ -61,8 +61,8 @@ func versions(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// TestFlagsOfMakeAreThoseOfPrograms: with other flags, Go compiles everything again.
-func TestFlagsOfMakeAreThoseOfPrograms(t *testing.T) {
+// TestFlagsOfMakeMatchThePrograms: with other flags, Go compiles everything again.
+func TestFlagsOfMakeMatchThePrograms(t *testing.T) {
 	source, err := Source()
 	if err != nil {
 		t.Fatal(err)

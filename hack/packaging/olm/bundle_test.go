@@ -149,8 +149,8 @@ func TestPathsOfDescriptorsExist(t *testing.T) {
 	}
 }
 
-// TestTheBundleGrantsWhatTheManifestsGrant compares the operator's rights in a bundle with those in config/default.
-func TestTheBundleGrantsWhatTheManifestsGrant(t *testing.T) {
+// TestTheBundleGrantsTheRightsOfTheManifests compares the operator's rights in a bundle with those in config/default.
+func TestTheBundleGrantsTheRightsOfTheManifests(t *testing.T) {
 	objects, err := render.Objects(filepath.Join(config, "default"), "")
 	if err != nil {
 		t.Fatal(err)

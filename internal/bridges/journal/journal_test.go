@@ -397,8 +397,8 @@ func moved(t *testing.T) (d Directory, link, bridge netlink.Link, before kernel.
 	return d, link, bridge, before
 }
 
-// TestWhatWasRemovedStaysRemoved removes a route and an address of a complete bridge, and lets an address end.
-func TestWhatWasRemovedStaysRemoved(t *testing.T) {
+// TestRemovedObjectsStayRemoved removes a route and an address of a complete bridge, and lets an address end.
+func TestRemovedObjectsStayRemoved(t *testing.T) {
 	if !nodetest.Again(t) {
 		return
 	}

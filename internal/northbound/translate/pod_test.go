@@ -44,7 +44,7 @@ func TestPod(t *testing.T) {
 	rowsOf(t, "pod-", func(in podInput) []desired.Row { return Pod(in.inputs()) })
 }
 
-func TestPodLeaseIsWhatThePortWasMadeFrom(t *testing.T) {
+func TestPodLeaseIsTheLeaseOfThePort(t *testing.T) {
 	in := podInput{
 		Namespace: "shop", Name: "web.0", UID: "u1", Node: "n1", Subnet: "s1", Vpc: "ovn-cluster", PortSecurity: true,
 		Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")},

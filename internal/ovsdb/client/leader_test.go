@@ -61,7 +61,7 @@ func TestATransactionWithoutAnAnswerEndsTheConnection(t *testing.T) {
 }
 
 // A member on a failed node does not reply at all: a SYN to it is lost. A frozen server leaves its socket open.
-func TestASilentMemberDelaysNobody(t *testing.T) {
+func TestASilentMemberDelaysNoOtherMember(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

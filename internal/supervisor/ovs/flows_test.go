@@ -243,7 +243,7 @@ func restoreWaits(t *testing.T, o Options) bool {
 	return strings.Contains(string(out), restoreWait)
 }
 
-func TestWhatIsSavedOfADump(t *testing.T) {
+func TestSavedPartsOfADump(t *testing.T) {
 	for _, c := range []struct{ name, dump, want string }{
 		{"flows without a heading", " table=0, priority=1 actions=drop\n", " table=0, priority=1 actions=drop\n"},
 		{"groups", "OFPST_GROUP_DESC reply (OF1.5) (xid=0x2):\n group_id=1,type=all\n", " group_id=1,type=all\n"},

@@ -51,7 +51,7 @@ func reach(t *testing.T, from netns.NsHandle, address string, ports []int) []int
 	return open
 }
 
-func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
+func TestGuardKeepsPortsForMembersAndClients(t *testing.T) {
 	t.Parallel()
 	if !nodetest.Again(t) {
 		return

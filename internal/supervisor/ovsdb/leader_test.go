@@ -13,9 +13,9 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt fakes a server that is delayed between its first listener and
+// TestAMemberHasLeftOnlyOnceItsServerReportsIt fakes a server that is delayed between its first listener and
 // its first row of _Server. A real server cannot be delayed there on purpose.
-func TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt(t *testing.T) {
+func TestAMemberHasLeftOnlyOnceItsServerReportsIt(t *testing.T) {
 	const added = `{"Database":{"r":{"new":{"name":"OVN_Southbound","leader":true}}}}`
 	for name, c := range map[string]struct {
 		databases, first string

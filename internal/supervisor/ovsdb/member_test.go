@@ -239,9 +239,9 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// TestLostDataJoinsAnew plays the operator: a member whose data is lost or of another cluster waits to be kicked, and joins
+// TestAMemberWithLostDataJoinsAgain plays the operator: a member whose data is lost or of another cluster waits to be kicked, and joins
 // again.
-func TestLostDataJoinsAnew(t *testing.T) {
+func TestAMemberWithLostDataJoinsAgain(t *testing.T) {
 	tr := newTrial(t)
 	leader, one := tr.bootstrap("cp-1", "127.0.0.4")
 	status := v1alpha1.DatabaseStatus{ClusterID: one.ClusterID, Members: []v1alpha1.DatabaseMember{

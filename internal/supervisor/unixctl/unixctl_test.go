@@ -55,7 +55,7 @@ func TestCallSendsAnArrayAndReturnsText(t *testing.T) {
 	}
 }
 
-func TestCallAnswersEchoAndSkipsWhatIsNotItsAnswer(t *testing.T) {
+func TestCallAnswersEchoAndSkipsOtherMessages(t *testing.T) {
 	socket, requests := daemon(t,
 		`{"id":"echo","method":"echo","params":["x"]}{"id":9,"result":"other","error":null}`,
 		`{"id":1,"result":"mine","error":null}`)

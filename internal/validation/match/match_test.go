@@ -149,7 +149,7 @@ func TestWrongMatchesAreExplained(t *testing.T) {
 	}
 }
 
-func TestWhatAMatchRefersTo(t *testing.T) {
+func TestReferencesOfAMatch(t *testing.T) {
 	got, err := Parse(`inport == @b && ip4.src == {$s, $r} && (tcp.dst[0..3] == 1 || inport == {@a, @b}) && tcp`)
 	if err != nil {
 		t.Fatal(err)
