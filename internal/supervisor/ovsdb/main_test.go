@@ -18,7 +18,7 @@ var elections = eventually.Reason{Why: "elections", Base: 15 * time.Second}
 func TestMain(m *testing.M) {
 	os.Exit(eventually.Main(m, eventually.Allowed{
 		"TestCluster":                                elections,
-		"TestAMemberWithLostDataJoinsAgain":                      elections,
+		"TestAMemberWithLostDataJoinsAgain":          elections,
 		"TestRecovery":                               elections,
 		"TestAServerComesBackOnceItsDiskHasRoom":     elections,
 		"TestAFileThatTheServerCannotReadIsReplaced": elections,
