@@ -112,7 +112,7 @@ TEST_PACKAGES ?= 4
 # they start inherit it.
 TEST_GOGC ?= 400
 
-# The time after which a wait fails in the gate. Nearly all waits take less than a second; those for timers have more (internal/eventually).
+# The time after which a wait fails in the gate. Nearly all waits take less than a second; those for timers have more (internal/testing/eventually).
 TEST_WAIT_LIMIT ?= 45s
 
 # The waits of test-unit that took longer than the speed of the machine explains.
@@ -122,13 +122,13 @@ WAITS := $(CURDIR)/_output/waits.jsonl
 GO_TEST = GOGC=$(TEST_GOGC) go test -vet=off -ldflags=-w -p $(TEST_PACKAGES) -parallel $(TEST_PACKAGES)
 
 # The packages with the longest suites come first, so that no long suite runs alone at the end.
-SLOWEST := ./controllers/operator ./cmd/kiln ./internal/supervisor/ovs ./internal/bridges ./controllers/pod ./agent/host ./agent/services ./internal/northbound ./controllers/subnet ./internal/supervisor/northd ./internal/supervisor/ovsdb ./agent/speaker/bgp ./controllers/gateway ./internal/kubectlko ./controllers/policy ./agent ./agent/cniserver ./agent/probes ./agent/pinger ./internal/bridges/journal
+SLOWEST := ./controllers/operator ./cmd/kiln ./supervisor/ovs ./internal/node/bridges ./controllers/pod ./agent/host ./agent/services ./internal/northbound ./controllers/subnet ./supervisor/northd ./supervisor/ovsdb ./agent/speaker/bgp ./controllers/gateway ./internal/kubectlko ./controllers/policy ./agent ./agent/cniserver ./agent/probes ./agent/pinger ./internal/node/bridges/journal
 
 # Directories of hack whose tests test-tools runs: images, packages, the lab. Product code does not use them.
 TOOLS := conformance image lab packaging release
 
 UNIT = $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... $(patsubst %/,./%/...,$(filter-out $(TOOLS:%=hack/%/),$(wildcard hack/*/))) \
-	./internal/... ./test/bench/... ./test/oracle/... ./test/soak/...
+	./internal/... ./supervisor/... ./test/bench/... ./test/oracle/... ./test/soak/...
 
 .PHONY: test-tools
 test-tools: ## Tests of the image, the packages, the lab and other tools (needs `make prepare`)
@@ -159,23 +159,23 @@ fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is wr
 		done; \
 	done
 
-# MUTANTS: flags of hack/mutants, such as `-package internal/ipam -jobs 2`.
+# MUTANTS: flags of hack/mutants, such as `-package internal/address/ipam -jobs 2`.
 MUTANTS ?=
 
 .PHONY: mutants
-mutants: ## Run the tests with each defect of hack/mutants in turn; fail if no test detects one (needs `make prepare`; MUTANTS='-package internal/ipam' for some)
+mutants: ## Run the tests with each defect of hack/mutants in turn; fail if no test detects one (needs `make prepare`; MUTANTS='-package internal/address/ipam' for some)
 	go run ./hack/mutants $(MUTANTS)
 
 # RACE_PACKAGES: the packages of `make test-race`. The race detector needs cgo: prepare --race installs a C compiler.
-RACE_PACKAGES ?= ./internal/... ./controllers/... ./agent/... ./cmd/...
+RACE_PACKAGES ?= ./internal/... ./supervisor/... ./controllers/... ./agent/... ./cmd/...
 
 .PHONY: underlay-kills
 underlay-kills: ## End `kiln ovs` before each step of a move of the node's only interface to a bridge, and of its return (needs `make prepare`)
-	KILN_UNDERLAY_KILLS=all go test -count=1 -timeout=30m -v -run='^TestANodeIsReachedWhereverTheProcessEnds$$' ./internal/bridges
+	KILN_UNDERLAY_KILLS=all go test -count=1 -timeout=30m -v -run='^TestANodeIsReachedWhereverTheProcessEnds$$' ./internal/node/bridges
 
 .PHONY: underlay-kernel
 underlay-kernel: ## The same, and other faults of moves, with the kernel's datapath (needs a lab that is up with DATAPATH=kernel)
-	go test -c -o _output/bridges.test ./internal/bridges
+	go test -c -o _output/bridges.test ./internal/node/bridges
 	$(IN_LAB) env KILN_TEST_DATAPATH=kernel KILN_UNDERLAY_KILLS=all _output/bridges.test -test.v -test.timeout 90m \
 		-test.run='^Test(ANodeIsReached|ARestorationHolds|AStoppedProcess|AMoveThatCuts|AnInterfaceMoves|RefusalsName|ConnectionsSurvive|VLANInterfacesStay|ABondMoves|AMissingVLAN|ARemovalOfKiln|AnAddressThatTheNetwork)'
 	$(IN_LAB) _output/bridges.test -test.v -test.run='^Test(VLANInterfacesStay|ABondMoves|AMissingVLAN)' # in userspace, where the host has no VLANs or bonds
@@ -388,7 +388,7 @@ LAYOUT ?=
 BENCH_FLAGS ?=
 
 # Go benchmarks, pinned to one CPU.
-BENCH_PACKAGE := $(if $(filter ipam,$(BENCH)),./internal/ipam,$(if $(filter northbound,$(BENCH)),./internal/northbound,$(if $(filter cni,$(BENCH)),./agent/cniserver,$(if $(filter sandbox,$(BENCH)),./agent/sandbox))))
+BENCH_PACKAGE := $(if $(filter ipam,$(BENCH)),./internal/address/ipam,$(if $(filter northbound,$(BENCH)),./internal/northbound,$(if $(filter cni,$(BENCH)),./agent/cniserver,$(if $(filter sandbox,$(BENCH)),./agent/sandbox))))
 BENCH_ARGS = -bench floor,$(BENCH) -n $(N) $(if $(LAYOUT),-layout $(LAYOUT)) $(BENCH_FLAGS)
 # Flags for the runs of OLD only: OLD_FLAGS=-admission-policies=false, OLD_FLAGS=-port-security=Requested.
 OLD_FLAGS ?=
@@ -409,7 +409,7 @@ bench-package:
 .PHONY: bench-metrics
 bench-metrics:
 	mkdir -p bin && rm -f bin/scrapes.txt
-	KILN_SCRAPES=$(CURDIR)/bin/scrapes.txt go test -count=1 -timeout 30m -run TestSeriesDoNotGrowWithPods ./agent ./internal/supervisor/ovs
+	KILN_SCRAPES=$(CURDIR)/bin/scrapes.txt go test -count=1 -timeout 30m -run TestSeriesDoNotGrowWithPods ./agent ./supervisor/ovs
 	sort bin/scrapes.txt
 
 .PHONY: bench-compare

@@ -41,9 +41,9 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/agent/underlay"
-	"github.com/kiln-net/kiln/internal/bridges/journal"
+	"github.com/kiln-net/kiln/internal/node/bridges/journal"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/scrape"
+	"github.com/kiln-net/kiln/internal/serving/scrape"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 

@@ -23,8 +23,8 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/testing/must"
 	"github.com/kiln-net/kiln/internal/version"
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // kernelState returns the node's state that the agent may change. It excludes Open vSwitch's devices, and link-local and anycast

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/scrape/scrapetest"
+	"github.com/kiln-net/kiln/internal/serving/scrape/scrapetest"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // TestSeriesDoNotGrowWithPods compares the agent's metrics with many pods on the node and endpoints in the cluster, and with a tenth of them.

@@ -21,9 +21,9 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/underlay"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/node/providerbridge"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
-	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // externalIDs returns external_ids of Open_vSwitch.

@@ -27,7 +27,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	kubeovnv1alpha1 "github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 // api is a client of the API server. It rejects unknown fields, as kubectl does.

@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // Container is a sandbox of a pod, as a container runtime handles it.

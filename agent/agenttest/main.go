@@ -24,12 +24,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/kiln-net/kiln/agent"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/nodetest"
-	"github.com/kiln-net/kiln/internal/prepared"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/golden"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 // The test program executes itself twice: in new namespaces, which simulate the node, and from there as the agent, so that tests can kill

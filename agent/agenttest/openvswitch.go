@@ -15,11 +15,11 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
-	"github.com/kiln-net/kiln/internal/daemontest"
-	"github.com/kiln-net/kiln/internal/must"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
-	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/supervisor/supervisortest"
 )
 
 // run starts a daemon of Open vSwitch: tests of the agent run the real one.

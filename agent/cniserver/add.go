@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/cni/wire"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // addLimit bounds an ADD. It is below the kubelet's timeout of two minutes, so that the kubelet receives the agent's error message.

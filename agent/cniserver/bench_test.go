@@ -15,8 +15,8 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/cni/wire"
-	"github.com/kiln-net/kiln/internal/daemontest"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // BenchmarkCNI attaches and detaches pods that already have addresses: with the agent alone, and as a runtime does, which executes two

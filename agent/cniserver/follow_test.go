@@ -24,7 +24,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // grown are larger CIDRs of the default subnet, and grownGWs gateways that are reachable only with these CIDRs.

@@ -11,7 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // series returns the series of one of the agent's metrics with exactly these labels, given as name, value and so on; nil if there is

@@ -16,7 +16,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // Users can write a pod's annotations, so a node uses the network in them only if it agrees with the subnet. Wait blocks until the watch

@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/cniserver"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // watchPods watches the pods of the API server until the test ends.

@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/cni/wire"
-	"github.com/kiln-net/kiln/internal/httpserver"
+	"github.com/kiln-net/kiln/internal/serving/httpserver"
 )
 
 const (

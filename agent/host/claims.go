@@ -15,8 +15,8 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/bridges/kernel"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/node/bridges/kernel"
 )
 
 // setClaims makes the node answer ARP and neighbour requests for addresses. It adds each address to the interface whose network contains

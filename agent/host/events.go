@@ -27,10 +27,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/node/providerbridge"
 
 	"github.com/kiln-net/kiln/agent/ovs"
 )

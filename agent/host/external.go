@@ -13,8 +13,8 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/bridges/kernel"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/node/bridges/kernel"
 )
 
 // external identifies one of the agent's routes in the table of an external gateway. It is the default route through the gateway, or an

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // JoinInterface is the node's port on the subnet `join`: an internal port of the integration bridge.

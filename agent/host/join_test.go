@@ -13,7 +13,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/host"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // Even if an administrator disables IPv6 on all interfaces, the interfaces of the overlay have IPv6 if the cluster does.

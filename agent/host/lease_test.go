@@ -12,9 +12,9 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // lease returns the node's Lease as a gateway; an empty one if it does not exist.

@@ -12,8 +12,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/node/providerbridge"
 )
 
 // minMTU is the packet size that every IPv4 host must accept (RFC 791). Pods with IPv6 need 1280 (RFC 8200, section 5); the kernel

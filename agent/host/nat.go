@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // Names in nftables. Names of sets and maps have the family's digit as suffix.

@@ -20,9 +20,9 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/golden"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/golden"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 func TestSetMasquerade(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // policyChain returns the name of the chain of a subnet's rules. It is a hash, because a subnet's name may be longer than nftables allows

@@ -18,7 +18,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 func TestEgressAddressesAndNATRules(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 

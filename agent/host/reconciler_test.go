@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 func TestNodeRoutesAndRestores(t *testing.T) {

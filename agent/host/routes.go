@@ -14,7 +14,7 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // routeProtocol marks the agent's routes (rtnetlink(7), rtm_protocol). The agent changes no other routes.

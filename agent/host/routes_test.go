@@ -14,8 +14,8 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {

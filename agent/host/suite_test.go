@@ -20,9 +20,9 @@ import (
 
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/host"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // slow are tests whose waits take long for a known reason.

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // keepNeighbours makes the join interface keep known neighbours while ovs-vswitchd restarts, where the kernel can.

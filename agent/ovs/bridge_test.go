@@ -9,8 +9,8 @@ import (
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // Every pod adds or removes a port, and subscribers reconcile the whole node when the bridge changes.

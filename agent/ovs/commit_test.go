@@ -20,12 +20,12 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/kiln-net/kiln/internal/daemontest"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
-	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/supervisor/supervisortest"
 )
 
 // newBridge returns br-int in a new database. There is no ovs-vswitchd.

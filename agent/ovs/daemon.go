@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+	"github.com/kiln-net/kiln/supervisor/unixctl"
 )
 
 // CheckSwitch returns an error if the ovs-vswitchd whose control socket is in directory does not answer. Its rows in the database stay

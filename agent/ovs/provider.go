@@ -10,8 +10,8 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
+	"github.com/kiln-net/kiln/internal/node/providerbridge"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
-	"github.com/kiln-net/kiln/internal/providerbridge"
 )
 
 // keyRoot is the key of requests that change the row Open_vSwitch. No port has this name.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/nodehealth"
+	"github.com/kiln-net/kiln/internal/node/nodehealth"
 )
 
 // Check is a kind of check.

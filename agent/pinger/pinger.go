@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/nodehealth"
+	"github.com/kiln-net/kiln/internal/node/nodehealth"
 )
 
 // Settings are the targets of checks, and the interval.

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/nodehealth"
+	"github.com/kiln-net/kiln/internal/node/nodehealth"
 )
 
 const self = "node-1"

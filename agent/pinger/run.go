@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/nodehealth"
-	"github.com/kiln-net/kiln/internal/scrape"
+	"github.com/kiln-net/kiln/internal/node/nodehealth"
+	"github.com/kiln-net/kiln/internal/serving/scrape"
 )
 
 // Label and App select the pods of kube-ovn-pinger.

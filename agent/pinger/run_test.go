@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 // TestPodsAreListedByNamespace checks what the cache of a namespace needs to know of the list of pods.

@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // pingGroups is the kernel parameter that the pod sets.

@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // otherPort is a port without a probe.

@@ -20,8 +20,8 @@ import (
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 
-	"github.com/kiln-net/kiln/internal/neighbour"
+	"github.com/kiln-net/kiln/internal/node/neighbour"
 )
 
 // Announce sends a gratuitous ARP (RFC 5227, section 3) or an unsolicited neighbour advertisement (RFC 4861, section 7.2.6) for each address. A

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/kiln-net/kiln/agent/agenttest"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // A restart of ovs-vswitchd, which answers for OVN, must not end established flows.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
-	"github.com/kiln-net/kiln/internal/nodehealth"
+	"github.com/kiln-net/kiln/internal/node/nodehealth"
 )
 
 func TestHostName(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // overlayProtocol marks the routes that RouteOverlay manages (rtnetlink(7), rtm_protocol).

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 func TestRoutesToTheOverlayChangeAndOthersStay(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // Renumber changes the prefix lengths of a running container's addresses to the lengths in i.Addresses. Routes through the old gateway of a

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // TestRenumberKeepsAppliedAddresses renumbers many times: the kernel adds the local route of an IPv6 address some time after it has

@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/nodehealth"
+	"github.com/kiln-net/kiln/internal/node/nodehealth"
 )
 
 // Route is a route of a container; its gateway is on the link.

@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/agent/services"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // session returns the timeout of the element that records a client's endpoint, and the time until it expires; false if there is no such

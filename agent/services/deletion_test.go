@@ -10,7 +10,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // The chains that the kernel refuses to delete do not keep the others, and cause few attempts.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/kiln-net/kiln/internal/httpserver"
+	"github.com/kiln-net/kiln/internal/serving/httpserver"
 )
 
 // health serves the health checks of external load balancers: each Service with spec.healthCheckNodePort has a port that reports whether

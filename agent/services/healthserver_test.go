@@ -14,8 +14,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // A server whose socket the kernel refuses to accept connections from is replaced.

@@ -22,9 +22,9 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/daemontest"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // kubeProxy returns the command of the real kube-proxy in its nftables mode.

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/agent/services"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // metric returns the value of a metric of this process; for a histogram, the number of observations.

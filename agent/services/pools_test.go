@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 
-	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 // TestElements compares the elements of each Service in testdata/*.in.yaml on a node named `here`, and checks that nftables accepts them.

@@ -30,8 +30,8 @@ import (
 	"sigs.k8s.io/knftables"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/budget"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 

@@ -25,8 +25,8 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // apiServer returns a fake API server with objects and the indexes of a Proxy.

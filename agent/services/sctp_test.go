@@ -19,7 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // initOf returns an INIT chunk, which begins an SCTP association, with its common header (RFC 9260, 3.1 and 3.3.2).

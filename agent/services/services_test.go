@@ -24,9 +24,9 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // service creates a Service with TCP and UDP port 80. The test's API server has IPv4 only, so IPv6 is tested with external addresses.

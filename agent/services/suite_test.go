@@ -28,15 +28,15 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/panics"
-	"github.com/kiln-net/kiln/internal/prepared"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/golden"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 const nodeName = "here"

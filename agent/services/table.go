@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // Table is this package's table, of the inet family. No other program writes to it.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // many returns the desired state of n Services with one port and two endpoints each.

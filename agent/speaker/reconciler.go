@@ -27,8 +27,8 @@ import (
 	"github.com/kiln-net/kiln/agent/speaker/routes"
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/bgpstate"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/node/bgpstate"
 )
 
 // Reconciler applies the difference between the prefixes of a node and those that its sessions announce. Passes do not run concurrently.

@@ -37,8 +37,8 @@ import (
 	"github.com/kiln-net/kiln/agent/speaker/bgp"
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/httpserver"
-	"github.com/kiln-net/kiln/internal/scrape"
+	"github.com/kiln-net/kiln/internal/serving/httpserver"
+	"github.com/kiln-net/kiln/internal/serving/scrape"
 )
 
 // Options of a process.

@@ -32,10 +32,10 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/bgpstate"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/node/bgpstate"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 // Addresses of the loopback network, and ports: of the node, and of a router.

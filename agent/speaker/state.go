@@ -9,7 +9,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/kiln-net/kiln/internal/bgpstate"
+	"github.com/kiln-net/kiln/internal/node/bgpstate"
 )
 
 // StatePath is the HTTP path of the state. It answers requests from the node itself only. With the parameter RoutesParameter, the answer contains the

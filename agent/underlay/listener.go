@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/neighbour"
+	"github.com/kiln-net/kiln/internal/node/neighbour"
 )
 
 // listeners has one packet socket for each interface with a check in progress. The zero value is ready.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 func TestALongMessageIsStoredAsItIsWritten(t *testing.T) {

@@ -18,9 +18,9 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 
 	"github.com/kiln-net/kiln/agent/ovs"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/neighbour"
+	"github.com/kiln-net/kiln/internal/node/neighbour"
 )
 
 // A host that has an address answers a probe within a few milliseconds. A probe can be lost, so there are two. A gateway that has not answered

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 var podMAC = net.HardwareAddr{2, 0, 0, 0x30, 0, 10}

@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/node/providerbridge"
 )
 
 // checkNode returns an error if the node has an address of a pod on the same network: probes leave the node, so its kernel does not answer them. link is the

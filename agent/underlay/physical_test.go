@@ -19,8 +19,8 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/neighbour"
+	"github.com/kiln-net/kiln/internal/node/neighbour"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // uplink is the node's interface, and tag the VLAN with a host.

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package underlay requests the bridges of provider networks from `kiln ovs` (internal/providerbridge), and reports them on the node's Node.
+// Package underlay requests the bridges of provider networks from `kiln ovs` (internal/node/providerbridge), and reports them on the node's Node.
 package underlay
 
 import (
@@ -30,7 +30,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/node/providerbridge"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 const root = "../.."

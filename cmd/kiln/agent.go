@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/cni/wire"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // agentHealthPort is the port of metrics, /healthz and /readyz.

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
+	"github.com/kiln-net/kiln/supervisor"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/ovsdb"
 )
 
 func newBackupsCommand() *cobra.Command {

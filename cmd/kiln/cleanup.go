@@ -12,10 +12,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/agent"
-	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/supervisor/ovs"
-	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/supervisor"
+	"github.com/kiln-net/kiln/supervisor/ovs"
+	"github.com/kiln-net/kiln/supervisor/ovsdb"
 )
 
 // cleanUpOptions locate Kiln's state on the node.

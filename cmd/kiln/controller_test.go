@@ -26,13 +26,13 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/manager"
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
-	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/supervisor/supervisortest"
 )
 
 // controllerAddress is the listen address of the tested process's health; members listen on other addresses of the loopback network.

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 func TestLoggersFollowLevelAndFormat(t *testing.T) {

@@ -19,10 +19,10 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/envcheck/envchecktest"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 // inKubeOVN are the addresses of pods and nodes in the cluster of envchecktest.Objects.

@@ -20,10 +20,10 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/mistakes"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // TestTypicalMistakes makes the mistakes of docs/user/mistakes.md that the API server and kube-ovn-controller report, and looks where the page says.

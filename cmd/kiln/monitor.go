@@ -15,10 +15,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/internal/monitor"
-	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/tlsdir"
+	"github.com/kiln-net/kiln/internal/serving/tlsdir"
 	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/supervisor"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // monitorHealthPort is the port of metrics, /healthz and /readyz.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/podlabel"
-	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/supervisor/northd"
+	"github.com/kiln-net/kiln/supervisor"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/northd"
 )
 
 // northdHealthPort is the port of /healthz and /readyz.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ovncluster"
-	"github.com/kiln-net/kiln/internal/scrape"
+	"github.com/kiln-net/kiln/internal/serving/scrape"
 )
 
 // component is what differs between processes in how they follow the OVNCluster while they run.

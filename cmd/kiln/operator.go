@@ -24,9 +24,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/scrape"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/serving/scrape"
 	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 const (

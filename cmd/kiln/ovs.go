@@ -16,9 +16,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/nodehealth"
-	"github.com/kiln-net/kiln/internal/supervisor"
-	"github.com/kiln-net/kiln/internal/supervisor/ovs"
+	"github.com/kiln-net/kiln/internal/node/nodehealth"
+	"github.com/kiln-net/kiln/supervisor"
+	"github.com/kiln-net/kiln/supervisor/ovs"
 )
 
 // tunnelTypesVariable has all encapsulations that a node offers, with commas between them, while the OVNCluster's tunnelType changes.

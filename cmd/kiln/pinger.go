@@ -19,7 +19,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/pinger"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // pingerPort is the port of metrics, /healthz and /readyz in the network of the pod.

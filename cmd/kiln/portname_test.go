@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // TestANodeJoinsThoughAPodHasItsPortName creates a pod, then a node with the same port name, and deletes the node again.

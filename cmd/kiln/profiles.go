@@ -14,8 +14,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/httpserver"
-	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/serving/httpserver"
+	"github.com/kiln-net/kiln/supervisor"
 )
 
 // profilingOffset is the distance from the port of a process's /healthz to that of its profiles.

@@ -8,8 +8,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 // DiffersFromFresh switches the comparison at the end of the test off. Without it, `make test-long` compares the database, when the controllers

@@ -14,8 +14,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 const dual = "10.17.0.0/24,fd00:10:17::/112"

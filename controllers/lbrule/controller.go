@@ -21,9 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/grants"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/grants"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -31,7 +32,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
-	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reconciler reconciles SwitchLBRules and RouterLBRules to load balancers. A Service of each rule selects the pods. Vips hold the addresses

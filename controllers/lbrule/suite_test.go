@@ -21,8 +21,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/lbrule"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/vip"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }

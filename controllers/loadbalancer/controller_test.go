@@ -23,8 +23,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/loadbalancer"
-	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 func TestMain(m *testing.M) { controllertest.MainDualStack(m) }

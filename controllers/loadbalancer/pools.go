@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ovncluster"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/tlsdir"
+	"github.com/kiln-net/kiln/internal/serving/tlsdir"
 )
 
 const (

@@ -44,7 +44,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/reconciler"
-	"github.com/kiln-net/kiln/internal/scrape"
+	"github.com/kiln-net/kiln/internal/serving/scrape"
 	"github.com/kiln-net/kiln/internal/trim"
 )
 

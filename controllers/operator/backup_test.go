@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/testing/gate"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // backUp changes the backup settings of the spec and returns the API server's answer.

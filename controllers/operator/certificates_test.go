@@ -19,8 +19,8 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/daemontest"
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
 )
 
 func TestAuthoritiesOutliveALostLabel(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/testing/gate"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // TestAWaitingDatabaseIsRetried checks that the southbound database is retried while the northbound database waits for a

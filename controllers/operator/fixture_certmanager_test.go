@@ -29,7 +29,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
 	"github.com/kiln-net/kiln/internal/workload"
 )
 

@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
 
-	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 // recordingG is Gomega's WithT that records how long its waits take.

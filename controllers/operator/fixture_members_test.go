@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/controllers/operator/certs"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/tlsdir"
+	"github.com/kiln-net/kiln/internal/serving/tlsdir"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // fakeMembers are admin endpoints with mutual TLS, by the port that the operator requests.

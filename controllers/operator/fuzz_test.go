@@ -15,7 +15,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/fuzzedit"
+	"github.com/kiln-net/kiln/internal/testing/fuzzedit"
 )
 
 // FuzzOVNCluster edits an OVNCluster. When a real API server and resolveNetwork accept it, the API server accepts all objects that the

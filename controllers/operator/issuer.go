@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
 )
 
 // orderTimeout limits the delay that an unresponsive cert-manager webhook can cause.

@@ -19,8 +19,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 func TestInvalidIssuersAreRefused(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/testing/gate"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // TestASilentNodeLosesItsNewMember silences the node of a member that has not joined yet. Another node gets the member, and

@@ -13,9 +13,9 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // series returns the values of a metric, by its label values in the order of the label names.

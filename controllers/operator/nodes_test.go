@@ -21,8 +21,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/testing/gate"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 func TestAnInvalidNetworkChangesNothing(t *testing.T) {

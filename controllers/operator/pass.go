@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/controllers/operator/upgrade"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
 	"github.com/kiln-net/kiln/internal/workload"
 )
 

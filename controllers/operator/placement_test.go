@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 // TestDatabasesWaitForANode has no node for the databases at first, then a node that is deleted before it created them.

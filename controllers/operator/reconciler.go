@@ -28,9 +28,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/controllers/operator/upgrade"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 	"github.com/kiln-net/kiln/internal/workload"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // Reconciler deploys the components that the OVNCluster specifies. It is not safe for concurrent use: there is one

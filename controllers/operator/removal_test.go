@@ -20,8 +20,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/certs"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 	"github.com/kiln-net/kiln/internal/workload"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/mistakes"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/testing/gate"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 func TestCanaryNodesComeFirst(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 func TestOutgrows(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // reasonTunnels is the reason of the condition Progressing when a step of a change of tunnelType is recorded.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/operator/observed"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/workload"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // stopUnsupported removes optional operands from the spec of this pass while versions run that do not have them: an image without their command

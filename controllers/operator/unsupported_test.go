@@ -12,7 +12,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 // TestARollbackStopsOperandsOfLaterVersions goes to an image whose members report no level, back, and to one whose members report it.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // TestPodsReportTheirVersions has two nodes of which one is updated, a database, and a pod that does not serve its versions.

@@ -21,17 +21,17 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/controllers/pod/retention"
-	"github.com/kiln-net/kiln/internal/grants"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ippools"
+	"github.com/kiln-net/kiln/internal/address/grants"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ippools"
+	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
-	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reconciler keeps one logical switch port per pod on the pod network, and keeps the pod's annotations in line with it. An address is

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
-	"github.com/kiln-net/kiln/internal/grants"
+	"github.com/kiln-net/kiln/internal/address/grants"
 )
 
 func (w world) vpc(name string, spec kubeovnv1.VpcSpec) *kubeovnv1.Vpc {

@@ -13,8 +13,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 

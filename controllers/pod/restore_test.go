@@ -30,7 +30,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // reconciled returns the number of passes of a controller, in all processes.

@@ -19,9 +19,9 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
-	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // statefulSet creates a StatefulSet; the test creates its pods.

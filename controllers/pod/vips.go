@@ -13,8 +13,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // onVip wakes the waiting pods if a Vip changes, and enqueues the pods that share it.

@@ -3,7 +3,7 @@
 
 package policy
 
-import "github.com/kiln-net/kiln/internal/budget"
+import "github.com/kiln-net/kiln/internal/serving/budget"
 
 // Bounds of the flows (translate.PolicyRule.Flows) on a node, for one NetworkPolicy and for all NetworkPolicies of a namespace.
 // ovn-controller takes 10 to 20 µs for each flow of a policy whenever it computes all flows (BenchmarkNetworks), and sets up no pod

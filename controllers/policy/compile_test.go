@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 // goldenACL is an ACL in a golden file. In its match, names of sets are replaced by their selectors.

@@ -22,14 +22,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/budget"
-	"github.com/kiln-net/kiln/internal/grants"
+	"github.com/kiln-net/kiln/internal/address/grants"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
 // ReasonNotExpressed is the event of a policy with a part that cannot be expressed in OVN. That part allows nothing.

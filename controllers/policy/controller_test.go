@@ -12,10 +12,10 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/kiln-net/kiln/controllers/policy"
-	"github.com/kiln-net/kiln/internal/mistakes"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 const webFromClients = `

@@ -13,11 +13,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/kiln-net/kiln/internal/budget"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
 // Bounds of the logs of a namespace. ovn-controller handles each logged packet in the thread that also answers DHCP and resolves neighbours, and writes a

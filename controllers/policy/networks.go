@@ -10,7 +10,7 @@ import (
 	"go4.org/netipx"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // maxNetworks is the maximum number of networks of one rule. ovn-controller compares all networks of a match with each other: this takes

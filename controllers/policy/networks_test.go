@@ -12,8 +12,8 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // peersOf compiles ipBlocks, and returns their networks and the problems.

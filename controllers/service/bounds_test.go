@@ -14,7 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/service"
-	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 

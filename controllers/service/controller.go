@@ -22,8 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/budget"
-	"github.com/kiln-net/kiln/internal/grants"
+	"github.com/kiln-net/kiln/internal/address/grants"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -31,6 +30,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 

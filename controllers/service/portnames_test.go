@@ -13,7 +13,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/service"
-	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 // Kubernetes makes no endpoints of a port whose name no pod has, and says so nowhere.

@@ -13,7 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 // TestTheCostOfASubnetDoesNotGrow counts patches, reconciliations, rows and transactions: the cost of a subnet and a VPC must not depend on

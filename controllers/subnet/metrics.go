@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 

@@ -24,8 +24,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/subnet"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 // recorded waits until the record of a node has these addresses in use.

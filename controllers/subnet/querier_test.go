@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipam"
 )
 
 func TestMulticastHasAQuerierThatKeepsItsAddress(t *testing.T) {

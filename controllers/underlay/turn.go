@@ -17,7 +17,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// Reasons of nodes, as agents report them (internal/providerbridge).
+// Reasons of nodes, as agents report them (internal/node/providerbridge).
 const (
 	reasonAwaitingTurn = "AwaitingTurn"
 	reasonMoving       = "Moving"

@@ -15,7 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
-	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 

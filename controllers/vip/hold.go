@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/reservation"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 

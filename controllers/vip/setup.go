@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/reservation"
+	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
-	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // indexSubnet finds Vips by their subnet.

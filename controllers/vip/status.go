@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/reservation"
+	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
-	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/validation"
-	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // patchStatus writes the state of a Vip to its status. Addresses in status stay there while the Vip waits to be allocated the same ones

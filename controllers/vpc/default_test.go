@@ -17,7 +17,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vpc"
-	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 

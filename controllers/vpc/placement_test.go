@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 // namespaceOf creates a namespace, which stays for later tests: a real API server without controllers deletes none.

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 	"github.com/kiln-net/kiln/test/checks"
 	"github.com/kiln-net/kiln/test/cluster"
 )

@@ -24,13 +24,13 @@ func TestDependencies(t *testing.T) {
 			module + "internal/northbound", module + "internal/ovsdb/nb", module + "internal/reconciler", module + "controllers", module + "agent",
 			"github.com/ovn-kubernetes/libovsdb",
 		}},
-		{"internal/supervisor/...", []string{module + "internal/northbound", module + "controllers", module + "agent"}},
+		{"supervisor/...", []string{module + "internal/northbound", module + "controllers", module + "agent"}},
 		{"internal/workload", []string{module + "controllers", module + "api"}},
 		{"internal/northbound/translate", []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go"}},
 		// Libraries of hack and of tests only (docs/decisions/2026-11-25-packages.md).
 		{"cmd/...", []string{"github.com/operator-framework", "sigs.k8s.io/kustomize", "github.com/yuin"}},
 		{"cmd/kube-ovn", []string{"net/http", "os/exec", "k8s.io", "sigs.k8s.io"}},
-		{"internal/ipam", []string{"k8s.io", "sigs.k8s.io"}},
+		{"internal/address/ipam", []string{"k8s.io", "sigs.k8s.io"}},
 		{"api/...", []string{"k8s.io/client-go", module + "controllers", module + "internal"}},
 	} {
 		t.Run(tt.packages, func(t *testing.T) {

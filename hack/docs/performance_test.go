@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 var (

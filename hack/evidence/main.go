@@ -22,7 +22,7 @@ import (
 
 	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/suite"
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 func main() {

@@ -20,7 +20,7 @@ type Counts struct {
 	Packages Numbers `json:"packages,omitzero"`
 	// Mutants counts mutants of hack/mutants: killed ones pass, and surviving ones fail.
 	Mutants Numbers `json:"mutants,omitzero"`
-	// Seeds of ginkgo and of internal/seed repeat the run.
+	// Seeds of ginkgo and of internal/testing/seed repeat the run.
 	Seeds []string `json:"seeds,omitempty"`
 }
 

@@ -25,7 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/hack/changed"
 	"github.com/kiln-net/kiln/hack/lab/suite"
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 // stage is a part of the gate.

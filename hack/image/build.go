@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/progress"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // program is a Go package of the image, and its path there.

@@ -29,7 +29,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/progress"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // newBuild returns a build in directories of its own, with the CNI plugin as the only program and an empty Debian layer.

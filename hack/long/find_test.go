@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 func write(t *testing.T, path, text string) {

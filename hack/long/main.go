@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Long runs the tests that the gate leaves out and that a make target runs, see internal/gate. Arguments after the target are for go test.
+// Long runs the tests that the gate leaves out and that a make target runs, see internal/testing/gate. Arguments after the target are for go test.
 //
 //	go run ./hack/long test-operator-long -v
 package main
@@ -15,7 +15,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 func main() {

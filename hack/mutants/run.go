@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 // verdict is the outcome of a mutant.

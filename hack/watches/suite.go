@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 // suite is the built tests of a package.

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/batch"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 var errBad = errors.New("bad")

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // Migration lists the parts of a Kube-OVN installation that Kiln would not carry over, and proposes an OVNCluster.

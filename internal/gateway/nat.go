@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // ruleIDLength is the length of the rule IDs in a subnet's status, in characters.

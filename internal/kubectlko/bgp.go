@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/kiln-net/kiln/internal/bgpstate"
+	"github.com/kiln-net/kiln/internal/node/bgpstate"
 )
 
 // speaker is the component of the pods that announce routes.

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/bgpstate"
+	"github.com/kiln-net/kiln/internal/node/bgpstate"
 )
 
 func TestTheStateOfASpeaker(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/golden"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/golden"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 func TestDatabases(t *testing.T) {

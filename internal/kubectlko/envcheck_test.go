@@ -21,10 +21,10 @@ import (
 
 	"github.com/kiln-net/kiln/internal/envcheck"
 	"github.com/kiln-net/kiln/internal/envcheck/envchecktest"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/golden"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/golden"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 // code returns the exit code of a command.

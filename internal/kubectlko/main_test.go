@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 func TestMain(m *testing.M) {

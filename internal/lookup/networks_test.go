@@ -10,7 +10,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // addressIndex is a fake of the cache's index of addresses.

@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
-	"github.com/kiln-net/kiln/internal/tlsdir"
+	"github.com/kiln-net/kiln/internal/serving/tlsdir"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/supervisortest"
 )
 
 // serve serves a target's metrics over mTLS.

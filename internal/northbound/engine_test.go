@@ -16,12 +16,12 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 // patience bounds the waits of the tests; it is far longer than any of them should take.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // clock is the time of a simulated engine.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // applySubjects applies a network with pods of the set "subjects" on node n1, and starts the chassis of that node.

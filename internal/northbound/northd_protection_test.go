@@ -20,10 +20,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // protectedVpc is a VPC with one subnet, a Service without endpoints, and a pod on node n1.

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 func TestAPoisonedOwnerFailsAlone(t *testing.T) {

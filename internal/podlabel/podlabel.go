@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/supervisor"
 )
 
 // The labels by which the Services ovn-nb, ovn-sb and ovn-northd select their pods.

@@ -11,8 +11,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kiln-net/kiln/internal/budget"
 	"github.com/kiln-net/kiln/internal/endpoints"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
 // Bounds are the flows (Flows) that one Service, and the Services of a namespace in one VPC, may cost each node. They are the same

@@ -12,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/kiln-net/kiln/internal/budget"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/mistakes"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/testing/gate"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
 )
 
 // serviceOf returns a Service of both families with its EndpointSlices.

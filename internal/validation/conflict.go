@@ -6,7 +6,7 @@ package validation
 import (
 	"net/netip"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // Surroundings are the networks with which the CIDRs of a subnet must not overlap.

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // Bounds of policy routing: the rules of the main and default tables have higher priority values, and the tables from default

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/fuzzedit"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/testing/fuzzedit"
 	"github.com/kiln-net/kiln/internal/validation/match"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // IPPool parses the addresses of a pool in a subnet with these CIDRs.

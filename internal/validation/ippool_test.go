@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 func TestIPPool(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/providerbridge"
+	"github.com/kiln-net/kiln/internal/node/providerbridge"
 )
 
 // Reasons of problems of ProviderNetworks and Vlans.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/httpserver"
+	"github.com/kiln-net/kiln/internal/serving/httpserver"
 )
 
 // Development is the version of programs that are not of a release.

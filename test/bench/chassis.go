@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
-	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/supervisor/jsonrpc"
 )
 
 // chassisName is the name of the chassis and of its node, which runs only the pods of the probes.
@@ -35,7 +35,7 @@ func (w *world) startChassis(ctx context.Context, ports map[string]string) (*cha
 		return nil, err
 	}
 	database := "unix:" + w.socket("vswitch")
-	// as internal/supervisor/ovs sets them
+	// as supervisor/ovs sets them
 	settings := []string{
 		"--no-wait", "--db=" + database, "--", "init", "--", "set", "Open_vSwitch", ".", "external_ids:system-id=" + chassisName,
 		"external_ids:ovn-remote=unix:" + w.socket("sb"), "external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=" + w.address,

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 // Sizes of the check. They are small enough for every run; the third burst has the size of the first, on top of five times as many

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/supervisor/jsonrpc"
 )
 
 // The pods of the probes. Policies have probe-server-0 as their subject and probe-client as a peer.

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/supervisor/jsonrpc"
 )
 
 // floors holds the best values that the machine can reach without any network. The results of the system under test are compared

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/supervisor/jsonrpc"
 )
 
 // mentions waits for changes that contain certain texts: of a column in a database, or of OpenFlow flows.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
-	"github.com/kiln-net/kiln/internal/prepared"
-	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
+	"github.com/kiln-net/kiln/supervisor/jsonrpc"
 )
 
 // startDatabases starts both OVN databases and ovn-northd.

@@ -14,7 +14,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/supervisor/jsonrpc"
 )
 
 const (

@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/kiln-net/kiln/internal/pki"
-	"github.com/kiln-net/kiln/internal/prepared"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/serving/pki"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 const (

@@ -24,7 +24,7 @@ import (
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/hack/lab/fabric"
 	"github.com/kiln-net/kiln/hack/lab/topology"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // Numbers of the autonomous systems: of the cluster, of FRR on the lab's router, and of BIRD on the outside host.

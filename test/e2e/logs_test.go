@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 	"github.com/kiln-net/kiln/test/cluster"
 	"github.com/kiln-net/kiln/test/oracle"
 )

@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/agent/pinger"
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 

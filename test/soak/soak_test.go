@@ -25,9 +25,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/gate"
-	"github.com/kiln-net/kiln/internal/must"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/gate"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // clients is the number of concurrent requests of users.

@@ -29,11 +29,11 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/daemontest"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/must"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/must"
+	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
 // ends returns how often the session of the router with a node has ended.

@@ -15,7 +15,7 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/bgpstate"
+	"github.com/kiln-net/kiln/internal/node/bgpstate"
 )
 
 // State is the state of all sessions of a node.

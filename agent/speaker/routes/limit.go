@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
 // limit records how many prefixes an object requests, and reports whether it is within the limit of its namespace. The oldest objects of the namespace

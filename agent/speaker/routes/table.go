@@ -15,7 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
 // Owner is an object with an annotation AnnotationBGP, or a pod in a Subnet with one.

@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vpc"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/svc"
 )
 

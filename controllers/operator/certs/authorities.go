@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/pki"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/serving/pki"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // Names of the CAs. ovsdb-server checks only the CA of a client's certificate, so each role has its own CA.

@@ -23,7 +23,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
 )
 
 // nodeNameClaim is the key under which the API server reports the node of the pod that a token is bound to.

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
 )
 
 // TestRefusedRequests changes a valid request. An approval by another user changes nothing.

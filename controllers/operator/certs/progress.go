@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
 )
 
 var authorityEnd = prometheus.NewGaugeVec(prometheus.GaugeOpts{

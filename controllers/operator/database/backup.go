@@ -25,8 +25,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/controllers/operator/upgrade"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/workload"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // backupRetry is the delay before the operator checks again after a failed backup. Members retry after a minute.

@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/controllers/operator/status"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // RemoveChassis removes the chassis of deleted nodes from the southbound database. ovn-controller keeps its chassis when it stops, and no

@@ -24,7 +24,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/controllers/operator/status"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // Run runs the members of all databases. It returns nil when each has a leader. If one does not, the next ones run only if it already exists: they

@@ -21,8 +21,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/controllers/operator/upgrade"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/workload"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // TestNoMemberIsReplacedWhileAnotherIsAway stops a node of a member. At first only the other members notice.

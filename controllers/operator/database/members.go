@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // membershipDelay is the time until the operator checks a membership step again. No watch reports when the database has

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/controllers/operator/upgrade"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // addressed returns a node of the control plane that answers.

@@ -22,8 +22,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/rollout"
 	"github.com/kiln-net/kiln/controllers/operator/status"
 	"github.com/kiln-net/kiln/controllers/operator/upgrade"
-	"github.com/kiln-net/kiln/internal/pki"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/serving/pki"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // Runner runs the databases. It remembers between passes what no object records.

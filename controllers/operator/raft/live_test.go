@@ -20,10 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/eventually"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
-	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/ovsdb"
+	"github.com/kiln-net/kiln/supervisor/supervisortest"
 )
 
 // live is a database of real ovsdb-servers under their supervisors. This package decides its steps, and schedule

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 func TestMain(m *testing.M) { os.Exit(eventually.Main(m)) }

@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/mistakes"
-	"github.com/kiln-net/kiln/internal/seed"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/testing/mistakes"
+	"github.com/kiln-net/kiln/internal/testing/seed"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 func raftAddress(node int) string { return fmt.Sprintf("ssl:192.0.2.%d:6643", node) }

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 // Record updates the status of a database with the members' reports. A member that did not answer keeps its recorded data

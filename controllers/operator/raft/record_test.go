@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
 )
 
 func TestWhatMembersReportIsRecorded(t *testing.T) {

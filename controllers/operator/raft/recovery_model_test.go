@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/seed"
-	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
-	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
+	"github.com/kiln-net/kiln/internal/testing/seed"
+	"github.com/kiln-net/kiln/supervisor/adminapi"
+	"github.com/kiln-net/kiln/supervisor/ovsdb/startup"
 )
 
 // disaster is a model of nodes, files, processes and clusters in which anything may fail. The operator may crash between

@@ -10,7 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // TestAlertsFireAndResolve runs alerts.test.yaml. It fails for an alert that has no time at which the file expects it to fire, or no later

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 // modelPod is a pod of the model; its template is its image.

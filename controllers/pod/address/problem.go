@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipam"
 )
 
 // Problem is the reason why a port gets no address, as a message for the user of its pod.

@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // allocateInUnderlay allocates an address of a physical network for a pod of the default VPC. It leaves out the addresses of nodes and of the API server, which are

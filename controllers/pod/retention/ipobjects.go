@@ -12,8 +12,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
-	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/leases"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/leases"
 )
 
 // Keeper decides for the writer of IP objects.

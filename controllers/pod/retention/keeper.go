@@ -20,9 +20,9 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
-	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/leases"
 	"github.com/kiln-net/kiln/internal/northbound"
 )
 

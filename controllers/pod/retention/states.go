@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/leases"
+	"github.com/kiln-net/kiln/internal/address/leases"
 )
 
 // State is the state of the lease of a port.

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/pki"
 	"github.com/kiln-net/kiln/hack/lab/topology"
-	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 func TestGoldenFilesOfANode(t *testing.T) {

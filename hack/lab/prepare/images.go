@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/config"
 	"github.com/kiln-net/kiln/hack/lab/images"
 	"github.com/kiln-net/kiln/hack/lab/machine"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // nodeImages is a state directory of containerd with the images that every node starts with. Nodes share its files by hard links,

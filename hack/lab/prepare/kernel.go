@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // builderSuite is the Debian release whose compiler and C library build the kernel: the oldest one that the lab runs on, because the kernel is

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/hack/image/debian"
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/fabric"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // Suite is the Debian release of the image and the nodes.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 func TestMain(m *testing.M) { golden.Main(m) }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/gate"
+	"github.com/kiln-net/kiln/internal/testing/gate"
 )
 
 // elsewhere deselects specs that have suites of their own.

@@ -15,7 +15,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
 )
 
 // TestTheBundleInstallsAsOLMDoes applies what OLM creates from two versions of the bundle to an API server, one after another and by the ways that

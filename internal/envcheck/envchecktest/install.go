@@ -23,7 +23,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 //go:embed testdata

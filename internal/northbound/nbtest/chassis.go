@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
 )
 
 // Chassis is an ovn-controller with its own Open vSwitch, whose datapath is the userspace one with dummy interfaces: it forwards the frames of Send

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 // StartCluster creates an empty northbound database and serves it from a Raft cluster of that many members until the test ends.

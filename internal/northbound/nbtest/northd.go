@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
 )
 
 // Northd is an ovn-northd between a northbound database and its own southbound database.

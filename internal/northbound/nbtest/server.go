@@ -17,9 +17,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/daemontest"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // Server is one server of a northbound database, or of a Northd's southbound one, on a Unix socket.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/serving/pki"
 )
 
 // TLS holds the certificates with which a client and servers connect over a network.

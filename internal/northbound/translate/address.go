@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 // familyName is the name of a family in matches (ovn-sb(5), Logical_Flow match).

@@ -8,8 +8,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 // hardwareAddr is a MAC address as text.

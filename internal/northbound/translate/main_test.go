@@ -6,7 +6,7 @@ package translate
 import (
 	"testing"
 
-	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/testing/golden"
 )
 
 func TestMain(m *testing.M) { golden.Main(m) }

@@ -3,7 +3,7 @@
 
 package translate
 
-import "github.com/kiln-net/kiln/internal/ipfamily"
+import "github.com/kiln-net/kiln/internal/address/ipfamily"
 
 // Weights of the parts of a rule, in terms of OVN's matches. Each term of an ACL becomes two flows: northd makes one logical
 // flow for new connections and one for established connections.

@@ -6,7 +6,7 @@ package translate
 import (
 	"net/netip"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/seed"
+	"github.com/kiln-net/kiln/internal/testing/seed"
 )
 
 func northboundModel(t testing.TB) model.DatabaseModel {

@@ -14,9 +14,9 @@ import (
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
-	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 func TestAMemberThatDoesNotLeadIsRefused(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
-	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/testing/prepared"
 )
 
 // TestOVNAgrees lets ovn-trace parse the same matches as logical flows. It must accept the good ones and reject the bad ones

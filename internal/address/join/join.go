@@ -1,0 +1,183 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package join allocates addresses of the join subnet for the objects that are connected to it: nodes, and the gateways of VPCs.
+// Controllers share it.
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/reconciler"
+)
+
+// Subnet is the applied join subnet.
+type Subnet struct {
+	CIDRs    []netip.Prefix
+	Gateways []netip.Addr
+}
+
+// Read reads the last valid spec of the join subnet. It returns northbound.ErrWaiting if there is none.
+func Read(ctx context.Context, reader client.Reader) (Subnet, error) {
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, reader, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return Subnet{}, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
+	}
+	if subnet == nil {
+		return Subnet{}, fmt.Errorf("%w: subnet %s does not exist yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
+	}
+	spec := k8s.ValidSpec(subnet)
+	if spec == nil {
+		return Subnet{}, fmt.Errorf("%w: %s", northbound.ErrWaiting, k8s.WhyNotValid("subnet "+subnet.Name, subnet.Status.Conditions, subnet.Generation))
+	}
+	cidrs, cidrErr := ipfamily.ParseCIDRs(spec.CIDRBlock)
+	gateways, gatewayErr := ipfamily.ParseAddrs(spec.Gateway)
+	if err := errors.Join(cidrErr, gatewayErr); err != nil {
+		return Subnet{}, fmt.Errorf("read subnet %s: %w", kubeovnv1.JoinSubnet, err)
+	}
+	return Subnet{CIDRs: cidrs, Gateways: gateways}, nil
+}
+
+// Is reports whether an object is the join subnet.
+func Is(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
+
+// Full returns a message for users about a join subnet without a free address or port; err is ipam.ErrExhausted.
+func Full(err error, others string) string {
+	if ports := (*ipam.PortsError)(nil); errors.As(err, &ports) {
+		return fmt.Sprintf("subnet %s is full: %v: remove %s", kubeovnv1.JoinSubnet, ports, others)
+	}
+	return fmt.Sprintf("subnet %s has no free address: widen its cidrBlock, or remove %s", kubeovnv1.JoinSubnet, others)
+}
+
+// Leases holds the leases of one kind of objects in the join subnet.
+type Leases struct {
+	Allocator *ipam.Allocator
+
+	mu sync.Mutex
+	// hungry are the objects without an address, each with the subnet whose use blocks it.
+	hungry map[string]string
+}
+
+// ErrNameTaken is returned when a pod has a port with the object's name, and therefore the lease of that name.
+var ErrNameTaken = errors.New("a pod has a port of this name")
+
+// Lease returns the object's lease: one address per family of the join subnet. It keeps the addresses of its port that are still
+// in the subnet. It returns ipam.ErrExhausted when the subnet is full, and ErrNameTaken when a pod's port has the name; a freed
+// address then wakes the object.
+func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) (ipam.Lease, error) {
+	held, _ := l.Allocator.Lookup(port)
+	if isAPods(held) {
+		l.add(object, held.Subnet) // the lease may have been freed since the lookup, before this object was registered: look again
+		if held, _ = l.Allocator.Lookup(port); isAPods(held) {
+			return ipam.Lease{}, fmt.Errorf("port %s: %w", port, ErrNameTaken)
+		}
+	}
+	request := ipam.Request{Subnet: kubeovnv1.JoinSubnet, Addresses: within(held.Addresses, subnet.CIDRs), MAC: held.MAC}
+	for _, cidr := range subnet.CIDRs {
+		request.Families = append(request.Families, ipfamily.Of(cidr.Addr()))
+	}
+	if len(request.Addresses) < len(held.Addresses) {
+		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "an address is no longer in the join subnet")
+	}
+	lease, err := l.Allocator.Allocate(port, request)
+	if errors.Is(err, ipam.ErrExhausted) {
+		// An address may have been freed after the first attempt, before this object was registered: retry.
+		l.add(object, kubeovnv1.JoinSubnet)
+		lease, err = l.Allocator.Allocate(port, request)
+	}
+	if err == nil {
+		l.remove(object)
+		if !slices.Equal(lease.Addresses, held.Addresses) {
+			leases.LogGiven(logr.FromContextOrDiscard(ctx), port, lease, leases.SourceSubnet)
+		}
+	}
+	return lease, err
+}
+
+// Release frees an object's lease after its port was removed.
+func (l *Leases) Release(ctx context.Context, object, port string) {
+	l.remove(object)
+	if held, _ := l.Allocator.Lookup(port); !isAPods(held) {
+		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "the object is deleted or needs none")
+	}
+}
+
+// isAPods reports whether a lease belongs to a subnet for pods.
+func isAPods(lease ipam.Lease) bool {
+	return lease.Subnet != "" && lease.Subnet != kubeovnv1.JoinSubnet
+}
+
+// within returns the addresses that are in one of the CIDRs.
+func within(addrs []netip.Addr, cidrs []netip.Prefix) []netip.Addr {
+	var in []netip.Addr
+	for _, a := range addrs {
+		if slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(a) }) {
+			in = append(in, a)
+		}
+	}
+	return in
+}
+
+func (l *Leases) add(object, subnet string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hungry == nil {
+		l.hungry = map[string]string{}
+	}
+	l.hungry[object] = subnet
+}
+
+func (l *Leases) remove(object string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.hungry, object)
+}
+
+// Source enqueues the objects without an address when the use of the subnet that blocks them changes.
+func (l *Leases) Source() source.Source { return reconciler.OnUse(l.Allocator, 0, l.whoWaits) }
+
+func (l *Leases) whoWaits(subnet string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var objects []string
+	for object, waitsFor := range l.hungry {
+		if waitsFor == subnet {
+			objects = append(objects, object)
+		}
+	}
+	return objects
+}
+
+// AddressesOf returns a node's addresses on the join subnet, or nil before its port is applied. The annotations show when. Nodes can write
+// them, so the addresses are those of the node's lease.
+func AddressesOf(allocator *ipam.Allocator, node *corev1.Node) []netip.Addr {
+	if node.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "" {
+		return nil
+	}
+	lease, _ := allocator.Lookup(kubeovnv1.NodePortName(node.Name))
+	if isAPods(lease) {
+		return nil
+	}
+	return lease.Addresses
+}
+
+// Published returns the annotations of a node with which the result of AddressesOf changes.
+func Published(node *corev1.Node) string {
+	return node.Annotations[kubeovnv1.AnnotationAllocated.Key()] + " " + node.Annotations[kubeovnv1.AnnotationIPAddress.Key()]
+}
