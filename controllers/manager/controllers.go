@@ -24,11 +24,11 @@ import (
 	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/controllers/underlay"
 	"github.com/kiln-net/kiln/controllers/unimplemented"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
-	"github.com/kiln-net/kiln/controllers/vpcgateway"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/svc"
@@ -111,7 +111,7 @@ func (p *process) derived() ([]controller, error) {
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},
 		&ippool.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Pools: s.Pools, Recorder: s.Recorder, Gate: s.Gate},
 		&gateway.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
-		&vpcgateway.Reconciler{
+		&transit.Reconciler{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
 			ServiceCIDRs: serviceCIDRs, ClusterAccess: p.options.ClusterAccess,
 		},

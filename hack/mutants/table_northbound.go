@@ -187,7 +187,7 @@ var translation = []mutant{{
 	run:   compiles,
 }, {
 	id: "translate-vpc-gateway-unfiltered", bug: "packets of a custom VPC without natOutgoing leave the VPC",
-	file: "internal/northbound/translate/vpcgateway.go",
+	file: "internal/northbound/translate/transit.go",
 	old:  `{{"services/", "dst", in.Services}, {"outgoing/", "src", in.Outgoing}}`,
 	new:  `{{"services/", "src", in.Services}, {"outgoing/", "dst", in.Outgoing}}`,
 }, {

@@ -70,7 +70,7 @@ func restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 	s.keepAll(slices.Values(nodes))
 	s.keepAll(s.querierClaims())
 	s.keepAll(s.interconnectionClaims())
-	s.keepAll(s.vpcGatewayClaims())
+	s.keepAll(s.transitClaims())
 	return nil
 }
 
@@ -87,19 +87,19 @@ type claim struct {
 }
 
 type restoration struct {
-	allocator   *ipam.Allocator
-	log         logr.Logger
-	subnets     kubeovnv1.SubnetList
-	pools       kubeovnv1.IPPoolList
-	pods        map[types.NamespacedName]*corev1.Pod
-	nodes       []corev1.Node
-	ports       []claim // of pods
-	nodePorts   []claim
-	vpcGateways []translate.VpcGatewayLease
-	vpcs        kubeovnv1.VpcList
-	vips        kubeovnv1.VipList
-	eips        kubeovnv1.OvnEipList
-	unusable    map[string]bool // subnets with unusable specs: claims in them cannot be checked
+	allocator *ipam.Allocator
+	log       logr.Logger
+	subnets   kubeovnv1.SubnetList
+	pools     kubeovnv1.IPPoolList
+	pods      map[types.NamespacedName]*corev1.Pod
+	nodes     []corev1.Node
+	ports     []claim // of pods
+	nodePorts []claim
+	transits  []translate.TransitLease
+	vpcs      kubeovnv1.VpcList
+	vips      kubeovnv1.VipList
+	eips      kubeovnv1.OvnEipList
+	unusable  map[string]bool // subnets with unusable specs: claims in them cannot be checked
 }
 
 func (s *restoration) read(ctx context.Context, reader client.Reader) error {
@@ -130,9 +130,9 @@ func (s *restoration) readPorts(engine *northbound.Engine) {
 			}
 		})
 	}
-	northbound.Each(engine, translate.KindVpcGateway, func(owner desired.Owner, row *nb.LogicalRouterPort) {
-		if lease, ok := translate.ReadVpcGatewayLease(owner, row); ok {
-			s.vpcGateways = append(s.vpcGateways, lease)
+	northbound.Each(engine, translate.KindTransit, func(owner desired.Owner, row *nb.LogicalRouterPort) {
+		if lease, ok := translate.ReadTransitLease(owner, row); ok {
+			s.transits = append(s.transits, lease)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	var layout ipam.Subnet
 	var has [2]bool
-	for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.interconnectionClaims(), s.vpcGatewayClaims()} {
+	for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.interconnectionClaims(), s.transitClaims()} {
 		for c := range source {
 			if c.lease.Subnet != subnet {
 				continue

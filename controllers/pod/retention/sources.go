@@ -35,9 +35,9 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 				return
 			}
 		}
-		for _, t := range s.vpcGateways {
+		for _, t := range s.transits {
 			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: t.Addresses, MAC: t.MAC}
-			if !yield(claim{port: translate.VpcGatewayPort(t.Vpc), lease: lease, from: "northbound port"}) {
+			if !yield(claim{port: translate.TransitPort(t.Vpc), lease: lease, from: "northbound port"}) {
 				return
 			}
 		}
@@ -112,12 +112,12 @@ func (s *restoration) interconnectionClaims() iter.Seq[claim] {
 	}
 }
 
-// vpcGatewayClaims yields the gateway router addresses in the status of VPCs. Their MAC addresses are the ones that the allocator derived.
-func (s *restoration) vpcGatewayClaims() iter.Seq[claim] {
+// transitClaims yields the gateway router addresses in the status of VPCs. Their MAC addresses are the ones that the allocator derived.
+func (s *restoration) transitClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.vpcs.Items {
 			vpc := &s.vpcs.Items[i]
-			port := translate.VpcGatewayPort(vpc.Name)
+			port := translate.TransitPort(vpc.Name)
 			if vpc.Status.Transit == nil || s.held(port) {
 				continue
 			}

@@ -17,14 +17,14 @@ import (
 
 // Kinds of owners. They are the kinds of the Kubernetes objects that the rows are derived from.
 const (
-	KindVpc        = "Vpc"
-	KindSubnet     = "Subnet"
-	KindNode       = "Node"
-	KindPod        = "Pod"
-	KindService    = "Service"
-	KindIPPool     = "IPPool"
-	KindVpcGateway = "Transit" // reserved: the gateway router of a VPC; the owner has the VPC's name
-	KindVip        = "Vip"
+	KindVpc     = "Vpc"
+	KindSubnet  = "Subnet"
+	KindNode    = "Node"
+	KindPod     = "Pod"
+	KindService = "Service"
+	KindIPPool  = "IPPool"
+	KindTransit = "Transit" // reserved: the gateway router of a VPC; the owner has the VPC's name
+	KindVip     = "Vip"
 
 	KindSwitchLBRule = "SwitchLBRule"
 	KindRouterLBRule = "RouterLBRule"
@@ -46,8 +46,8 @@ const (
 // VpcOwner owns the logical router of a VPC, its default routes and its load balancer group.
 func VpcOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindVpc, Name: vpc} }
 
-// VpcGatewayOwner owns the gateway router of a VPC, and the routes to Services and to networks outside the VPC.
-func VpcGatewayOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindVpcGateway, Name: vpc} }
+// TransitOwner owns the gateway router of a VPC, and the routes to Services and to networks outside the VPC.
+func TransitOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindTransit, Name: vpc} }
 
 // SubnetOwner owns the logical switch of a subnet and its connection to the VPC's router.
 func SubnetOwner(subnet string) desired.Owner { return desired.Owner{Kind: KindSubnet, Name: subnet} }

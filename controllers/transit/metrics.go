@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vpcgateway
+package transit
 
 import (
 	"github.com/prometheus/client_golang/prometheus"

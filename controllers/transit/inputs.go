@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vpcgateway
+package transit
 
 import (
 	"cmp"
@@ -93,7 +93,7 @@ func (in *inputs) addRouter() {
 }
 
 func (in *inputs) checkLink(networks []netip.Prefix, whose string) {
-	for _, address := range translate.VpcGatewayLink() {
+	for _, address := range translate.TransitLink() {
 		for _, network := range networks {
 			if network.Contains(address) && in.conflict == "" {
 				in.conflict = fmt.Sprintf("%s (%s) has %s, which leads from the VPC to Services: choose other addresses, or set clusterAccess to None",

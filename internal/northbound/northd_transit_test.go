@@ -20,8 +20,8 @@ import (
 // tenants are two VPCs that use the same subnet addresses: the default VPC's pod addresses, and the join subnet's.
 var tenants = []string{"blue", "red"}
 
-// TestVpcGateway checks with ovn-trace the packets that leave such VPCs, and the replies.
-func TestVpcGateway(t *testing.T) {
+// TestTransit checks with ovn-trace the packets that leave such VPCs, and the replies.
+func TestTransit(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
 	e := lead(t, server.Endpoint())
@@ -41,7 +41,7 @@ func TestVpcGateway(t *testing.T) {
 			open, shut := tenantAddress(0, family), tenantAddress(1, family)
 			dns := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}[family]
 			outside := []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}[family]
-			address := vpcGatewayAddress(i, family)
+			address := transitAddress(i, family)
 			for _, c := range []struct {
 				subnet   string
 				src, dst netip.Addr
@@ -74,7 +74,7 @@ func tenantAddress(subnet, family int) netip.Addr {
 	return netip.MustParseAddr([][]string{{"10.16.0.5", "fd00:16::5"}, {"100.64.0.5", "fd00:64::5"}}[subnet][family])
 }
 
-func vpcGatewayAddress(tenant, family int) netip.Addr {
+func transitAddress(tenant, family int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf([]string{"100.64.1.%d", "fd00:64::10%d"}[family], tenant+1))
 }
 
@@ -97,10 +97,10 @@ func applyTenant(e *engine, i int, name string) {
 			Namespace: "ns", Name: network, Subnet: network, Vpc: name, Node: "n2", MAC: net.HardwareAddr{2, 2, 0, byte(i), 0, byte(s)}, Addresses: addresses,
 		}))
 	}
-	e.apply(translate.VpcGatewayOwner(name), translate.VpcGateway(translate.VpcGatewayInputs{
+	e.apply(translate.TransitOwner(name), translate.Transit(translate.TransitInputs{
 		Vpc: name, Node: "n1", MAC: net.HardwareAddr{2, 0, 0, 0, 1, byte(i)},
 		NextHops:  []netip.Addr{netip.MustParseAddr("100.64.0.2"), netip.MustParseAddr("fd00:64::2")},
-		Addresses: []netip.Addr{vpcGatewayAddress(i, 0), vpcGatewayAddress(i, 1)},
+		Addresses: []netip.Addr{transitAddress(i, 0), transitAddress(i, 1)},
 		Services:  []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/108")},
 		Outgoing:  []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16"), netip.MustParsePrefix("fd00:16::/112")},
 	}))
@@ -138,13 +138,13 @@ func (w wire) learn() {
 			}
 		}
 	}
-	link := translate.VpcGatewayLink()
+	link := translate.TransitLink()
 	for i, name := range tenants {
 		inner, outer := name+"-"+name+"_transit", name+"_gateway-"+name+"_transit"
 		learn(outer, macs[inner], link[:2]...)
 		learn(inner, macs[outer], link[2:]...)
 		learn(name+"_gateway-join", "02:00:00:00:00:00", netip.MustParseAddr("100.64.0.2"), netip.MustParseAddr("fd00:64::2"))
-		learn("ovn-cluster-join", macs[name+"_gateway-join"], vpcGatewayAddress(i, 0), vpcGatewayAddress(i, 1))
+		learn("ovn-cluster-join", macs[name+"_gateway-join"], transitAddress(i, 0), transitAddress(i, 1))
 	}
 }
 

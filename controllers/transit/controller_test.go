@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vpcgateway_test
+package transit_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/controllers/vpcgateway"
+	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -37,7 +37,7 @@ func object(vpc string) *kubeovnv1.IP {
 func TestAGatewayRouterIsCreatedMovedAndDeleted(t *testing.T) {
 	c := start(t, dualJoin, "n1", "n2", "n3")
 	v := c.vpc("blue", dualNet, true, nil)
-	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried)
+	c.says(v, metav1.ConditionTrue, transit.ReasonCarried)
 	first := *v.Status.Transit
 	if len(first.Addresses) != 2 || first.Node == "" || first.Standby == "" || first.Node == first.Standby {
 		t.Fatalf("the way out is %+v", first)
@@ -92,13 +92,13 @@ func TestAGatewayRouterIsCreatedMovedAndDeleted(t *testing.T) {
 		t.Errorf("%v hold addresses, want 4 nodes", holders)
 	}
 	c.Change(v, func() { v.Spec.ClusterAccess = "" })
-	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried)
+	c.says(v, metav1.ConditionTrue, transit.ReasonCarried)
 }
 
 func TestAGatewayRouterIsDeletedWithItsVpcWhileTheControllerIsDown(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	v := c.vpc("blue", "", false, nil)
-	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried, "n1")
+	c.says(v, metav1.ConditionTrue, transit.ReasonCarried, "n1")
 	c.Rests("transit")
 	c.Recreates(object("blue"))
 	c.RestoresRows("Transit//blue")
@@ -175,9 +175,9 @@ func TestNodesThatCarryNothingCostNothing(t *testing.T) {
 func TestNobodyServes(t *testing.T) {
 	c := start(t, dualJoin)
 	v := c.vpc("blue", "", false, nil)
-	c.says(v, metav1.ConditionFalse, vpcgateway.ReasonNoNode)
+	c.says(v, metav1.ConditionFalse, transit.ReasonNoNode)
 	gone := c.vpc("gone", "", false, nil)
-	c.says(gone, metav1.ConditionFalse, vpcgateway.ReasonNoNode)
+	c.says(gone, metav1.ConditionFalse, transit.ReasonNoNode)
 	c.process.Stop()
 	c.Change(gone, func() { gone.Finalizers = nil })
 	c.Delete(gone)
@@ -186,7 +186,7 @@ func TestNobodyServes(t *testing.T) {
 	c.node("n1")
 	c.says(v, metav1.ConditionTrue, "n1 carries")
 	c.leases.set("n1", gateway.Stopped)
-	c.says(v, metav1.ConditionFalse, vpcgateway.ReasonNoNode, "still sent to n1")
+	c.says(v, metav1.ConditionFalse, transit.ReasonNoNode, "still sent to n1")
 	c.routers("blue_gateway on n1")
 }
 

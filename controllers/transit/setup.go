@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vpcgateway
+package transit
 
 import (
 	"context"
@@ -39,7 +39,7 @@ const workers = 16
 const subnetsDelay = 200 * time.Millisecond
 
 // indexNode is an index of VPCs by the nodes of their pairs. VPCs that lack a node are listed under the empty name.
-const indexNode = "vpcgateway.node"
+const indexNode = "transit.node"
 
 // SetupWithManager registers the reconciler. It enqueues a Vpc for changes of: the Vpc and its subnets; the nodes of its pair and their
 // Leases; its IP object; the join subnet; and drift of its rows. Changes of other nodes enqueue only VPCs that lack a node.
@@ -71,9 +71,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(join.Holder(vpcOf).Source(mgr.GetCache(), r.Gate, predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(&r.moved).
 		WatchesRawSource(r.leases.Source()).
-		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindVpcGateway)).
+		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindTransit)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
-			reconciler.OwnersOf(r.Northbound, translate.KindVpcGateway), join.Holder(vpcOf).All(r.Client))).
+			reconciler.OwnersOf(r.Northbound, translate.KindTransit), join.Holder(vpcOf).All(r.Client))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-func TestVpcGateway(t *testing.T) {
+func TestTransit(t *testing.T) {
 	type input struct {
 		Vpc, Node           string
 		NextHops, Addresses []netip.Addr
@@ -23,22 +23,22 @@ func TestVpcGateway(t *testing.T) {
 		Routes              []StaticRoute
 	}
 	rowsOf(t, "transit-", func(in input) []desired.Row {
-		return VpcGateway(VpcGatewayInputs{
+		return Transit(TransitInputs{
 			Vpc: in.Vpc, Node: in.Node, NextHops: in.NextHops, Addresses: in.Addresses, MAC: in.MAC.HardwareAddr,
 			Services: in.Services, Outgoing: in.Outgoing, RouteTables: in.RouteTables, Routes: in.Routes,
 		})
 	})
 }
 
-func TestVpcGatewayLeaseIsReadBack(t *testing.T) {
-	in := VpcGatewayInputs{
+func TestTransitLeaseIsReadBack(t *testing.T) {
+	in := TransitInputs{
 		Vpc: "blue", Node: "n1", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9},
 		Addresses: []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("fd00:100:64::9")},
 	}
-	var leases []VpcGatewayLease
-	for _, row := range VpcGateway(in) {
+	var leases []TransitLease
+	for _, row := range Transit(in) {
 		if port, ok := row.Model.(*nb.LogicalRouterPort); ok {
-			if lease, ok := ReadVpcGatewayLease(VpcGatewayOwner("blue"), port); ok {
+			if lease, ok := ReadTransitLease(TransitOwner("blue"), port); ok {
 				leases = append(leases, lease)
 			}
 		}

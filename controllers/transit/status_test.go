@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vpcgateway_test
+package transit_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/controllers/vpcgateway"
+	"github.com/kiln-net/kiln/controllers/transit"
 )
 
 func TestFullJoinSubnetIsReported(t *testing.T) {
@@ -21,9 +21,9 @@ func TestFullJoinSubnetIsReported(t *testing.T) {
 		c.says(vpcs[i], metav1.ConditionTrue)
 	}
 	late := c.vpc("late", "", false, nil)
-	c.says(late, metav1.ConditionFalse, vpcgateway.ReasonNoAddress, "subnet join has no free address", "clusterAccess")
+	c.says(late, metav1.ConditionFalse, transit.ReasonNoAddress, "subnet join has no free address", "clusterAccess")
 	c.Delete(vpcs[1])
-	c.says(late, metav1.ConditionTrue, vpcgateway.ReasonCarried)
+	c.says(late, metav1.ConditionTrue, transit.ReasonCarried)
 }
 
 func TestLinkAddressConflictsAreReported(t *testing.T) {
@@ -31,7 +31,7 @@ func TestLinkAddressConflictsAreReported(t *testing.T) {
 	v := c.vpc("blue", "", true, func(s *kubeovnv1.VpcSpec) {
 		s.VpcPeerings = []*kubeovnv1.VpcPeering{{RemoteVpc: "red", LocalConnectIP: "169.254.0.1/16"}}
 	})
-	c.says(v, metav1.ConditionFalse, vpcgateway.ReasonLinkAddress, "the link with VPC red (169.254.0.0/16)", "169.254.254.1")
+	c.says(v, metav1.ConditionFalse, transit.ReasonLinkAddress, "the link with VPC red (169.254.0.0/16)", "169.254.254.1")
 	c.routers()
 	c.Change(v, func() { v.Spec.VpcPeerings[0].LocalConnectIP = "169.254.0.1/30" })
 	c.says(v, metav1.ConditionTrue)

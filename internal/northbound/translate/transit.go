@@ -23,23 +23,23 @@ var (
 	linkOuter = []netip.Addr{netip.MustParseAddr("169.254.254.2"), netip.MustParseAddr("fd8c:6b69:6c6e::2")}
 )
 
-// VpcGatewayLink returns the addresses of the link between a VPC's router and its gateway router. No subnet of the VPC may contain
+// TransitLink returns the addresses of the link between a VPC's router and its gateway router. No subnet of the VPC may contain
 // them.
-func VpcGatewayLink() []netip.Addr { return slices.Concat(linkInner, linkOuter) }
+func TransitLink() []netip.Addr { return slices.Concat(linkInner, linkOuter) }
 
-// vpcGatewayTable is the gateway router's route table for packets from the VPC. Packets to the VPC use the main table, so that the
+// transitTable is the gateway router's route table for packets from the VPC. Packets to the VPC use the main table, so that the
 // routes of the two directions never conflict, whatever addresses the VPC has.
-const vpcGatewayTable = "out"
+const transitTable = "out"
 
-// Keys of the rows of VpcGateway.
+// Keys of the rows of Transit.
 const (
-	keyVpcGatewayRouter = "router"
-	keyVpcGatewaySwitch = "switch"
-	keyVpcGatewayJoin   = "join"
+	keyTransitRouter = "router"
+	keyTransitSwitch = "switch"
+	keyTransitJoin   = "join"
 )
 
-// VpcGatewayInputs are the inputs of VpcGateway.
-type VpcGatewayInputs struct {
+// TransitInputs are the inputs of Transit.
+type TransitInputs struct {
 	Vpc string
 	// Node is the node whose chassis hosts the gateway router.
 	Node string
@@ -58,10 +58,10 @@ type VpcGatewayInputs struct {
 	Routes []StaticRoute
 }
 
-// vpcGatewayNames are the names of a VPC's gateway router, of the switch between it and the VPC's router, and of their ports.
+// transitNames are the names of a VPC's gateway router, of the switch between it and the VPC's router, and of their ports.
 // They contain an underscore, which names of Kubernetes objects do not; in other port names the text after an underscore is
 // hexadecimal or an address family.
-type vpcGatewayNames struct {
+type transitNames struct {
 	router, network string
 	// Ports of the VPC's router (inner) and of the gateway router (outer to the VPC, join to the join switch), and their peers
 	// on the switches.
@@ -69,27 +69,27 @@ type vpcGatewayNames struct {
 	innerOnSwitch, outerOnSwitch, onJoin string
 }
 
-func namesOfVpcGateway(vpc string) vpcGatewayNames {
+func namesOfTransit(vpc string) transitNames {
 	router, network := vpc+"_gateway", vpc+"_transit"
-	return vpcGatewayNames{
+	return transitNames{
 		router: router, network: network,
 		inner: vpc + "-" + network, innerOnSwitch: network + "-" + vpc,
 		outer: router + "-" + network, outerOnSwitch: network + "-" + router,
-		join: router + "-" + kubeovnv1.JoinSubnet, onJoin: VpcGatewayPort(vpc),
+		join: router + "-" + kubeovnv1.JoinSubnet, onJoin: TransitPort(vpc),
 	}
 }
 
-// VpcGatewayPort is the name of the join switch's port to a VPC's gateway router.
-func VpcGatewayPort(vpc string) string { return kubeovnv1.JoinSubnet + "-" + vpc + "_gateway" }
+// TransitPort is the name of the join switch's port to a VPC's gateway router.
+func TransitPort(vpc string) string { return kubeovnv1.JoinSubnet + "-" + vpc + "_gateway" }
 
-// VpcGateway returns the gateway router of a VPC on a node, the switch between it and the VPC's router, and the routes and
+// Transit returns the gateway router of a VPC on a node, the switch between it and the VPC's router, and the routes and
 // policies of both. All traffic leaves with the gateway router's address on the join switch as its source, so that VPCs may
 // have the same addresses.
-func VpcGateway(in VpcGatewayInputs) []desired.Row {
-	names := namesOfVpcGateway(in.Vpc)
-	owner := VpcGatewayOwner(in.Vpc)
-	router := desired.Ref{Owner: owner, Key: keyVpcGatewayRouter}
-	network := desired.Ref{Owner: owner, Key: keyVpcGatewaySwitch}
+func Transit(in TransitInputs) []desired.Row {
+	names := namesOfTransit(in.Vpc)
+	owner := TransitOwner(in.Vpc)
+	router := desired.Ref{Owner: owner, Key: keyTransitRouter}
+	network := desired.Ref{Owner: owner, Key: keyTransitSwitch}
 	options := routerOptions()
 	options["chassis"] = in.Node
 	rows := []desired.Row{
@@ -97,17 +97,17 @@ func VpcGateway(in VpcGatewayInputs) []desired.Row {
 		{Key: network.Key, Model: &nb.LogicalSwitch{Name: names.network}, References: []desired.Reference{protectedBy(in.Vpc)}},
 		routerPort("inner", RouterRef(in.Vpc), names.inner, linkAddresses(in, linkInner), gatewayMAC(linkInner[0]), nil),
 		switchPort("inner-switch", network, names.innerOnSwitch, names.inner),
-		routerPort("outer", router, names.outer, linkAddresses(in, linkOuter), gatewayMAC(linkOuter[0]), map[string]string{"route_table": vpcGatewayTable}),
+		routerPort("outer", router, names.outer, linkAddresses(in, linkOuter), gatewayMAC(linkOuter[0]), map[string]string{"route_table": transitTable}),
 		switchPort("outer-switch", network, names.outerOnSwitch, names.outer),
-		routerPort(keyVpcGatewayJoin, router, names.join, singly(in.Addresses), in.MAC, nil),
+		routerPort(keyTransitJoin, router, names.join, singly(in.Addresses), in.MAC, nil),
 		switchPort("join-switch", SwitchRef(kubeovnv1.JoinSubnet), names.onJoin, names.join),
 	}
 	rows = append(rows, gatewayRouterRows(in, router, names)...)
-	return append(rows, vpcGatewayRoutes(in, names)...)
+	return append(rows, transitRoutes(in, names)...)
 }
 
 // gatewayRouterRows returns the NAT rules, routes and policies of the gateway router.
-func gatewayRouterRows(in VpcGatewayInputs, router desired.Ref, names vpcGatewayNames) []desired.Row {
+func gatewayRouterRows(in TransitInputs, router desired.Ref, names transitNames) []desired.Row {
 	nat := desired.RouterNAT(router)
 	var rows []desired.Row
 	for _, address := range in.Addresses {
@@ -116,10 +116,10 @@ func gatewayRouterRows(in VpcGatewayInputs, router desired.Ref, names vpcGateway
 			desired.Row{Key: "snat/" + family, Parent: &nat, Model: &nb.NAT{
 				Type: nb.NATTypeSNAT, ExternalIP: address.String(), LogicalIP: ipfamily.Anywhere(address).String(),
 			}},
-			vpcGatewayRoute("back/"+family, router, StaticRoute{Prefix: ipfamily.Anywhere(address), NextHop: like(linkInner, address)}, names.outer),
+			transitRoute("back/"+family, router, StaticRoute{Prefix: ipfamily.Anywhere(address), NextHop: like(linkInner, address)}, names.outer),
 		)
 		if hop := like(in.NextHops, address); hop.IsValid() {
-			rows = append(rows, vpcGatewayRoute("out/"+family, router, StaticRoute{Prefix: ipfamily.Anywhere(address), NextHop: hop, Table: vpcGatewayTable}, names.join))
+			rows = append(rows, transitRoute("out/"+family, router, StaticRoute{Prefix: ipfamily.Anywhere(address), NextHop: hop, Table: transitTable}, names.join))
 		}
 	}
 	return append(rows, gatewayRouterPolicies(in, router, names)...)
@@ -127,7 +127,7 @@ func gatewayRouterRows(in VpcGatewayInputs, router desired.Ref, names vpcGateway
 
 // gatewayRouterPolicies returns the policies that filter traffic at the gateway router. They are not on the VPC's router, where a
 // user's policies could override them.
-func gatewayRouterPolicies(in VpcGatewayInputs, router desired.Ref, names vpcGatewayNames) []desired.Row {
+func gatewayRouterPolicies(in TransitInputs, router desired.Ref, names transitNames) []desired.Row {
 	policies := desired.RouterPolicies(router)
 	row := func(key string, priority int, action nb.LogicalRouterPolicyAction, match ...string) desired.Row {
 		return desired.Row{Key: "policy/" + key, Parent: &policies, Model: &nb.LogicalRouterPolicy{
@@ -155,9 +155,9 @@ func gatewayRouterPolicies(in VpcGatewayInputs, router desired.Ref, names vpcGat
 	return rows
 }
 
-// vpcGatewayRoutes lead from the VPC's router to the gateway router: for Services and, if a subnet has natOutgoing, for all
+// transitRoutes lead from the VPC's router to the gateway router: for Services and, if a subnet has natOutgoing, for all
 // destinations.
-func vpcGatewayRoutes(in VpcGatewayInputs, names vpcGatewayNames) []desired.Row {
+func transitRoutes(in TransitInputs, names transitNames) []desired.Row {
 	var rows []desired.Row
 	add := func(key string, route StaticRoute) {
 		for _, table := range append([]string{""}, in.RouteTables...) {
@@ -169,7 +169,7 @@ func vpcGatewayRoutes(in VpcGatewayInputs, names vpcGatewayNames) []desired.Row 
 			if table != "" {
 				key += "/" + table
 			}
-			rows = append(rows, vpcGatewayRoute(key, RouterRef(in.Vpc), route, names.inner))
+			rows = append(rows, transitRoute(key, RouterRef(in.Vpc), route, names.inner))
 		}
 	}
 	for _, address := range in.Addresses {
@@ -186,8 +186,8 @@ func vpcGatewayRoutes(in VpcGatewayInputs, names vpcGatewayNames) []desired.Row 
 	return rows
 }
 
-// vpcGatewayRoute sets the route's output port, because its next hop is in no network of the router.
-func vpcGatewayRoute(key string, router desired.Ref, route StaticRoute, port string) desired.Row {
+// transitRoute sets the route's output port, because its next hop is in no network of the router.
+func transitRoute(key string, router desired.Ref, route StaticRoute, port string) desired.Row {
 	routes := desired.RouterRoutes(router)
 	model := route.model()
 	model.OutputPort = &port
@@ -213,7 +213,7 @@ func switchPort(key string, network desired.Ref, name, peer string) desired.Row 
 }
 
 // linkAddresses returns the addresses of one side of the link, in the families of the gateway router.
-func linkAddresses(in VpcGatewayInputs, side []netip.Addr) []string {
+func linkAddresses(in TransitInputs, side []netip.Addr) []string {
 	var addresses []netip.Addr
 	for _, a := range in.Addresses {
 		addresses = append(addresses, like(side, a))
@@ -258,18 +258,18 @@ func prefixSet(prefixes []netip.Prefix, address netip.Addr) string {
 	return "{" + strings.Join(list, ", ") + "}"
 }
 
-// VpcGatewayLease is the allocation of a VPC's gateway router on the join switch.
-type VpcGatewayLease struct {
+// TransitLease is the allocation of a VPC's gateway router on the join switch.
+type TransitLease struct {
 	Vpc       string
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
 }
 
-// ReadVpcGatewayLease reads the lease of a port that VpcGateway returned. It returns false for other ports, and if another client
+// ReadTransitLease reads the lease of a port that Transit returned. It returns false for other ports, and if another client
 // changed the port and it cannot be parsed.
-func ReadVpcGatewayLease(owner desired.Owner, port *nb.LogicalRouterPort) (VpcGatewayLease, bool) {
-	lease := VpcGatewayLease{Vpc: owner.Name}
-	if port.Name != namesOfVpcGateway(owner.Name).join {
+func ReadTransitLease(owner desired.Owner, port *nb.LogicalRouterPort) (TransitLease, bool) {
+	lease := TransitLease{Vpc: owner.Name}
+	if port.Name != namesOfTransit(owner.Name).join {
 		return lease, false
 	}
 	mac, err := net.ParseMAC(port.MAC)

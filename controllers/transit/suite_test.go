@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vpcgateway_test
+package transit_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
-	"github.com/kiln-net/kiln/controllers/vpcgateway"
+	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -96,7 +96,7 @@ func (c *cluster) run() {
 	c.process = c.Restart(c.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
-			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.Nodes(p), &vpcgateway.Reconciler{
+			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.Nodes(p), &transit.Reconciler{
 				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Leases: c.leases,
 				ServiceCIDRs: networktest.Services(p), ClusterAccess: kubeovnv1.ClusterAccessServices,
 			})

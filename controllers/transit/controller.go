@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vpcgateway connects custom VPCs to Services and to destinations outside the cluster. Each VPC gets a gateway router on one node,
+// Package transit connects custom VPCs to Services and to destinations outside the cluster. Each VPC gets a gateway router on one node,
 // which translates the source of all traffic that leaves the VPC to an address of the join subnet.
-package vpcgateway
+package transit
 
 import (
 	"cmp"
@@ -86,7 +86,7 @@ func (r *Reconciler) needsGateway(vpc *kubeovnv1.Vpc) bool {
 // apply commits the gateway router and records its address in an IP object. Without a usable node there are no rows, but the VPC keeps its
 // address.
 func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
-	lease, err := r.leases.Lease(ctx, in.vpc.Name, translate.VpcGatewayPort(in.vpc.Name), in.join)
+	lease, err := r.leases.Lease(ctx, in.vpc.Name, translate.TransitPort(in.vpc.Name), in.join)
 	if err != nil {
 		if errors.Is(err, ipam.ErrExhausted) {
 			err = fmt.Errorf("%w: %s", errNoAddress, join.Full(err, "unused VPCs or nodes, or set clusterAccess to None"))
@@ -94,11 +94,11 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 		return fmt.Errorf("allocate an address: %w", err)
 	}
 	in.lease = lease
-	owner := translate.VpcGatewayOwner(in.vpc.Name)
+	owner := translate.TransitOwner(in.vpc.Name)
 	if in.conflict != "" || in.pair.Active == "" {
 		err = r.Northbound.Apply(ctx, owner, nil)
 	} else {
-		err = r.Northbound.Apply(ctx, owner, translate.VpcGateway(in.rows()))
+		err = r.Northbound.Apply(ctx, owner, translate.Transit(in.rows()))
 	}
 	if err != nil {
 		return fmt.Errorf("apply the way out of VPC %s: %w", in.vpc.Name, err)
@@ -116,8 +116,8 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 var errNoAddress = fmt.Errorf("%w", northbound.ErrWaiting)
 
 // rows returns the inputs of the rows.
-func (in *inputs) rows() translate.VpcGatewayInputs {
-	return translate.VpcGatewayInputs{
+func (in *inputs) rows() translate.TransitInputs {
+	return translate.TransitInputs{
 		Vpc: in.vpc.Name, Node: in.pair.Active, NextHops: in.hops, Addresses: in.lease.Addresses, MAC: in.lease.MAC,
 		Services: in.services, Outgoing: in.outgoing, RouteTables: in.routeTables, Routes: in.routes,
 	}
@@ -133,10 +133,10 @@ func (in *inputs) object() *kubeovnv1.IP {
 // remove deletes the gateway router of a VPC. It releases the address after the ports are deleted.
 func (r *Reconciler) remove(ctx context.Context, vpc string) error {
 	unmeasure(vpc)
-	if err := r.Northbound.Apply(ctx, translate.VpcGatewayOwner(vpc), nil); err != nil {
+	if err := r.Northbound.Apply(ctx, translate.TransitOwner(vpc), nil); err != nil {
 		return fmt.Errorf("delete the way out of VPC %s: %w", vpc, err)
 	}
-	r.leases.Release(ctx, vpc, translate.VpcGatewayPort(vpc))
+	r.leases.Release(ctx, vpc, translate.TransitPort(vpc))
 	return iprecord.Delete(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
 }
 
