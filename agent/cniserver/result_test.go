@@ -13,7 +13,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	cni "github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -139,40 +138,5 @@ func TestErrorCodes(t *testing.T) {
 				t.Errorf("code %d, status %d", got.Code, statusOf(got))
 			}
 		})
-	}
-}
-
-func TestLocks(t *testing.T) {
-	var l locks
-	release, err := l.lock(t.Context(), "a", "eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := l.lock(t.Context(), "b", "eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := l.lock(ctx, "a", "eth0"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the lock was taken twice: %v", err)
-	}
-	turns := make(chan int, 10)
-	for i := range 10 {
-		go func() {
-			release, err := l.lock(t.Context(), "a", "eth0")
-			if err == nil {
-				release()
-			}
-			turns <- i
-		}()
-	}
-	release()
-	for range 10 {
-		<-turns
-	}
-	if len(l.held) != 0 {
-		t.Errorf("locks are left: %v", l.held)
 	}
 }

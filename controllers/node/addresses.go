@@ -77,11 +77,11 @@ func (r *Reconciler) addressesOf(ctx context.Context, node *corev1.Node) (addres
 	if err := r.restore(ctx); err != nil {
 		return addresses{}, err
 	}
-	ip, err := r.record(ctx, node.Name)
+	current := k8s.InternalIPs(node)
+	ip, err := r.record(ctx, node.Name, len(current) > 0)
 	if err != nil {
 		return addresses{}, err
 	}
-	current := k8s.InternalIPs(node)
 	out := addresses{claimed: current}
 	joined := false
 	if ip != nil {
@@ -117,12 +117,12 @@ func claimIn(ip *kubeovnv1.IP) []netip.Addr {
 	return k8s.AddressesOfNode(ip)
 }
 
-// record returns the IP object of a node's port, nil if it does not exist. If the cache has no claim of the node, it may not have it yet: a node must
-// not claim other addresses meanwhile.
-func (r *Reconciler) record(ctx context.Context, node string) (*kubeovnv1.IP, error) {
+// record returns the IP object of a node's port, nil if it does not exist. If the cache has no claim of a node that claims addresses, it may not have it
+// yet: the node must not claim other addresses meanwhile.
+func (r *Reconciler) record(ctx context.Context, node string, claims bool) (*kubeovnv1.IP, error) {
 	key := client.ObjectKey{Name: translate.NodePort(node)}
 	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, key, client.UnsafeDisableDeepCopy)
-	if err == nil && (ip == nil || len(claimIn(ip)) == 0) {
+	if err == nil && (ip == nil || claims && len(claimIn(ip)) == 0) {
 		ip, err = k8s.Find[kubeovnv1.IP](ctx, r.Live, key)
 	}
 	if err != nil {

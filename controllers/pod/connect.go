@@ -77,7 +77,7 @@ func (r *Reconciler) lease(ctx context.Context, s *subject) (ipam.Lease, error) 
 		early := r.keeper.Gained(s.port) // at the start, the cache did not have the pod yet
 		if early || s.machine != "" && r.addresses.Moved(s.port.Name, s.pod.Spec.NodeName) {
 			r.settle(ctx, s, lease)
-			r.ipObjects.Update(s.port.Name)
+			r.ipObjects.Update(ctx, s.port.Name)
 		}
 		return lease, nil
 	case held:

@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/keylock"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -67,6 +68,7 @@ type Reconciler struct {
 	keeper      retention.Keeper
 	ipObjects   ipobject.Writer
 	ports       ports
+	inUse       keylock.Locks // by name of port
 	podWrites   podWrites
 	latencies   latencies
 	pending     pendingPorts
@@ -82,6 +84,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	s, done, err := r.subjectOf(ctx, req.NamespacedName)
 	if done || err != nil {
 		return ctrl.Result{}, err
+	}
+	unlock, err := r.inUse.Lock(ctx, s.port.Name) // a reservation has another key than the pod that may get its port
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	defer unlock()
+	if s.port.Owner == "" && r.redirectToOwner(s.port.Name) {
+		return ctrl.Result{}, nil
 	}
 	if s.pod == nil {
 		if exists, err := r.existsLive(ctx, req.NamespacedName); exists || err != nil {

@@ -15,7 +15,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
 // Port names of pods, `<pod>.<namespace>`, and of nodes, `node-<node>`, can conflict, and so can those of underlay subnets, `localnet.<subnet>`. The node has precedence: a tenant must
@@ -25,7 +27,7 @@ import (
 // network. The pod is retried when the node's address on the join subnet becomes free.
 func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
 	port := s.port
-	if name, is := strings.CutPrefix(port.Name, translate.LocalnetPort("")); is && !r.owns(s) {
+	if name, is := strings.CutPrefix(port.Name, translate.LocalnetPort("")); is && !r.owns(s) && northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(port)) == nil {
 		subnet, err := address.Subnet(ctx, r.Client, name)
 		if err != nil {
 			return err

@@ -33,35 +33,32 @@ const patchesInFlight = 40
 func (r *Reconciler) publish(ctx context.Context, c *connection) error {
 	from := specIn(c.subnet)
 	for _, pod := range append([]*corev1.Pod{c.pod}, c.others...) {
-		changed, err := r.write(ctx, pod, c.network(pod), from)
-		if err != nil {
+		if err := r.write(ctx, pod, c.network(pod), from); err != nil {
 			return err
 		}
-		if changed {
-			r.ipObjects.Update(c.port.Name)
-		}
 	}
+	r.ipObjects.Update(ctx, c.port.Name) // also if an earlier pass has written the results
 	return nil
 }
 
 // write writes a network, which comes from the given subnet spec, on the pod. It sends one patch with the pod's UID as precondition,
-// or nothing if the annotations are up to date. changed reports whether it sent one.
-func (r *Reconciler) write(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork, from specOf) (changed bool, err error) {
+// or nothing if the annotations are up to date.
+func (r *Reconciler) write(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork, from specOf) error {
 	want := spelled(network, pod.Annotations)
 	changes := difference(pod.Annotations, want, network.Provider)
 	if len(changes) == 0 {
-		return false, nil
+		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": changes}})
 	if err != nil {
-		return false, fmt.Errorf("encode annotations: %w", err)
+		return fmt.Errorf("encode annotations: %w", err)
 	}
 	key, write := client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: want, provider: network.Provider, from: from}
 	r.podWrites.set(key, write)
 	select {
 	case r.patching <- struct{}{}:
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return ctx.Err()
 	}
 	// The status subresource accepts annotations and ignores spec changes, so the controller needs no permission to patch pods themselves.
 	options := metav1.PatchOptions{FieldManager: string(k8s.FieldOwner)}
@@ -70,16 +67,16 @@ func (r *Reconciler) write(ctx context.Context, pod *corev1.Pod, network kubeovn
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err) || isOtherPod(err):
-		return false, nil // the watch delivers the change
+		return nil // the watch delivers the change
 	default:
-		return false, fmt.Errorf("patch annotations: %w", err)
+		return fmt.Errorf("patch annotations: %w", err)
 	}
 	r.latencies.reached(pod.UID, stageAnnotated)
 	r.ipObjects.PodCame()
 	write.resourceVersion, write.annotations = written.ResourceVersion, maps.Clone(written.Annotations)
 	r.podWrites.set(key, write)
 	_, err = r.get(ctx, key) // drops the entry of podWrites if the cache has the patch already
-	return true, err
+	return err
 }
 
 // spelled returns the annotations of a network, with the pod's own spelling of addresses and MAC where the values are equal. So a user can apply the same

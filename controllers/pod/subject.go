@@ -61,11 +61,7 @@ func (r *Reconciler) subject(pod *corev1.Pod, others ...*corev1.Pod) *subject {
 // that of its pod, if there is one: subjectOf enqueues that key for another one, and returns done. A pod that runs no machine has precedence over a machine of the same name.
 func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s *subject, done bool, err error) {
 	if key.Namespace == "" { // of a reservation
-		h, known := r.ports.named(key.Name)
-		if known {
-			r.pending.AddKey(h.Key())
-		}
-		return &subject{port: kubeovnv1.Port{Provider: kubeovnv1.ProviderOVN, Name: key.Name}}, known, nil
+		return &subject{port: kubeovnv1.Port{Provider: kubeovnv1.ProviderOVN, Name: key.Name}}, r.redirectToOwner(key.Name), nil
 	}
 	s = &subject{port: kubeovnv1.NewPort(key.Namespace, key.Name, kubeovnv1.ProviderOVN)}
 	pod, err := r.get(ctx, key)
@@ -95,6 +91,15 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 		r.ports.own(s)
 	}
 	return s, false, nil
+}
+
+// redirectToOwner enqueues the owner of a port, if it has one.
+func (r *Reconciler) redirectToOwner(port string) bool {
+	h, known := r.ports.named(port)
+	if known {
+		r.pending.AddKey(h.Key())
+	}
+	return known
 }
 
 // redirect enqueues the virtual machine that a pod runs.

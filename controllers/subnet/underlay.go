@@ -48,7 +48,7 @@ func (r *Reconciler) localnet(in inputs) (*translate.Localnet, error) {
 	if !valid {
 		return nil, fmt.Errorf("%w: %s", northbound.ErrWaiting, k8s.WhyNotValid("Vlan "+in.vlan.Name, in.vlan.Status.Conditions, in.vlan.Generation))
 	}
-	pod := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(kubeovnv1.NewPort(in.subnet.Name, translate.LocalnetOwner, kubeovnv1.ProviderOVN)))
+	pod := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(translate.NamesakeOfLocalnet(in.subnet.Name)))
 	return &translate.Localnet{Network: in.vlan.Spec.Provider, Tag: tag, NameTaken: pod != nil}, nil
 }
 

@@ -101,7 +101,7 @@ func (w *Writer) synced(informers cache.Informers) source.Source {
 func (w *Writer) onIP() handler.EventHandler {
 	check := func(ctx context.Context, ip *kubeovnv1.IP, q k8s.Queue) {
 		w.writes.newest(ip.Name, ip)
-		if w.isStale(ctx, ip) {
+		if w.isStale(ctx, ip) || w.Leases.IsAbsent(ip.Name) { // the write that records an absent pod's lease may have had no answer
 			q.Add(requestFor(ip.Name))
 		}
 	}
@@ -185,10 +185,13 @@ func (w *Writer) isStale(ctx context.Context, ip *kubeovnv1.IP) bool {
 	return err != nil || want == nil || !isUpToDate(ip, want)
 }
 
-// Update queues the IP object of a port, which may need a write. Until all IP objects are in the cache it does nothing: no pod waits for that, and
-// staleObjects finds the differences later.
-func (w *Writer) Update(port string) {
-	if w.complete.Load() {
+// Update queues the IP object of a port, unless its newest known state is up to date. Until all IP objects are in the cache it does nothing: no pod
+// waits for that, and staleObjects finds the differences later.
+func (w *Writer) Update(ctx context.Context, port string) {
+	if !w.complete.Load() {
+		return
+	}
+	if have, _, err := w.newest(ctx, port); err != nil || have == nil || w.isStale(ctx, have) {
 		w.queue.put(port)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -27,10 +28,14 @@ type Localnet struct {
 
 // LocalnetPort is the name of a subnet's port to its physical network. It is Kube-OVN's. A pod `localnet` in the namespace with the name of the subnet has a
 // port of the same name.
-func LocalnetPort(subnet string) string { return LocalnetOwner + "." + subnet }
+func LocalnetPort(subnet string) string { return "localnet." + subnet }
 
-// LocalnetOwner is the name of the pod in LocalnetPort.
-const LocalnetOwner = "localnet"
+// NamesakeOfLocalnet returns the port of a pod that has the name of LocalnetPort. Namespaces have no dots.
+func NamesakeOfLocalnet(subnet string) kubeovnv1.Port {
+	name := LocalnetPort(subnet)
+	dot := strings.LastIndexByte(name, '.')
+	return kubeovnv1.NewPort(name[dot+1:], name[:dot], kubeovnv1.ProviderOVN)
+}
 
 // Keys of the localnet port. A port with a tag has another row than one without: ovn-northd never clears the column tag of a row whose
 // tag_request was removed.
