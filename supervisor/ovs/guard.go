@@ -27,7 +27,7 @@ import (
 const (
 	// guardTable is the guard's nftables table, in the inet family.
 	guardTable = "kiln-databases"
-	// guardRefresh is the interval of comparisons of the guard's table, and in which other tables are written again: another program may have flushed them.
+	// guardRefresh is the interval of comparisons of the guard's table: another program may have flushed it.
 	guardRefresh = time.Minute
 	// databasePorts are the ports of the databases for clients and for Raft.
 	databasePorts = "{ 6641-6645, 6649 }"

@@ -89,7 +89,7 @@ func (r *Runner) RunBackups(ctx context.Context, in *Input) (Archive, error) {
 	return a, nil
 }
 
-// makesBackups reports whether the workload is ready and uses this claim. If not, holdBack does not apply to it: backups
+// makesBackups reports whether the workload is ready and uses this claim. If not, upgrade.HoldBack does not apply to it: backups
 // are most important during a held upgrade, and a new pod loses none.
 func makesBackups(live client.Object, claim string) bool {
 	return workload.ProgressOf(live).Serves() && slices.ContainsFunc(workload.Template(live).Spec.Volumes, func(v corev1.Volume) bool {

@@ -190,7 +190,11 @@ func divide(err error) (h *Halt, rest error) {
 			case h == nil:
 				h = next
 			default:
-				h = &Halt{Reason: h.Reason, Message: h.Message + "; " + next.Message, Degraded: h.Degraded || next.Degraded}
+				both := &Halt{Reason: h.Reason, Message: h.Message + "; " + next.Message, Degraded: h.Degraded || next.Degraded}
+				if next.Degraded && !h.Degraded { // it needs a person
+					both.Reason = next.Reason
+				}
+				h = both
 			}
 		}
 		return h, rest

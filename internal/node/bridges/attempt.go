@@ -99,7 +99,7 @@ func attemptOf(q providerbridge.Request, link netlink.Link) string {
 
 // begin moves the interface if no check refuses it. The checks that send packets or read the rules of a whole node are the last ones.
 func (m *Mover) begin(ctx context.Context, c *candidate) providerbridge.Result {
-	checks := []func(context.Context, *candidate) providerbridge.Result{m.managed, consented, connected, m.unnamed, m.bridged}
+	checks := []func(context.Context, *candidate) providerbridge.Result{valid, m.managed, consented, connected, m.unnamed, m.bridged}
 	if c.needed() != "" {
 		checks = append(checks, m.reachable, m.renewable, itsTurn)
 	}

@@ -89,6 +89,15 @@ func namesOf(links []netlink.Link) string {
 
 // A check of a candidate returns why it must not move; an empty result if it may.
 
+// valid refuses a request with a value that this version does not know. An interface that has moved stays where it is (outdated).
+func valid(_ context.Context, c *candidate) providerbridge.Result {
+	if c.request.NodeInterface.Known() {
+		return providerbridge.Result{}
+	}
+	return failed(providerbridge.ReasonInvalid, "nodeInterface of the ProviderNetwork is %q: set it to %s, %s or %s",
+		c.request.NodeInterface, providerbridge.NodeInterfaceRefuse, providerbridge.NodeInterfaceStatic, providerbridge.NodeInterfaceAll)
+}
+
 // managed refuses an interface that another program configures, without consent.
 func (m *Mover) managed(_ context.Context, c *candidate) providerbridge.Result {
 	manager, err := m.managers.Of(c.link, c.journal.Before)

@@ -369,6 +369,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		{name: "an interface that does not exist", request: providerbridge.Request{Interface: "eth7"}, reason: providerbridge.ReasonNoInterface, message: "eth1"},
 		{name: "the loopback interface", request: providerbridge.Request{Interface: "lo"}, reason: providerbridge.ReasonUnsuitable, message: "not an Ethernet interface"},
 		{name: "addresses, without consent", request: providerbridge.Request{Interface: "eth1", Turn: true}, reason: providerbridge.ReasonUnsuitable, message: "192.0.2.1/24"},
+		{name: "a value of another version", request: providerbridge.Request{Interface: "eth1", NodeInterface: "Move", Turn: true}, reason: providerbridge.ReasonInvalid, message: "set it to Refuse, Static or All"},
 		{name: "addresses, before its turn", request: providerbridge.Request{Interface: "eth1", NodeInterface: providerbridge.NodeInterfaceStatic}, reason: providerbridge.ReasonAwaitingTurn, message: "status.turn"},
 		{name: "the name of the bridge of tunnels", provider: providerbridge.Tunnels, request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-phy is the name of a bridge"},
 		{name: "the name of another bridge", provider: "int", request: providerbridge.Request{Interface: "eth1"}, reason: providerbridge.ReasonConflict, message: "br-int"},

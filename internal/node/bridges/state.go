@@ -17,7 +17,7 @@ type state string
 
 const (
 	none      state = "none"      // the node has the interface, and no attempt was refused
-	refused   state = "refused"   // the node has the interface: the last attempt changed nothing, and its result counts for a time
+	refused   state = "refused"   // the node has the interface: the last attempt moved nothing, and its result counts for a time
 	trial     state = "trial"     // a process has begun a move, and ended or was stopped before it was completed
 	moved     state = "moved"     // the interface is a port of the bridge
 	returning state = "returning" // the interface gets everything back, and does not have all of it yet
@@ -186,6 +186,8 @@ func (m *Mover) conflictOf(ctx context.Context, n network) (cause string, err er
 func outdated(j *journal.Journal, q providerbridge.Request) string {
 	switch {
 	case j == nil:
+		return ""
+	case j.Uplink == q.Interface && !q.NodeInterface.Known(): // of another version: the interface stays
 		return ""
 	case j.Phase == journal.PhaseMoved && len(j.Renewals) > 0 && q.NodeInterface != providerbridge.NodeInterfaceAll:
 		return "nodeInterface of the provider network is not " + string(providerbridge.NodeInterfaceAll)

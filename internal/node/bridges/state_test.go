@@ -77,6 +77,7 @@ func TestOutdated(t *testing.T) {
 		"static addresses with All":              {&journal.Journal{Phase: journal.PhaseMoved, Uplink: "eth1", Before: addresses}, providerbridge.NodeInterfaceAll, ""},
 		"static addresses with Refuse":           {&journal.Journal{Phase: journal.PhaseMoved, Uplink: "eth1", Before: addresses}, providerbridge.NodeInterfaceRefuse, "nodeInterface of the provider network is Refuse"},
 		"static addresses without a value":       {&journal.Journal{Phase: journal.PhaseMoved, Uplink: "eth1", Before: addresses}, "", "nodeInterface of the provider network is Refuse"},
+		"a value of another version":             {&journal.Journal{Phase: journal.PhaseMoved, Uplink: "eth1", Before: addresses, Renewals: renewed}, "Move", ""},
 		"static addresses that have returned":    {&journal.Journal{Phase: journal.PhaseReturned, Uplink: "eth1", Before: addresses}, "", ""},
 		"addresses of a DHCP server with All":    {&journal.Journal{Phase: journal.PhaseMoved, Uplink: "eth1", Before: addresses, Renewals: renewed}, providerbridge.NodeInterfaceAll, ""},
 		"addresses of a DHCP server with Static": {&journal.Journal{Phase: journal.PhaseMoved, Uplink: "eth1", Before: addresses, Renewals: renewed}, providerbridge.NodeInterfaceStatic, "nodeInterface of the provider network is not All"},

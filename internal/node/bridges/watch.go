@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-net/kiln/internal/node/bridges/kernel"
 )
 
-// WatchKernel calls changed once at the start, and at each change of links, addresses and routes that may concern the tunnel
-// interface or its bridge. It returns nil when ctx ends. It returns an error when the kernel ends a subscription, as it does for
+// WatchKernel calls changed once at the start, and at each change of links, addresses and routes that may concern an interface that moves, the tunnel
+// interface, or a bridge. It returns nil when ctx ends. It returns an error when the kernel ends a subscription, as it does for
 // slow readers.
 func WatchKernel(ctx context.Context, changed func()) error {
 	ctx, cancel := context.WithCancel(ctx)

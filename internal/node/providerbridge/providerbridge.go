@@ -62,6 +62,11 @@ const (
 	NodeInterfaceAll NodeInterface = "All"
 )
 
+// Known reports whether it is one of the values above, or empty.
+func (n NodeInterface) Known() bool {
+	return slices.Contains([]NodeInterface{"", NodeInterfaceRefuse, NodeInterfaceStatic, NodeInterfaceAll}, n)
+}
+
 // MovesAddresses reports whether an interface with addresses or routes is moved.
 func (n NodeInterface) MovesAddresses() bool {
 	return n == NodeInterfaceStatic || n == NodeInterfaceAll
@@ -222,8 +227,6 @@ func (q Request) validate(provider string) error {
 		return fmt.Errorf("provider network %q: the name has more than %d bytes, or a character that interfaces cannot have", provider, MaxName)
 	case !nameOfLink(q.Interface):
 		return fmt.Errorf("interface %q of provider network %s is not a name of an interface", q.Interface, provider)
-	case !slices.Contains([]NodeInterface{"", NodeInterfaceRefuse, NodeInterfaceStatic, NodeInterfaceAll}, q.NodeInterface):
-		return fmt.Errorf("nodeInterface of provider network %s is %q: set it to %s, %s or %s", provider, q.NodeInterface, NodeInterfaceRefuse, NodeInterfaceStatic, NodeInterfaceAll)
 	case len(q.Peers) > MaxPeers:
 		return fmt.Errorf("provider network %s has %d peers, more than %d", provider, len(q.Peers), MaxPeers)
 	}

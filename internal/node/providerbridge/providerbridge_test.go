@@ -50,7 +50,6 @@ func TestOneMalformedRequestLeavesTheOthers(t *testing.T) {
 		{"no interface", "net2", `{}`, `interface "" of provider network net2`},
 		{"a path as interface", "net2", `{"interface":"../eth2"}`, "is not a name of an interface"},
 		{"a control character", "net2", `{"interface":"eth\n2"}`, "is not a name of an interface"},
-		{"a former value of nodeInterface", "net2", `{"interface":"eth2","nodeInterface":"Move"}`, "set it to Refuse, Static or All"},
 		{"too many peers", "net2", `{"interface":"eth2","peers":[` + strings.Repeat(`"192.0.2.1",`, MaxPeers) + `"192.0.2.1"]}`, "more than 8"},
 		{"a peer that is not an address", "net2", `{"interface":"eth2","peers":["node-2"]}`, "decode"},
 	} {

@@ -189,7 +189,7 @@ func (t Target) neighbour(_ context.Context, link netlink.Link) error {
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
-		if answer, ok := neighbour.Parse(buffer[:n], 0); ok && answer.Address == t.Address && answer.Tag == 0 && !answer.Asks {
+		if answer, ok := neighbour.Parse(buffer[:n], 0); ok && answer.Address == t.Address && !answer.Asks {
 			return nil
 		}
 	}
