@@ -214,6 +214,13 @@ func TestAMachineMoves(t *testing.T) {
 	source.Status.Phase = corev1.PodSucceeded
 	w.Must(w.Client.Status().Update(w.Context(), source))
 	w.chassis("vm", "n2", "")
+	onTarget := func() string {
+		if ip := w.ipObject(named("vm", target)); ip.Spec.NodeName != "n2" {
+			return fmt.Sprintf("IP object has %+v", ip.Spec)
+		}
+		return ""
+	}
+	w.Eventually(onTarget) // KubeVirt keeps the completed source
 	w.Delete(source)
 	back := launcher("vm", "b", "n1")
 	back.Labels = map[string]string{"kubevirt.io/migrationJobUID": "v"}
@@ -221,12 +228,7 @@ func TestAMachineMoves(t *testing.T) {
 	w.chassis("vm", "n2,n1", "rarp")
 	w.Delete(back) // the migration fails
 	w.chassis("vm", "n2", "")
-	w.Eventually(func() string {
-		if ip := w.ipObject(named("vm", target)); ip.Spec.NodeName != "n2" {
-			return fmt.Sprintf("IP object has %+v", ip.Spec)
-		}
-		return ""
-	})
+	w.Eventually(onTarget)
 	w.Delete(target)
 	w.away(process, named("vm", target))
 }
