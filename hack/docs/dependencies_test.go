@@ -31,7 +31,7 @@ func TestDependencies(t *testing.T) {
 		{"cmd/...", []string{"github.com/operator-framework", "sigs.k8s.io/kustomize", "github.com/yuin"}},
 		{"cmd/kube-ovn", []string{"net/http", "os/exec", "k8s.io", "sigs.k8s.io"}},
 		{"internal/address/ipam", []string{"k8s.io", "sigs.k8s.io"}},
-		{"api/...", []string{"k8s.io/client-go", module + "controllers", module + "internal"}},
+		{"api/...", []string{"k8s.io/client-go", module + "controllers", module + "internal", module + "supervisor"}},
 	} {
 		t.Run(tt.packages, func(t *testing.T) {
 			for _, dep := range dependencies(t, tt.packages) {

@@ -48,7 +48,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 func definedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
-	for _, dir := range []string{"agent", "cmd", "controllers", "internal"} {
+	for _, dir := range []string{"agent", "cmd", "controllers", "internal", "supervisor"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

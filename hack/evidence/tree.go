@@ -16,7 +16,7 @@ import (
 
 // product lists the files from which the image, the manifests and the plugin are made, with the versions of OVN and Open vSwitch. Tests in these directories belong to
 // the product; the directories test and hack do not.
-var product = []string{"agent", "api", "cmd", "cni", "config", "controllers", "hack/image", "hack/packaging", "internal", "go.mod", "go.sum"}
+var product = []string{"agent", "api", "cmd", "cni", "config", "controllers", "hack/image", "hack/packaging", "internal", "supervisor", "go.mod", "go.sum"}
 
 // tests lists the other files that decide which tests run.
 var tests = []string{"test", "hack", "Makefile"}
