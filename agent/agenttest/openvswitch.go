@@ -33,19 +33,15 @@ func (n *Node) run(program string, args ...string) *daemontest.Daemon {
 	return daemontest.Start(n.Root, name, filepath.Join(n.dir, name+".log"), command)
 }
 
-// startOVS creates the database with ovsdb-tool(1), because no library does, and starts Open vSwitch with an integration bridge. It connects to the bridge and does the part of ovn-controller.
+// startOVS creates the database, and starts Open vSwitch with an integration bridge. It connects to the bridge and does the part of ovn-controller.
 func (n *Node) startOVS() {
 	n.Helper()
-	create := append(supervisortest.Program(n.TB, "usr/bin/ovsdb-tool"), "create", filepath.Join(n.dir, "conf.db"),
-		supervisortest.File(n.TB, "usr/share/openvswitch/vswitch.ovsschema"))
-	out, err := exec.Command(create[0], create[1:]...).CombinedOutput()
-	if err != nil {
-		n.Fatalf("create conf.db: %v\n%s", err, out)
-	}
+	supervisortest.CreateSwitchDatabase(n.TB, filepath.Join(n.dir, "conf.db"))
 	n.StartDatabase()
 	n.VSCtl("--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", "external_ids:ovn-encap-ip=192.168.77.1", "--",
 		"add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "fail_mode=standalone")
 	n.StartVSwitchd()
+	var err error
 	n.OVS, err = ovsdbclient.VSwitch(n.Context(), ovsdbclient.Options{Endpoints: []string{"unix:" + n.Options.OVSSocket}, Log: logr.Discard()})
 	must.Succeed(n.TB, err)
 	n.Cleanup(n.OVS.Close)

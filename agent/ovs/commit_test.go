@@ -41,8 +41,7 @@ func newBridgeBehind(t *testing.T, by func(socket string) string) *Bridge {
 	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	file, socket := filepath.Join(dir, "conf.db"), filepath.Join(dir, "s")
-	create := append(supervisortest.Program(t, "usr/bin/ovsdb-tool"), "create", file, supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"))
-	must.Succeed(t, exec.Command(create[0], create[1:]...).Run())
+	supervisortest.CreateSwitchDatabase(t, file)
 	serve := append(supervisortest.Program(t, "usr/sbin/ovsdb-server"), file, "--remote=punix:"+socket, "--no-chdir", "--unixctl="+filepath.Join(dir, "ctl"))
 	daemontest.Start(t, "ovsdb-server", filepath.Join(dir, "ovsdb-server.log"), exec.Command(serve[0], serve[1:]...))
 	eventually.Wait{For: "ovsdb-server listens"}.Succeeds(t, func() error {

@@ -25,7 +25,7 @@ type holding struct {
 	machine bool
 }
 
-// set changes what is known of a port.
+// set changes the entry of a port, and adds it if there is none.
 func (p *ports) set(port kubeovnv1.Port, change func(*holding)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

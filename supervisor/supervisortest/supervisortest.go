@@ -17,6 +17,7 @@ import (
 	mathrand "math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,6 +35,15 @@ func Program(t testing.TB, path string) []string {
 	command, err := prepared.Program(path)
 	must.Succeed(t, err)
 	return command
+}
+
+// CreateSwitchDatabase creates an empty database of Open vSwitch with ovsdb-tool(1), because no library does.
+func CreateSwitchDatabase(t testing.TB, file string) {
+	t.Helper()
+	line := append(Program(t, "usr/bin/ovsdb-tool"), "create", file, File(t, "usr/share/openvswitch/vswitch.ovsschema"))
+	if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("create %s: %v\n%s", file, err, out)
+	}
 }
 
 // File returns the path on this machine of a file of the root file system.

@@ -85,8 +85,7 @@ func runBridges(ctx context.Context, t *testing.T, o Options, config string) err
 	file := filepath.Join(config, "conf.db")
 	if _, err := os.Stat(file); err != nil {
 		must.Succeed(t, os.MkdirAll(config, 0o700))
-		create := append(supervisortest.Program(t, "usr/bin/ovsdb-tool"), "create", file, supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"))
-		must.Succeed(t, exec.CommandContext(ctx, create[0], create[1:]...).Run())
+		supervisortest.CreateSwitchDatabase(t, file)
 	}
 	_ = errors.Join(os.Remove(here.Socket()), os.Remove(filepath.Join(o.RunDir, database.Integration+".mgmt"))) // of a killed process
 	daemon := func(name, program string, args ...string) supervisor.Daemon {
