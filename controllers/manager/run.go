@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manager composes the controllers of `kiln controller`: their shared parts, the order of the start, and what the process reports.
+// Package manager composes the controllers of `kiln controller`: their shared parts, the order of the start, and the reports of the process.
 package manager
 
 import (
@@ -66,7 +66,7 @@ const readyWithin = time.Second
 
 // Options are the settings of the process.
 type Options struct {
-	// PodCIDRs and JoinCIDRs are the prefixes of the subnets ovn-default and join, ServiceCIDRs those of the API server's flag; at most one per
+	// PodCIDRs and JoinCIDRs are the prefixes of the subnets ovn-default and join, ServiceCIDRs the value of the API server's flag; at most one per
 	// family each.
 	PodCIDRs, JoinCIDRs, ServiceCIDRs []netip.Prefix
 	// PodGateways, PodVlan and ExcludeIPs are settings of the subnet ovn-default when it is created.

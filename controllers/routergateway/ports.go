@@ -217,7 +217,7 @@ func (u Underlay) permits(addresses []netip.Addr) bool {
 		})
 }
 
-// asIn reports whether all asked addresses are among those of the router.
+// asIn reports whether the router has all asked addresses.
 func asIn(asked, addresses []netip.Addr) bool {
 	return !slices.ContainsFunc(asked, func(a netip.Addr) bool { return !slices.Contains(addresses, a) })
 }

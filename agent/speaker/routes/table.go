@@ -31,7 +31,7 @@ func (o Owner) String() string {
 
 // offer is the prefixes of one owner.
 type offer struct {
-	// shared are prefixes that every node serves, own those that this node serves itself.
+	// shared are prefixes that every node serves, own the prefixes that only this node serves.
 	shared, own []netip.Prefix
 	// refused is the reason why an annotation has no effect, or an address is not announced; empty if there is none.
 	refused string
@@ -186,7 +186,7 @@ func (t *Table) Refused() map[Owner]string {
 	return refused
 }
 
-// OwnersOf returns the objects that offer each announced prefix, at most one of each, for users who ask why a prefix is announced.
+// OwnersOf returns the objects that offer each announced prefix, at most one of each, for the output that explains why a prefix is announced.
 func (t *Table) OwnersOf() map[netip.Prefix]Owner {
 	owners := make(map[netip.Prefix]Owner, len(t.announced))
 	for owner, o := range t.offers {

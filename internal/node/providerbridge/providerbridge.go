@@ -58,7 +58,7 @@ const (
 	NodeInterfaceRefuse NodeInterface = "Refuse"
 	// NodeInterfaceStatic moves addresses and routes, but not of an interface that such a program configures.
 	NodeInterfaceStatic NodeInterface = "Static"
-	// NodeInterfaceAll moves also such an interface. These programs keep configuring it after the move, so `kiln ovs` renews what the bridge has.
+	// NodeInterfaceAll moves also such an interface. These programs keep configuring it after the move, so `kiln ovs` renews the addresses of the bridge.
 	NodeInterfaceAll NodeInterface = "All"
 )
 
@@ -136,7 +136,7 @@ type Result struct {
 	Reason Reason `json:"reason,omitempty"`
 	// Message has the cause and what to change, for users; in StateReady a warning.
 	Message string `json:"message,omitempty"`
-	// Interface and Attempt are those of the request that this result answers.
+	// Interface and Attempt are copied from the request that this result answers.
 	Interface string `json:"interface,omitempty"`
 	Attempt   string `json:"attempt,omitempty"`
 	// MTU is the interface's, in bytes. It is set in StateReady.

@@ -147,7 +147,7 @@ func (a Address) ofBridge() Address {
 // Advertised reports whether an entry of a State comes from router advertisements or DHCPv6, and can end.
 func (a Address) Advertised() bool { return a.Valid != 0 && a.Prefix.Addr().Is6() }
 
-// Advertised is the same for routes. NetworkManager removes those that it made at their end, which the kernel does not know.
+// Advertised is the same for routes. NetworkManager removes its routes at their end, which the kernel does not know.
 func (r Route) Advertised() bool { return r.Expires != 0 || r.Protocol == unix.RTPROT_RA }
 
 // Limited returns the addresses and routes of a state that can end.
@@ -241,7 +241,7 @@ func (n Neighbour) on(link netlink.Link) (*netlink.Neigh, error) {
 	return made, nil
 }
 
-// State is what an interface loses when it becomes a port of a bridge.
+// State has the settings that an interface loses when it becomes a port of a bridge.
 type State struct {
 	Addresses  []Address   `json:"addresses,omitempty"`
 	Routes     []Route     `json:"routes,omitempty"`
