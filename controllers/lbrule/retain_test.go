@@ -102,8 +102,10 @@ func TestASwitchLBRuleKeepsItsAddressUntilItsNewOneIsFree(t *testing.T) {
 	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.Change(younger, func() { younger.Spec.VIP = "10.16.0.102" })
 	w.serves("a-web", "10.16.0.100:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 10.16.0.100:80")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.Change(rule, func() { rule.Spec.VIP = "172.30.0.50" })
 	w.serves("a-web", "172.30.0.50:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 172.30.0.50:80")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "") // and recorded as the last valid spec
 
 	// The address of a rule whose current and last valid spec conflict is withdrawn.
 	w.Change(rule, func() { rule.Spec.Ports = nil })
@@ -123,6 +125,7 @@ func TestAnInvalidRouterLBRuleStaysServed(t *testing.T) {
 	w.Create(eip, rule)
 	w.servesRouter("web", frontToA)
 	w.exposed("rlr-web", frontV4, frontV6)
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 
 	w.Change(rule, func() { rule.Spec.OvnEip, rule.Spec.Endpoints = "frnt", []string{"10.16.0.21"} })
 	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for OvnEip frnt, which does not exist", stays)
