@@ -8,13 +8,14 @@ import (
 
 	"github.com/ovn-kubernetes/libovsdb/model"
 
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
 // watchers wakes goroutines that wait for a row of a name. The zero value is ready.
 type watchers struct {
 	mu          sync.Mutex
-	byName      map[string]map[chan struct{}]struct{}
+	byName      interest.Index[chan struct{}, string]
 	subscribers []func(string)
 	deleted     []func(Attachment)
 }
@@ -23,23 +24,8 @@ type watchers struct {
 // merged into one element, so the watcher must read the row.
 func (w *watchers) watch(name string) (<-chan struct{}, func()) {
 	changed := make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.byName == nil {
-		w.byName = map[string]map[chan struct{}]struct{}{}
-	}
-	if w.byName[name] == nil {
-		w.byName[name] = map[chan struct{}]struct{}{}
-	}
-	w.byName[name][changed] = struct{}{}
-	return changed, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.byName[name], changed)
-		if len(w.byName[name]) == 0 {
-			delete(w.byName, name)
-		}
-	}
+	w.byName.Add(changed, name)
+	return changed, func() { w.byName.Set(changed) }
 }
 
 func (w *watchers) subscribe(f func(string)) {
@@ -72,14 +58,14 @@ func (w *watchers) signalDeleted(row model.Model) {
 }
 
 func (w *watchers) signal(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for changed := range w.byName[name] {
+	for _, changed := range w.byName.Of(name) {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, f := range w.subscribers {
 		f(name)
 	}

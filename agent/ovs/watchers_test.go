@@ -40,8 +40,8 @@ func TestWatchersAreSignaledOfTheirInterfaceOnly(t *testing.T) {
 		t.Error("after the end of the first watcher, the second one is not the only one with a signal")
 	}
 	endSecond()
-	if len(w.byName) != 0 {
-		t.Errorf("after the last watcher there are %v", w.byName)
+	if n := w.byName.Len(); n != 0 {
+		t.Errorf("after the last watcher there are %d", n)
 	}
 	if want := []string{"p0", "p1", "p1", "p1", "p1"}; !slices.Equal(all, want) {
 		t.Errorf("the subscriber has %v, want %v", all, want)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/vipusers"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -55,8 +57,10 @@ type Reconciler struct {
 type controller struct {
 	*Reconciler
 
-	kind     string
-	interest interest
+	kind string
+	// interest has the rules by the objects that they depend on. Keys are `vip/…`, `vpc/…`, `namespace/…`, `switch/…` (a subnet that is named) and
+	// `use/…` (the holders of addresses of a subnet).
+	interest interest.Index[string, string]
 }
 
 // state is the result of a reconciliation: the inputs of the load balancers, and problems.
@@ -96,7 +100,7 @@ func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("get %s: %w", r.kind, err)
 	}
 	if err != nil || rule.GetDeletionTimestamp() != nil {
-		r.interest.prune(req.Name, nil)
+		r.interest.Set(req.Name)
 		r.unmeasure(req.Name)
 		// The garbage collector deletes the Service and the Vips of the rule.
 		return ctrl.Result{}, r.withdraw(ctx, req.Name)
@@ -109,7 +113,7 @@ func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if s.err == nil && s.refused && !s.served {
 		s.err = r.refuse(ctx, rule, s)
 	}
-	r.interest.prune(req.Name, s.keys)
+	r.interest.Set(req.Name, slices.Collect(maps.Keys(s.keys))...)
 	r.measure(req.Name, s)
 	var result ctrl.Result
 	if s.retained && rule.changesPods() {
@@ -269,7 +273,7 @@ func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string
 // watch registers the rule for a requeue when the object of the key changes. Call it before reading the object, or a change can be missed.
 func (r *controller) watch(rule *rule, s *state, key string) {
 	s.keys[key] = true
-	r.interest.add(rule.GetName(), key)
+	r.interest.Add(rule.GetName(), key)
 }
 
 // endpoints returns the addresses of the endpoints that OVN can check, sorted and without duplicates.

@@ -184,20 +184,20 @@ func (r *controller) ofSlice(ctx context.Context, o client.Object) []reconcile.R
 
 func (r *controller) interested(prefix string) handler.MapFunc {
 	return func(_ context.Context, o client.Object) []reconcile.Request {
-		return k8s.Requests(r.interest.of(prefix + o.GetName())...)
+		return k8s.Requests(r.interest.Of(prefix + o.GetName())...)
 	}
 }
 
 // aroundSubnet enqueues the rules of a subnet's VPC, and the rules that name the subnet.
 func (r *controller) aroundSubnet(_ context.Context, o client.Object) []reconcile.Request {
-	return append(k8s.Requests(r.interest.of("vpc/"+lookup.VpcOf(k8s.Applied(o.(*kubeovnv1.Subnet))))...), k8s.Requests(r.interest.of("switch/"+o.GetName())...)...)
+	return append(k8s.Requests(r.interest.Of("vpc/"+lookup.VpcOf(k8s.Applied(o.(*kubeovnv1.Subnet))))...), k8s.Requests(r.interest.Of("switch/"+o.GetName())...)...)
 }
 
 // usersOfVips enqueues the rules that depend on a Vip whose pods change. The source is ready once the index of users is complete.
 func (r *controller) usersOfVips() source.Source {
 	return source.Func(func(ctx context.Context, q k8s.Queue) error {
 		r.Vips.Notify(func(vip string, _ vipusers.User) {
-			for _, rule := range r.interest.of("vip/" + vip) {
+			for _, rule := range r.interest.Of("vip/" + vip) {
 				q.Add(k8s.Request(rule))
 			}
 		})
@@ -206,4 +206,4 @@ func (r *controller) usersOfVips() source.Source {
 }
 
 // usersOf returns the rules that depend on the holders of addresses of a subnet.
-func (r *controller) usersOf(subnet string) []string { return r.interest.of("use/" + subnet) }
+func (r *controller) usersOf(subnet string) []string { return r.interest.Of("use/" + subnet) }

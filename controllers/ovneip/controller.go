@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/address/reservation"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -36,7 +37,8 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 	Gate      *reconciler.StartGate
 
-	waiting reservation.Waiting
+	// waiting has the OvnEips that wait for a free address, by subnet.
+	waiting interest.Index[string, string]
 }
 
 // state is the result of applying an OvnEip.
@@ -98,10 +100,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.free(ctx, eip.Name)
 		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, eip)
 	}
-	r.waiting.Add(subnetOf(eip), eip.Name)
+	r.waiting.Set(eip.Name, subnetOf(eip))
 	s.lease, s.problem, s.err = r.hold(ctx, eip)
 	if len(s.lease.Addresses) > 0 || eip.DeletionTimestamp != nil {
-		r.waiting.Remove(eip.Name)
+		r.waiting.Set(eip.Name)
 	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, reservation.ErrWaiting), r.patchStatus(ctx, eip, s))
 }
@@ -126,7 +128,7 @@ func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
 }
 
 func (r *Reconciler) free(ctx context.Context, name string) {
-	r.waiting.Remove(name)
+	r.waiting.Set(name)
 	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.OvnEipHolder(name), "the OvnEip is deleted")
 }
 

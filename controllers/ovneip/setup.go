@@ -40,11 +40,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.RouterLBRule{}, indexEip, eipsOf); err != nil {
 		return fmt.Errorf("index RouterLBRules by OvnEip: %w", err)
 	}
-	return r.waiting.OnHosts(ctrl.NewControllerManagedBy(mgr), r.Networks).
+	return reservation.OnHosts(ctrl.NewControllerManagedBy(mgr), r.Networks, &r.waiting).
 		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(usedBy), builder.WithPredicates(k8s.Changed(namesOfEips))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
+		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.Of)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }

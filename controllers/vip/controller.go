@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/address/reservation"
 	"github.com/kiln-net/kiln/internal/address/vipusers"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -43,8 +44,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	Gate     *reconciler.StartGate
 
-	// waiting lists the Vips that wait for a free address, or for a pod that uses the address as its own.
-	waiting reservation.Waiting
+	// waiting has the Vips that wait for a free address, or for a pod that uses the address as its own, by subnet.
+	waiting interest.Index[string, string]
 }
 
 // state is the result of applying a Vip.
@@ -70,13 +71,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
-	r.waiting.Add(subnetOf(vip), vip.Name) // before the allocation, so that no change is missed
+	r.waiting.Set(vip.Name, subnetOf(vip)) // before the allocation, so that no change is missed
 	s := r.serve(ctx, vip)
 	if vip.DeletionTimestamp != nil && len(s.keepers()) == 0 {
 		return ctrl.Result{}, r.end(ctx, vip)
 	}
 	if !s.waits(vip) {
-		r.waiting.Remove(vip.Name)
+		r.waiting.Set(vip.Name)
 	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(k8s.Unless(s.err, reservation.ErrWaiting), northbound.ErrWaiting), r.patchStatus(ctx, vip, s))
 }
@@ -168,7 +169,7 @@ func (r *Reconciler) end(ctx context.Context, vip *kubeovnv1.Vip) error {
 
 // remove removes the virtual ports of a Vip, and frees its addresses. A pod that uses them as its own keeps them.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
-	r.waiting.Remove(name)
+	r.waiting.Set(name)
 	if err := r.apply(ctx, name, nil); err != nil {
 		return err
 	}

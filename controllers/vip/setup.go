@@ -34,11 +34,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("index Vips by subnet: %w", err)
 	}
-	return r.waiting.OnHosts(ctrl.NewControllerManagedBy(mgr), r.Networks).
+	return reservation.OnHosts(ctrl.NewControllerManagedBy(mgr), r.Networks, &r.waiting).
 		For(&kubeovnv1.Vip{}, builder.WithPredicates(k8s.Changed(k8s.ViewVip))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.users()).
-		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
+		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.Of)).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindVip)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vip{}, reconciler.OwnersOf(r.Northbound, translate.KindVip))).
 		WithOptions(r.Gate.Workers(1)).

@@ -7,6 +7,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
@@ -17,8 +18,7 @@ type notifier struct {
 	due         map[desired.Owner]struct{}
 	wake        chan struct{} // buffered; holds a token while owners may be due
 
-	waiting map[desired.Owner][]rowID            // the rows that each owner waits for
-	waiters map[rowID]map[desired.Owner]struct{} // the inverse: the owners that wait for each row
+	waiting interest.Index[desired.Owner, rowID] // the owners, by the rows that they wait for
 }
 
 func newNotifier() *notifier {
@@ -26,8 +26,6 @@ func newNotifier() *notifier {
 		subscribers: map[string][]func(desired.Owner){},
 		due:         map[desired.Owner]struct{}{},
 		wake:        make(chan struct{}, 1),
-		waiting:     map[desired.Owner][]rowID{},
-		waiters:     map[rowID]map[desired.Owner]struct{}{},
 	}
 }
 
@@ -59,20 +57,11 @@ func (n *notifier) notify(owners []desired.Owner) {
 func (n *notifier) wait(owner desired.Owner, missing []rowID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(missing) == 0 && len(n.waiting) == 0 {
+	if len(missing) == 0 && n.waiting.Len() == 0 {
 		return
 	}
-	n.forget(owner)
-	if len(missing) > 0 {
-		n.waiting[owner] = missing
-		for _, id := range missing {
-			if n.waiters[id] == nil {
-				n.waiters[id] = map[desired.Owner]struct{}{}
-			}
-			n.waiters[id][owner] = struct{}{}
-		}
-	}
-	waitingOwners.Set(float64(len(n.waiting)))
+	n.waiting.Set(owner, missing...)
+	waitingOwners.Set(float64(n.waiting.Len()))
 }
 
 // arrived notifies the owners that wait for any of these rows.
@@ -80,25 +69,14 @@ func (n *notifier) arrived(ids []rowID) {
 	n.mu.Lock()
 	var owners []desired.Owner
 	for _, id := range ids {
-		for owner := range n.waiters[id] {
-			owners = append(owners, owner)
-		}
+		owners = append(owners, n.waiting.Of(id)...)
 	}
 	for _, owner := range owners {
-		n.forget(owner)
+		n.waiting.Set(owner)
 	}
-	waitingOwners.Set(float64(len(n.waiting)))
+	waitingOwners.Set(float64(n.waiting.Len()))
 	n.mu.Unlock()
 	n.notify(owners)
-}
-
-func (n *notifier) forget(owner desired.Owner) {
-	for _, id := range n.waiting[owner] {
-		if delete(n.waiters[id], owner); len(n.waiters[id]) == 0 {
-			delete(n.waiters, id)
-		}
-	}
-	delete(n.waiting, owner)
 }
 
 // run calls subscribers until ctx ends.

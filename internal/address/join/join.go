@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -69,9 +69,8 @@ func Full(err error, others string) string {
 type Leases struct {
 	Allocator *ipam.Allocator
 
-	mu sync.Mutex
-	// hungry are the objects without an address, each with the subnet whose use blocks it.
-	hungry map[string]string
+	// waiting has the objects without an address, by the subnet whose use blocks them.
+	waiting interest.Index[string, string]
 }
 
 // ErrNameTaken is returned when a pod has a port with the object's name, and therefore the lease of that name.
@@ -83,7 +82,7 @@ var ErrNameTaken = errors.New("a pod has a port of this name")
 func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) (ipam.Lease, error) {
 	held, _ := l.Allocator.Lookup(port)
 	if isAPods(held) {
-		l.add(object, held.Subnet) // the lease may have been freed since the lookup, before this object was registered: look again
+		l.waiting.Set(object, held.Subnet) // the lease may have been freed since the lookup, before this object was registered: look again
 		if held, _ = l.Allocator.Lookup(port); isAPods(held) {
 			return ipam.Lease{}, fmt.Errorf("port %s: %w", port, ErrNameTaken)
 		}
@@ -98,11 +97,11 @@ func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) 
 	lease, err := l.Allocator.Allocate(port, request)
 	if errors.Is(err, ipam.ErrExhausted) {
 		// An address may have been freed after the first attempt, before this object was registered: retry.
-		l.add(object, kubeovnv1.JoinSubnet)
+		l.waiting.Set(object, kubeovnv1.JoinSubnet)
 		lease, err = l.Allocator.Allocate(port, request)
 	}
 	if err == nil {
-		l.remove(object)
+		l.waiting.Set(object)
 		if !slices.Equal(lease.Addresses, held.Addresses) {
 			leases.LogGiven(logr.FromContextOrDiscard(ctx), port, lease, leases.SourceSubnet)
 		}
@@ -112,7 +111,7 @@ func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) 
 
 // Release frees an object's lease after its port was removed.
 func (l *Leases) Release(ctx context.Context, object, port string) {
-	l.remove(object)
+	l.waiting.Set(object)
 	if held, _ := l.Allocator.Lookup(port); !isAPods(held) {
 		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "the object is deleted or needs none")
 	}
@@ -134,35 +133,8 @@ func within(addrs []netip.Addr, cidrs []netip.Prefix) []netip.Addr {
 	return in
 }
 
-func (l *Leases) add(object, subnet string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.hungry == nil {
-		l.hungry = map[string]string{}
-	}
-	l.hungry[object] = subnet
-}
-
-func (l *Leases) remove(object string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.hungry, object)
-}
-
 // Source enqueues the objects without an address when the use of the subnet that blocks them changes.
-func (l *Leases) Source() source.Source { return reconciler.OnUse(l.Allocator, 0, l.whoWaits) }
-
-func (l *Leases) whoWaits(subnet string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var objects []string
-	for object, waitsFor := range l.hungry {
-		if waitsFor == subnet {
-			objects = append(objects, object)
-		}
-	}
-	return objects
-}
+func (l *Leases) Source() source.Source { return reconciler.OnUse(l.Allocator, 0, l.waiting.Of) }
 
 // AddressesOf returns a node's addresses on the join subnet, or nil before its port is applied. The annotations show when. Nodes can write
 // them, so the addresses are those of the node's lease.

@@ -6,7 +6,6 @@ package reservation
 import (
 	"context"
 	"net/netip"
-	"sync"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,6 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 )
@@ -26,57 +26,9 @@ import (
 // retry.
 const WakeDelay = 100 * time.Millisecond
 
-// Waiting holds the objects that wait for a change in the use of a subnet's addresses. The zero value is ready.
-type Waiting struct {
-	mu       sync.Mutex
-	subnets  map[string]string
-	bySubnet map[string]map[string]struct{}
-}
-
-// Add registers an object as waiting. Call it before reading the state that it waits for, or a change can be missed.
-func (w *Waiting) Add(subnet, name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drop(name)
-	if w.subnets == nil {
-		w.subnets, w.bySubnet = map[string]string{}, map[string]map[string]struct{}{}
-	}
-	if w.bySubnet[subnet] == nil {
-		w.bySubnet[subnet] = map[string]struct{}{}
-	}
-	w.subnets[name] = subnet
-	w.bySubnet[subnet][name] = struct{}{}
-}
-
-// Remove unregisters an object.
-func (w *Waiting) Remove(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drop(name)
-}
-
-func (w *Waiting) drop(name string) {
-	subnet := w.subnets[name]
-	delete(w.subnets, name)
-	if delete(w.bySubnet[subnet], name); len(w.bySubnet[subnet]) == 0 {
-		delete(w.bySubnet, subnet)
-	}
-}
-
-// In returns the objects that wait for a subnet.
-func (w *Waiting) In(subnet string) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	names := make([]string, 0, len(w.bySubnet[subnet]))
-	for name := range w.bySubnet[subnet] {
-		names = append(names, name)
-	}
-	return names
-}
-
-// OnHosts enqueues the waiting objects whose subnets contain addresses of a node or the API server that changes. The IP objects of nodes have the
+// OnHosts enqueues the objects that wait for a subnet with addresses of a node or the API server that changes. The IP objects of nodes have the
 // addresses of nodes.
-func (w *Waiting) OnHosts(b *builder.Builder, networks *lookup.Networks) *builder.Builder {
+func OnHosts(b *builder.Builder, networks *lookup.Networks, waiting *interest.Index[string, string]) *builder.Builder {
 	wake := func(addresses func(client.Object) []netip.Addr) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			subnets, err := networks.Overlapping(ctx, kubeovnv1.DefaultVpc, ipfamily.Hosts(addresses(o)))
@@ -85,7 +37,7 @@ func (w *Waiting) OnHosts(b *builder.Builder, networks *lookup.Networks) *builde
 			}
 			var requests []reconcile.Request
 			for _, s := range subnets {
-				requests = append(requests, k8s.Requests(w.In(s.Name)...)...)
+				requests = append(requests, k8s.Requests(waiting.Of(s.Name)...)...)
 			}
 			return requests
 		})
