@@ -5,6 +5,7 @@ package pod
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +13,9 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
 // wakeDelay collects changes of a subnet before its waiting pods are retried, so that many pods at a full subnet cost little while other
@@ -29,8 +32,8 @@ type pendingPorts struct {
 
 	mu       sync.Mutex
 	ports    map[string]pendingPort
-	bySubnet map[string]map[string]struct{}
-	due      map[string]bool // subnets whose ports wakeSubnet will wake
+	bySubnet interest.Index[string, string]
+	due      reconciler.Paced // subnets whose ports wakeSubnet will wake
 	// available returns the number of free addresses of a subnet. It is called without mu.
 	available func(subnet string) float64
 	// changes counts the changes of subnets that pods wait for; changed has the count at each subnet's last change.
@@ -46,30 +49,25 @@ type pendingPort struct {
 	tried uint64
 }
 
+// pace prepares the list for changes of subnets.
+func (w *pendingPorts) pace(available func(subnet string) float64) {
+	w.available = available
+	w.due.Delay, w.due.Every, w.due.Do = wakeDelay, wakeDelay, w.wakeSubnet
+}
+
 // add lists a port of a pod with that UID. again is true if the port is new in the list, or waits for other subnets than before: an address may have become free,
 // or a namespace may have reached the cache, after the failed attempt. news is true if the pod's user has no event with this message yet.
 func (w *pendingPorts) add(port kubeovnv1.Port, uid types.UID, p *address.Problem) (again, news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, listed := w.ports[port.Name]
-	again, news = !listed, !listed || before.uid != uid || before.Message != p.Message
-	for _, s := range p.Subnets {
-		if _, ok := w.bySubnet[s][port.Name]; !ok {
-			again = true
-		}
-	}
-	w.unlist(port.Name)
+	again = !listed || slices.ContainsFunc(p.Subnets, func(s string) bool { return !slices.Contains(before.Subnets, s) })
+	news = !listed || before.uid != uid || before.Message != p.Message
 	if w.ports == nil {
-		w.ports, w.bySubnet, w.due = map[string]pendingPort{}, map[string]map[string]struct{}{}, map[string]bool{}
-		w.changed = map[string]uint64{}
+		w.ports, w.changed = map[string]pendingPort{}, map[string]uint64{}
 	}
 	w.ports[port.Name] = pendingPort{port: port, uid: uid, Problem: *p, tried: before.tried}
-	for _, s := range p.Subnets {
-		if w.bySubnet[s] == nil {
-			w.bySubnet[s] = map[string]struct{}{}
-		}
-		w.bySubnet[s][port.Name] = struct{}{}
-	}
+	w.bySubnet.Set(port.Name, p.Subnets...)
 	return again, news
 }
 
@@ -77,7 +75,8 @@ func (w *pendingPorts) add(port kubeovnv1.Port, uid types.UID, p *address.Proble
 func (w *pendingPorts) remove(port string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.unlist(port)
+	w.bySubnet.Set(port)
+	delete(w.ports, port)
 }
 
 // problem returns the message of the problem of a port, "" if it is not in the list.
@@ -87,29 +86,16 @@ func (w *pendingPorts) problem(port string) string {
 	return w.ports[port].Message
 }
 
-func (w *pendingPorts) unlist(port string) {
-	for _, s := range w.ports[port].Subnets {
-		delete(w.bySubnet[s], port)
-		if len(w.bySubnet[s]) == 0 {
-			delete(w.bySubnet, s)
-		}
-	}
-	delete(w.ports, port)
-}
-
 // subnetChanged wakes the pods that wait for a subnet, after wakeDelay. It never blocks.
 func (w *pendingPorts) subnetChanged(subnet string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.bySubnet[subnet]) == 0 {
+	if !w.bySubnet.Any(subnet) {
 		return
 	}
 	w.changes++
-	if w.changed[subnet] = w.changes; w.due[subnet] {
-		return
-	}
-	w.due[subnet] = true
-	time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
+	w.changed[subnet] = w.changes
+	w.due.Changed(subnet)
 }
 
 // wakeSubnet wakes the pods that wait for a subnet. If pods found the subnet full, it wakes at most as many of them as there are free
@@ -118,14 +104,13 @@ func (w *pendingPorts) wakeSubnet(subnet string) {
 	left := max(int(min(w.available(subnet), math.MaxInt32)), wokenAtOnce)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.due, subnet)
-	for name := range w.bySubnet[subnet] {
+	for _, name := range w.bySubnet.Of(subnet) {
 		waiting := w.ports[name]
 		switch {
 		case waiting.tried >= w.changed[subnet]:
 			continue
 		case waiting.Full && left == 0:
-			w.due[subnet] = true
+			w.due.Changed(subnet)
 			continue
 		case waiting.Full:
 			left--
@@ -133,9 +118,6 @@ func (w *pendingPorts) wakeSubnet(subnet string) {
 		waiting.tried = w.changes
 		w.ports[name] = waiting
 		w.AddKey(waiting.port.Key())
-	}
-	if w.due[subnet] {
-		time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
 	}
 }
 

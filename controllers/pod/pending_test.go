@@ -26,7 +26,8 @@ import (
 
 func TestWaitingPodsAreWokenByTheObjectsTheyNeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := pendingPorts{available: func(string) float64 { return 0 }}
+		var w pendingPorts
+		w.pace(func(string) float64 { return 0 })
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := w.Start(context.Background(), q); err != nil {
@@ -60,7 +61,8 @@ func TestWaitingPodsAreWokenByTheObjectsTheyNeed(t *testing.T) {
 func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := 0.0
-		w := pendingPorts{available: func(string) float64 { return free }}
+		var w pendingPorts
+		w.pace(func(string) float64 { return free })
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := w.Start(context.Background(), q); err != nil {
@@ -133,8 +135,8 @@ func TestAWaitingPodGetsOneEventAndOneRetry(t *testing.T) {
 		}
 	}
 	w.remove(portOf("a").Name)
-	if len(w.ports)+len(w.bySubnet) != 0 {
-		t.Errorf("left behind: %v %v", w.ports, w.bySubnet)
+	if len(w.ports)+w.bySubnet.Len() != 0 {
+		t.Errorf("left behind: %v, and %d in subnets", w.ports, w.bySubnet.Len())
 	}
 }
 

@@ -41,7 +41,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("make a client of pods: %w", err)
 	}
 	r.pods = pods.Resource(corev1.SchemeGroupVersion.WithResource("pods"))
-	r.pending.available = r.Allocator.Available
+	r.pending.pace(r.Allocator.Available)
 	r.Allocator.Notify(r.pending.subnetChanged)
 	r.followVips()
 	r.Sets.Observe(r.setsChanged)

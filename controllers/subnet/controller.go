@@ -64,7 +64,8 @@ type Reconciler struct {
 	// notGrown has the reason, by name, why a default subnet cannot grow.
 	notGrown   sync.Map
 	admissions admissions
-	silent     reconciler.Paced
+	// silent paces the reports of silent gateways, and usage those of the use of addresses.
+	silent, usage reconciler.Paced
 }
 
 // Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied, even if its rows were lost.

@@ -75,7 +75,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewEip))).
 		WatchesRawSource(r.Gate.After(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
 			handler.EnqueueRequestsFromMapFunc(subnetOfRecord), deleted))).
-		WatchesRawSource(useOf(r.Allocator, cmp.Or(r.UsageDelay, usageDelay))).
+		WatchesRawSource(r.onUse()).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindSubnet)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, reconciler.OwnersOf(r.Northbound, translate.KindSubnet))).
 		WithOptions(r.Gate.Workers(workers)).
