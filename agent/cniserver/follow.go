@@ -85,8 +85,7 @@ func renumbers(before, after map[string]string) bool {
 	return len(was) > 0 && !maps.Equal(was, numbering(after))
 }
 
-// follow brings every interface of a pod in line with the pod's annotations. It also adds the probe ports that an earlier version did not
-// record.
+// follow brings every interface of a pod in line with the pod's annotations.
 func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 	pod, err := s.Pods.get(ctx, key)
 	if pod == nil {
@@ -104,8 +103,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 			if !numbered(a, network) {
 				failed = append(failed, s.renumberInTurn(ctx, a, network))
 			}
-			failed = append(failed, s.resizeInTurn(ctx, a, network), s.rerouteInTurn(ctx, a, network),
-				s.recordProbePorts(ctx, pod, a, network))
+			failed = append(failed, s.resizeInTurn(ctx, a, network), s.rerouteInTurn(ctx, a, network))
 		}
 	}
 	return errors.Join(failed...)

@@ -5,7 +5,6 @@ package cniserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,26 +58,4 @@ func probeLink(r wire.Request, a ovs.Attachment) *sandbox.Probe {
 		return nil
 	}
 	return &sandbox.Probe{NetNS: r.NetNS, HostName: sandbox.ProbeName(r.ContainerID, r.IfName), Addresses: a.Addresses}
-}
-
-// recordProbePorts records the probed ports of a pod at its port in Open vSwitch, if an earlier version created that port without them.
-func (s *Server) recordProbePorts(ctx context.Context, pod *metav1.PartialObjectMetadata, a ovs.Attachment, network v1.PodNetwork) error {
-	if a.ProbePorts != nil || !needsProbeLink(network) || a.PodUID != string(network.UID) {
-		return nil
-	}
-	ports, err := s.probePorts(ctx, pod, network)
-	if deleted := podDeletedError(""); errors.As(err, &deleted) {
-		return nil // the DEL of its container follows
-	}
-	if err != nil {
-		return err
-	}
-	return s.inTurn(ctx, a, func(a ovs.Attachment) error {
-		a.ProbePorts = ports
-		if err := s.Bridge.Attach(ctx, a); err != nil {
-			return err
-		}
-		s.Probes.Wake()
-		return nil
-	})
 }

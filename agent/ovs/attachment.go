@@ -55,11 +55,10 @@ type Attachment struct {
 	NetNS     string
 	MAC       string
 	Addresses []netip.Addr
-	// CIDRs and Gateways are the subnet's values that are applied to the container's interface. Ports of earlier versions have none.
+	// CIDRs and Gateways are the subnet's values that are applied to the container's interface.
 	CIDRs    []netip.Prefix
 	Gateways []netip.Addr
-	// ProbePorts are the TCP ports to which the kubelet connects, for pods of custom VPCs. Nil means unknown: ports of earlier versions,
-	// and of other pods, have none recorded. Empty means that the kubelet connects to none.
+	// ProbePorts are the TCP ports to which the kubelet connects, for pods of custom VPCs.
 	ProbePorts []uint16
 	// OverlayRoutes describes the routes to the overlay of a pod of an interconnected underlay subnet. Empty: it never had any.
 	OverlayRoutes string
@@ -81,7 +80,7 @@ func (a Attachment) externalIDs() map[string]string {
 		keyIfName:       a.IfName,
 		keyNetwork:      a.Network,
 	}
-	if a.ProbePorts != nil {
+	if len(a.ProbePorts) > 0 {
 		ids[keyProbePorts] = joinPorts(a.ProbePorts)
 	}
 	if a.OverlayRoutes != "" {
@@ -113,9 +112,7 @@ func attachmentOf(row *vswitch.Interface) (Attachment, bool) {
 	a.Addresses = split(ids[keyAddresses], netip.ParseAddr)
 	a.CIDRs = split(ids[keyCIDRs], netip.ParsePrefix)
 	a.Gateways = split(ids[keyGateways], netip.ParseAddr)
-	if ports, known := ids[keyProbePorts]; known {
-		a.ProbePorts = append([]uint16{}, split(ports, parsePort)...)
-	}
+	a.ProbePorts = split(ids[keyProbePorts], parsePort)
 	return a, true
 }
 

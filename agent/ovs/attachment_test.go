@@ -26,10 +26,8 @@ func testAttachment() Attachment {
 
 func TestAttachmentsAreReadAsTheyWereWritten(t *testing.T) {
 	for name, change := range map[string]func(*Attachment){
-		"a pod of two families":               func(*Attachment) {},
-		"a pod that is not probed":            func(a *Attachment) { a.ProbePorts = []uint16{} },
-		"a pod whose probes are unknown":      func(a *Attachment) { a.ProbePorts = nil },
-		"a port of a version without subnets": func(a *Attachment) { a.CIDRs, a.Gateways = nil, nil },
+		"a pod of two families":    func(*Attachment) {},
+		"a pod that is not probed": func(a *Attachment) { a.ProbePorts = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := testAttachment()
@@ -39,7 +37,6 @@ func TestAttachmentsAreReadAsTheyWereWritten(t *testing.T) {
 			if !ok {
 				t.Fatalf("no attachment in %v", row.ExternalIDs)
 			}
-			// cmp distinguishes nil from empty, as the agent does with ProbePorts.
 			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 				t.Errorf("(-written +read):\n%s", diff)
 			}

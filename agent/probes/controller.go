@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -133,13 +132,7 @@ func (p *Controller) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	legacy := slices.ContainsFunc(rules, isLegacy)
-	if legacy {
-		if legacy, err = awaited(attachments); err != nil {
-			return err
-		}
-	}
-	return compare(want, routes, rules, legacy).apply()
+	return compare(want, routes, rules).apply()
 }
 
 // probed returns the pods that have ports for probes, and their links.
@@ -158,20 +151,6 @@ func probed(attachments []ovs.Attachment) ([]pod, error) {
 		}
 	}
 	return out, nil
-}
-
-// awaited reports whether a pod with a probe link has no recorded ports: an earlier version created the link, and the CNI server has not
-// recorded the ports yet.
-func awaited(attachments []ovs.Attachment) (bool, error) {
-	for _, a := range attachments {
-		if a.ProbePorts != nil {
-			continue
-		}
-		if there, err := sandbox.HasLink(sandbox.ProbeName(a.ContainerID, a.IfName)); there || err != nil {
-			return there, err
-		}
-	}
-	return false, nil
 }
 
 func (p *Controller) remember(pods []pod) {

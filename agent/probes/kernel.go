@@ -21,8 +21,6 @@ const (
 	// tables is the first of 65536 routing tables, one per port ("kp" in ASCII and two bytes for the port). The table of a port has routes to
 	// the pods with a probe of that port, so a probe of one pod does not divert packets to another pod.
 	tables = 0x6b700000
-	// legacyTable is the table for all ports of versions before 2026-11-22. Its rule had no port.
-	legacyTable = 0x6b696c70
 	// protocol marks routes and rules of probes (rtnetlink(7), rtm_protocol).
 	protocol = 76
 	// priority of the rules: after the rule of the local table, before every rule of users.
@@ -58,19 +56,16 @@ type difference struct {
 
 func tableOf(port uint16) int { return tables | int(port) }
 
-func isLegacy(r netlink.Rule) bool { return r.Table == legacyTable }
+func isTable(table int) bool { return table&^0xffff == tables }
 
-func isTable(table int) bool { return table&^0xffff == tables || table == legacyTable }
-
-// compare returns the changes that turn the kernel's routes and rules of probes into the wanted ones. Without keepLegacy it deletes the
-// routes and rules of earlier versions.
-func compare(want map[route]bool, routes []netlink.Route, rules []netlink.Rule, keepLegacy bool) difference {
+// compare returns the changes that turn the kernel's routes and rules of probes into the wanted ones.
+func compare(want map[route]bool, routes []netlink.Route, rules []netlink.Rule) difference {
 	var d difference
 	haveRoutes, haveRules := map[route]bool{}, map[rule]bool{}
 	for _, r := range routes {
 		if have, ok := routeOf(r); ok && want[have] {
 			haveRoutes[have] = true
-		} else if r.Table != legacyTable || !keepLegacy {
+		} else {
 			d.deleteRoutes = append(d.deleteRoutes, r)
 		}
 	}
@@ -84,7 +79,7 @@ func compare(want map[route]bool, routes []netlink.Route, rules []netlink.Rule, 
 	for _, r := range rules {
 		if have, ok := ruleOf(r); ok && wantRules[have] {
 			haveRules[have] = true
-		} else if r.Table != legacyTable || !keepLegacy {
+		} else {
 			d.deleteRules = append(d.deleteRules, r)
 		}
 	}
@@ -96,7 +91,7 @@ func compare(want map[route]bool, routes []netlink.Route, rules []netlink.Rule, 
 	return d
 }
 
-// apply makes the changes: additions first, so that an upgrade interrupts no probe.
+// apply makes the changes: additions first, so that a change interrupts no probe.
 func (d difference) apply() error {
 	var failed []error
 	for _, r := range d.addRoutes {
@@ -134,14 +129,14 @@ func (r route) kernel() *netlink.Route {
 
 // routeOf is the inverse of kernel. It returns false for a route that kernel does not return.
 func routeOf(r netlink.Route) (route, bool) {
-	if r.Dst == nil || r.Table == legacyTable || r.Priority != r.LinkIndex {
+	if r.Dst == nil || r.Priority != r.LinkIndex {
 		return route{}, false
 	}
 	address, ok := netip.AddrFromSlice(r.Dst.IP)
 	return route{port: uint16(r.Table & 0xffff), address: address.Unmap(), link: r.LinkIndex}, ok
 }
 
-// connectedBy returns the destinations of routes of probes, including routes of earlier versions.
+// connectedBy returns the destinations of routes of probes.
 func connectedBy(routes []netlink.Route) map[destination]bool {
 	found := map[destination]bool{}
 	for _, r := range routes {
@@ -209,5 +204,5 @@ func Remove() error {
 	if err != nil {
 		return err
 	}
-	return compare(nil, routes, rules, false).apply()
+	return compare(nil, routes, rules).apply()
 }

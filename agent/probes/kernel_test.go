@@ -4,7 +4,6 @@
 package probes_test
 
 import (
-	"fmt"
 	"net/netip"
 	"os/exec"
 	"testing"
@@ -36,34 +35,7 @@ func TestProbesOutliveTheAgent(t *testing.T) {
 	}
 }
 
-// An earlier version had one rule for all ports, and did not record the ports of pods.
-func TestProbesOfAnEarlierVersionGetTheirPorts(t *testing.T) {
-	n := agenttest.Serving(t)
-	tenant := n.Tenant("tenant", 300)
-	routes, rules := routesTo(agenttest.AddressesOf(300), agenttest.ProbePort, agenttest.DeadPort), rulesOf(agenttest.ProbePort, agenttest.DeadPort)
-	hasProbes(t, n, routes, rules)
-	n.Agent.Kill()
-	port, _ := tenant.Port()
-	n.VSCtl("remove", "Interface", port, "external_ids", "probe_ports")
-	shell(t, "for f in -4 -6; do ip $f rule flush protocol 76; done")
-	shell(t, "for f in -4 -6; do ip $f route flush table all protocol 76; ip $f rule add priority 75 iif lo lookup 1802071152 protocol 76; done")
-	link := probeLinks(t)[0]
-	for i, podIP := range agenttest.AddressesOf(300) {
-		shell(t, fmt.Sprintf("ip route add %s dev %s table 1802071152 protocol 76 scope link src %s", podIP, link, []string{"169.254.254.3", "fe80::a9fe:fe03"}[i]))
-		agenttest.ExchangeAt(t, nil, tenant.NS, netip.AddrPortFrom(podIP, agenttest.ProbePort), "before the upgrade")
-	}
-	n.StartAgent()
-	hasProbes(t, n, routes, rules)
-	for _, podIP := range agenttest.AddressesOf(300) {
-		agenttest.ExchangeAt(t, nil, tenant.NS, netip.AddrPortFrom(podIP, agenttest.ProbePort), "after the upgrade")
-	}
-	if _, ids := tenant.Port(); ids["probe_ports"] != "8080,8081" {
-		t.Errorf("Open vSwitch has %v", ids)
-	}
-	n.WaitReady()
-}
-
-// shell sets up interfaces and routes with the program ip, as an administrator or an earlier version would, and not with the tested code.
+// shell sets up interfaces and routes with the program ip, as an administrator would, and not with the tested code.
 func shell(t *testing.T, script string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {

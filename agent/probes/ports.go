@@ -16,7 +16,7 @@ import (
 // PortsOf returns the TCP ports at the pod's addresses to which the kubelet connects for probes and lifecycle hooks of containers and
 // sidecars (restartable init containers). They are sorted, and fixed when the pod is created. Ephemeral containers have none.
 func PortsOf(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
-	ports := []uint16{} // not nil: "none" differs from "unknown"
+	var ports []uint16
 	for _, c := range watchedContainers(pod) {
 		for _, h := range handlersOf(&c) {
 			if port, ok := portOf(&c, h, addresses); ok {

@@ -11,7 +11,6 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/knftables"
 )
 
 // guard is the list of allowed clients of a front, in one family. Fronts with the same list share a chain, so that a list costs its length once: a set of
@@ -66,18 +65,4 @@ func (g *guard) rules() []string {
 		}
 	}
 	return nil
-}
-
-// dropPairs deletes the sets of earlier versions.
-func dropPairs(tx *knftables.Transaction) {
-	for _, f := range families {
-		key := []string{f.value, "inet_proto", "inet_service"}
-		for _, set := range []*knftables.Set{
-			{Name: "guarded" + f.suffix, Type: concat(key...)},
-			{Name: "allowed" + f.suffix, Type: concat(append(key, f.value)...), Flags: []knftables.SetFlag{knftables.IntervalFlag}},
-		} {
-			tx.Add(set) // deleting a set that does not exist is an error
-			tx.Delete(set)
-		}
-	}
 }

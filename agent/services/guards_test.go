@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 
-	"github.com/kiln-net/kiln/internal/testing/nodetest"
 )
 
 // guarded is a Service with many ports, each restricted to some clients.
@@ -72,38 +71,6 @@ func TestListsOfClientsAreShared(t *testing.T) {
 	}
 	if names := guards(); len(names) > spareChains || len(w.guards) > spareChains {
 		t.Errorf("%d chains are left, and %d lists", len(names), len(w.guards))
-	}
-}
-
-// The table of an earlier version had sets of pairs, and rules that used them.
-func TestSetsOfEarlierVersionsAreDeleted(t *testing.T) {
-	nft, err := knftables.New(knftables.InetFamily, Table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rewrite := func() {
-		t.Helper()
-		if err := newWriter(nft).rewrite(t.Context(), nil, nil, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rewrite()
-	const key = "type ipv4_addr . inet_proto . inet_service"
-	old := strings.ReplaceAll(`add set inet TABLE guarded4 { `+key+`; }
-add set inet TABLE allowed4 { `+key+` . ipv4_addr; flags interval; }
-add element inet TABLE guarded4 { 198.51.100.1 . tcp . 80 }
-add element inet TABLE allowed4 { 198.51.100.1 . tcp . 80 . 192.0.2.0/24 }
-add rule inet TABLE prerouting ip daddr . meta l4proto . th dport @guarded4 ip daddr . meta l4proto . th dport . ip saddr != @allowed4 drop`, "TABLE", Table)
-	nodetest.NFT(t, old)
-	rewrite()
-	sets, err := nft.List(t.Context(), "sets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range sets {
-		if strings.HasPrefix(name, "guarded") || strings.HasPrefix(name, "allowed") {
-			t.Errorf("set %s is left", name)
-		}
 	}
 }
 

@@ -98,7 +98,6 @@ func declare(tx *knftables.Transaction, services []netip.Prefix) {
 		}
 	}
 	declareChains(tx)
-	dropPairs(tx)
 }
 
 func declareObjects(tx *knftables.Transaction, f family, node bool) {

@@ -139,13 +139,10 @@ type OVNClusterStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// strictSince is the time when the defaults of spec.tenancy took effect. Before that, the operator wrote the permissions of earlier
-	// versions into each object that these versions had served.
+	// strictSince is the time when the defaults of spec.tenancy took effect. Before that, the operator wrote the permissions of Kube-OVN
+	// into each object that it had served.
 	// +optional
 	StrictSince *metav1.Time `json:"strictSince,omitempty"`
-	// strictGroupsSince is the same for security groups and Vips, whose allowedNamespaces are newer.
-	// +optional
-	StrictGroupsSince *metav1.Time `json:"strictGroupsSince,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=name

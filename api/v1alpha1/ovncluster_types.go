@@ -156,9 +156,6 @@ type Nodes struct {
 // ValidatingAdmissionPolicies in config/admission and of the operator deny it otherwise.
 const AnnotationAllowRemoval = "kubeovn.io/allow-removal"
 
-// AnnotationAllowRollback permits a rollback to another image than the operator's own while interfaces with addresses are ports of bridges.
-const AnnotationAllowRollback = "kubeovn.io/allow-rollback"
-
 // NodeConditionKubeProxy is the condition of a node that is True while rules of kube-proxy conflict with the rules of the agent: both
 // translate the same packets. Agents remove the condition when kube-proxy serves Services (nodeAccess KubeProxy).
 const NodeConditionKubeProxy corev1.NodeConditionType = "KubeProxyRulesPresent"

@@ -15,8 +15,8 @@ const (
 	MembershipOpen    Membership = "Open"
 )
 
-// Tenancy defines how the users of a namespace may use network resources. The defaults are strict. At an upgrade the operator writes the
-// previous permissions into each object that an older version of Kiln has served.
+// Tenancy defines how the users of a namespace may use network resources. The defaults are strict. When Kiln takes over
+// a cluster, the operator writes the permissions of Kube-OVN into each object that Kube-OVN has served.
 type Tenancy struct {
 	// membership is Granted or Open. Granted: pods and Services may name only those custom VPCs, private subnets, IPPools with
 	// namespaces, security groups and Vips that list their namespace. Open: they may name any of them, as with Kube-OVN.

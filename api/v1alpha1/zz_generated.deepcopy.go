@@ -585,10 +585,6 @@ func (in *OVNClusterStatus) DeepCopyInto(out *OVNClusterStatus) {
 		in, out := &in.StrictSince, &out.StrictSince
 		*out = (*in).DeepCopy()
 	}
-	if in.StrictGroupsSince != nil {
-		in, out := &in.StrictGroupsSince, &out.StrictGroupsSince
-		*out = (*in).DeepCopy()
-	}
 	if in.Components != nil {
 		in, out := &in.Components, &out.Components
 		*out = make([]ComponentStatus, len(*in))

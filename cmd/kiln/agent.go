@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -43,7 +42,7 @@ func newAgentCommand() *cobra.Command {
 			if o.Services, err = ipfamily.ParseCIDRs(services); err != nil {
 				return fmt.Errorf("--service-cidrs: %w", err)
 			}
-			o.TunnelTypes = strings.Split(cmp.Or(os.Getenv(tunnelTypesVariable), tunnelType), ",")
+			o.TunnelTypes = strings.Split(tunnelType, ",")
 			if err := host.CheckPriority(o.CNIConfPriority); err != nil {
 				return fmt.Errorf("--cni-conf-priority: %w", err)
 			}
@@ -63,13 +62,13 @@ func newAgentCommand() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&services, "service-cidrs", "", "CIDRs of Services, one per family, with a comma between them")
 	flags.BoolVar(&o.ServeServices, "serve-services", false, "make Services reachable from the node and from outside, as kube-proxy does")
-	flags.StringVar(&tunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
+	flags.StringVar(&tunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan; both, with a comma between them, while the OVNCluster's tunnelType changes")
 	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default the one that has their address")
 	flags.IntVar(&o.MTU, "mtu", 0, "MTU of pods in bytes; by default what tunnels leave of the tunnel interface's")
 	flags.StringVar(&o.Sysctls, "sysctl-dir", "", "where kernel parameters can be written; /proc/sys when empty")
 	flags.StringVar(&o.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "where the container runtime looks for CNI plugins")
 	flags.StringVar(&o.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
-	flags.StringVar(&o.CNIConfPriority, "cni-conf-priority", cmp.Or(os.Getenv("KILN_CNI_CONF_PRIORITY"), host.DefaultPriority),
+	flags.StringVar(&o.CNIConfPriority, "cni-conf-priority", host.DefaultPriority,
 		"two digits, the start of the network configuration's file name; the container runtime uses the first file")
 	return command
 }

@@ -4,13 +4,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -65,22 +63,22 @@ func newControllerCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.pods, "pod-cidrs", "10.16.0.0/16", "addresses of the subnet ovn-default, one CIDR per family")
-	f.StringVar(&given.gateways, "pod-gateways", os.Getenv("KILN_POD_GATEWAYS"), "gateways with which the subnet ovn-default is created, at most one per family")
-	f.StringVar(&o.PodVlan, "pod-vlan", os.Getenv("KILN_POD_VLAN"), "Vlan with which the subnet ovn-default is created; empty for an overlay subnet")
-	f.StringVar(&given.excluded, "exclude-ips", os.Getenv("KILN_EXCLUDE_IPS"), "addresses and ranges (from..to) that the subnet ovn-default excludes when it is created, with commas between them")
+	f.StringVar(&given.gateways, "pod-gateways", "", "gateways with which the subnet ovn-default is created, at most one per family")
+	f.StringVar(&o.PodVlan, "pod-vlan", "", "Vlan with which the subnet ovn-default is created; empty for an overlay subnet")
+	f.StringVar(&given.excluded, "exclude-ips", "", "addresses and ranges (from..to) that the subnet ovn-default excludes when it is created, with commas between them")
 	f.StringVar(&given.joins, "join-cidrs", "", "addresses of the subnet join, one CIDR per family of --pod-cidrs (default 100.64.0.0/16, fd00:100:64::/112)")
 	f.StringVar(&given.services, "service-cidrs", "10.96.0.0/12", "the API server's --service-cluster-ip-range")
 	f.StringVar(&o.TLSDirectory, "tls-dir", "/etc/kiln/tls", "directory of tls.crt, tls.key and ca.crt for the northbound database")
 	f.StringVar(&o.Address, "address", fmt.Sprintf(":%d", controllerHealthPort), "where metrics, /healthz and /readyz are served")
 	f.StringVar(&o.PprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.KeepVMIP, "keep-vm-ip", true, "keep the addresses of KubeVirt's virtual machines while these exist")
-	f.StringVar((*string)(&o.Membership), "membership", cmp.Or(os.Getenv("KILN_MEMBERSHIP"), string(v1alpha1.MembershipGranted)),
+	f.StringVar((*string)(&o.Membership), "membership", string(v1alpha1.MembershipGranted),
 		"which namespaces may name custom VPCs, private subnets, IPPools with namespaces, security groups and Vips: Granted (listed namespaces) or Open (every namespace)")
-	f.StringVar((*string)(&o.ClusterAccess), "cluster-access", cmp.Or(os.Getenv("KILN_CLUSTER_ACCESS"), string(kubeovnv1.ClusterAccessNone)), "clusterAccess of VPCs that do not set theirs: None or Services")
-	f.StringVar((*string)(&o.PortSecurity), "port-security", cmp.Or(os.Getenv("KILN_PORT_SECURITY"), string(kubeovnv1.PortSecurityEnforced)), "portSecurity of subnets that do not set theirs: Enforced or Requested")
-	f.StringVar((*string)(&o.PodAccess), "pod-access", cmp.Or(os.Getenv("KILN_POD_ACCESS"), string(v1alpha1.PodAccessOVN)), "where pods reach Services: OVN (load balancers) or Node (no load balancers)")
-	f.StringVar((*string)(&o.NetworkPolicies), "network-policies", cmp.Or(os.Getenv("KILN_NETWORK_POLICIES"), string(v1alpha1.NetworkPoliciesEnforced)), "policies of Kubernetes: Enforced or Ignored")
-	f.StringVar(&given.protection, "control-plane-protection", os.Getenv("KILN_CONTROL_PLANE_PROTECTION"),
+	f.StringVar((*string)(&o.ClusterAccess), "cluster-access", string(kubeovnv1.ClusterAccessNone), "clusterAccess of VPCs that do not set theirs: None or Services")
+	f.StringVar((*string)(&o.PortSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
+	f.StringVar((*string)(&o.PodAccess), "pod-access", string(v1alpha1.PodAccessOVN), "where pods reach Services: OVN (load balancers) or Node (no load balancers)")
+	f.StringVar((*string)(&o.NetworkPolicies), "network-policies", string(v1alpha1.NetworkPoliciesEnforced), "policies of Kubernetes: Enforced or Ignored")
+	f.StringVar(&given.protection, "control-plane-protection", "",
 		"network.controlPlaneProtection of the OVNCluster in JSON: limits of the packets of a VPC that a node passes to ovn-controller; empty for the defaults")
 	f.BoolVar(&o.Election.Enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
 	f.DurationVar(&o.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a Lease that is not renewed holds others off")

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -20,9 +19,6 @@ import (
 	"github.com/kiln-net/kiln/supervisor"
 	"github.com/kiln-net/kiln/supervisor/ovs"
 )
-
-// tunnelTypesVariable has all encapsulations that a node offers, with commas between them, while the OVNCluster's tunnelType changes.
-const tunnelTypesVariable = "KILN_TUNNEL_TYPES"
 
 // sysctlsVariable has the directory of the node's /proc/sys/net.
 const sysctlsVariable = "KILN_SYSCTLS"
@@ -43,7 +39,7 @@ func newOVSCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.Datapath = v1alpha1.Datapath(datapath)
-			for name := range strings.SplitSeq(cmp.Or(os.Getenv(tunnelTypesVariable), tunnelType), ",") {
+			for name := range strings.SplitSeq(tunnelType, ",") {
 				o.TunnelTypes = append(o.TunnelTypes, v1alpha1.TunnelType(name))
 			}
 			return supervisor.ReportFailure(runOVS(command.Context(), o))
@@ -52,7 +48,7 @@ func newOVSCommand() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&datapath, "datapath", string(v1alpha1.DatapathKernel), "Kernel or Userspace")
 	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default the interface with the node's address (POD_IP)")
-	flags.StringVar(&tunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
+	flags.StringVar(&tunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan; both, with a comma between them, while the OVNCluster's tunnelType changes")
 	flags.StringVar(&o.TrustDir, "trust-dir", "/etc/kiln/trust", "directory of sb-server.crt")
 	return command
 }
@@ -67,7 +63,7 @@ func runOVS(ctx context.Context, o ovs.Options) error {
 		switch t {
 		case v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN:
 		default:
-			return fmt.Errorf("--tunnel-type or %s is %q; it is geneve or vxlan", tunnelTypesVariable, t)
+			return fmt.Errorf("--tunnel-type is %q; it is geneve or vxlan", t)
 		}
 	}
 	o.LogLevel, o.ControllerLogLevel = &supervisor.LogLevel{}, &supervisor.LogLevel{}

@@ -109,7 +109,7 @@ func (r *Reconciler) addressesOf(ctx context.Context, node *corev1.Node) (addres
 	return out, nil
 }
 
-// claimIn returns the addresses that a node claimed first, by its record. A version that did not record claims recorded the accepted ones.
+// claimIn returns the addresses that a node claimed first, by its record. Kube-OVN records no claims, only addresses.
 func claimIn(ip *kubeovnv1.IP) []netip.Addr {
 	if claimed := k8s.ClaimOfNode(ip); len(claimed) > 0 {
 		return claimed

@@ -183,11 +183,9 @@ func (s *scenario) clear(t testing.TB) {
 	if err := s.admin.DeleteAllOf(ctx, &eventsv1.Event{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		t.Errorf("delete events: %v", err)
 	}
-	for _, step := range strictSteps {
-		mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: step.mark}}
-		if err := s.admin.Delete(ctx, mark); client.IgnoreNotFound(err) != nil {
-			t.Errorf("delete ConfigMap %s: %v", step.mark, err)
-		}
+	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}}
+	if err := s.admin.Delete(ctx, mark); client.IgnoreNotFound(err) != nil {
+		t.Errorf("delete ConfigMap %s: %v", strictMark, err)
 	}
 	for _, db := range databases {
 		s.world.members.close(db.AdminPort)

@@ -6,7 +6,6 @@ package operator
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -91,30 +90,10 @@ type fakeMember struct {
 	schemas adminapi.Schemas
 	chassis []string
 	beyond  adminapi.BeyondVXLAN
-	old     bool // it reports no level
-}
-
-// setOld makes the member one of a version without levels, or ends that.
-func (m *fakeMember) setOld(old bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.old = old
 }
 
 // handler serves the member.
-func (m *fakeMember) handler() http.Handler {
-	next := adminapi.Handler(m, http.NotFoundHandler())
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m.mu.Lock()
-		status, old := m.status, m.old
-		m.mu.Unlock()
-		if old && r.URL.Path == "/status" {
-			_ = json.NewEncoder(w).Encode(status)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
+func (m *fakeMember) handler() http.Handler { return adminapi.Handler(m, http.NotFoundHandler()) }
 
 func (m *fakeMember) BeyondVXLAN(context.Context) (adminapi.BeyondVXLAN, error) {
 	m.mu.Lock()

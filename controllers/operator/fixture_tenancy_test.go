@@ -83,7 +83,8 @@ func (w *tenancy) try(t *testing.T, trials []trial) {
 }
 
 // newTenancy creates the objects of a test and waits until the API server enforces every policy.
-func newTenancy(t *testing.T, c render.Config) *tenancy {
+// newTenancy makes the objects of a test, with those of others.
+func newTenancy(t *testing.T, c render.Config, others ...client.Object) *tenancy {
 	t.Helper()
 	theWorld.discard(t)
 	c.Spec.Speaker = &v1alpha1.Speaker{ASN: 64512}
@@ -93,6 +94,9 @@ func newTenancy(t *testing.T, c render.Config) *tenancy {
 	}
 	for _, o := range render.AccessObjects(c) {
 		w.make(t, o.(client.Object))
+	}
+	for _, o := range others {
+		w.make(t, o)
 	}
 	w.make(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})
 	for _, name := range []string{"node-1", "node-2"} {

@@ -17,13 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/operator/render"
-	"github.com/kiln-net/kiln/controllers/operator/status"
-	"github.com/kiln-net/kiln/internal/version"
 )
 
-// TestKeepTenancy upgrades from a version without spec.tenancy, with objects that it has served and one without a status.
+// TestKeepTenancy takes over objects that Kube-OVN has served, and objects without a status.
 func TestKeepTenancy(t *testing.T) {
 	g := newG(t)
 	theWorld.discard(t)
@@ -74,11 +70,6 @@ func TestKeepTenancy(t *testing.T) {
 		withStatus.SetResourceVersion(o.GetResourceVersion())
 		g.Expect(theWorld.admin.Status().Update(t.Context(), withStatus)).To(Succeed())
 	}
-	newPass := func() *pass { // of a cluster that an earlier version has installed
-		p := seeing(time.Now())
-		p.cluster.Status.Northbound.ClusterID = "c"
-		return p
-	}
 	type allowed struct {
 		access     kubeovnv1.ClusterAccess
 		security   kubeovnv1.PortSecurity
@@ -109,16 +100,18 @@ func TestKeepTenancy(t *testing.T) {
 	stranger.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
 	without, err := client.New(stranger, client.Options{Scheme: theWorld.admin.Scheme()})
 	g.Expect(err).NotTo(HaveOccurred())
-	p := newPass()
+	p := seeing(time.Now())
 	g.Expect((&Reconciler{Client: without, APIReader: without, Namespace: testNamespace}).keepTenancy(t.Context(), p)).To(MatchError(HavePrefix("apply the manifests in config/rbac")))
 	g.Expect(p.cluster.Status.StrictSince).To(BeNil(), "it must be tried again")
 	g.Expect(read()).To(Equal(before))
 
-	p = newPass()
+	t.Cleanup(func() {
+		_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}})
+	})
+	p = seeing(time.Now())
 	g.Expect(operate.keepTenancy(t.Context(), p)).To(Succeed())
-	g.Expect(p.cluster.Status.StrictSince).To(BeNil(), "the earlier version serves objects until it is replaced")
-	kept := read()
-	g.Expect(kept).To(Equal(map[string]allowed{
+	g.Expect(p.cluster.Status.StrictSince).NotTo(BeNil())
+	g.Expect(read()).To(Equal(map[string]allowed{
 		"kept-old":           {access: kubeovnv1.ClusterAccessServices, namespaces: all},
 		"kept-said":          {access: kubeovnv1.ClusterAccessNone, namespaces: []kubeovnv1.AllowedNamespace{"b"}},
 		"kept-new":           {},
@@ -154,77 +147,12 @@ func TestKeepTenancy(t *testing.T) {
 		"SecurityGroup kept-group this object keeps its previous behaviour: spec.allowedNamespaces is *",
 		"Vip kept-vip this object keeps its previous behaviour: spec.allowedNamespaces is *"))
 
-	// Once a controller that knows the defaults leads, strict objects stay strict, also when the OVNCluster is created
-	// again.
-	leading := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.ComponentLabel: render.ControllerName}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "pinned"}}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue}}},
-	}
-	p = newPass()
-	p.Pods = []corev1.Pod{leading}
-	old := objects[0].(*kubeovnv1.Vpc)
-	old.Spec.AllowedNamespaces, old.Spec.ClusterAccess = nil, ""
-	g.Expect(theWorld.admin.Update(t.Context(), old)).To(Succeed())
-	unmark := func() {
-		for _, mark := range []string{strictMark, strictGroupsMark} {
-			_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: mark}})
-		}
-	}
-	t.Cleanup(unmark)
-	g.Expect(operate.keepTenancy(t.Context(), p)).To(Succeed())
-	g.Expect(p.cluster.Status.StrictSince).NotTo(BeNil())
-	again := newPass()
+	// Strict objects stay strict, also when the OVNCluster is created again.
+	strict := objects[0].(*kubeovnv1.Vpc)
+	strict.Spec.AllowedNamespaces, strict.Spec.ClusterAccess = nil, ""
+	g.Expect(theWorld.admin.Update(t.Context(), strict)).To(Succeed())
+	again := seeing(time.Now())
 	g.Expect(operate.keepTenancy(t.Context(), again)).To(Succeed())
 	g.Expect(again.cluster.Status.StrictSince.Unix()).To(Equal(p.cluster.Status.StrictSince.Unix()))
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
-
-	// A controller that knows spec.tenancy may not know allowedNamespaces of groups yet. The steps end separately.
-	g.Expect(p.cluster.Status.StrictGroupsSince).To(BeNil(), "the running controller has another image")
-	inGroup := objects[len(objects)-6].(*kubeovnv1.SecurityGroup)
-	inGroup.Spec.AllowedNamespaces = nil
-	g.Expect(theWorld.admin.Update(t.Context(), inGroup)).To(Succeed())
-	g.Expect(operate.keepTenancy(t.Context(), again)).To(Succeed())
-	g.Expect(read()["kept-group"].namespaces).To(Equal(all), "the earlier version serves it")
-	inGroup.Spec.AllowedNamespaces = nil
-	g.Expect(theWorld.admin.Update(t.Context(), inGroup)).To(Succeed())
-
-	// The same applies for a controller of the operator's image that does not lead yet, and from the first pass of a new
-	// installation.
-	unmark()
-	started := newPass()
-	started.Pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: operate.Image}}}}}
-	g.Expect(operate.keepTenancy(t.Context(), started)).To(Succeed())
-	g.Expect(started.cluster.Status.StrictSince).NotTo(BeNil())
-	g.Expect(started.cluster.Status.StrictGroupsSince).NotTo(BeNil())
-	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
-	g.Expect(read()["kept-group"]).To(Equal(allowed{}))
-	unmark()
-	fresh := seeing(time.Now())
-	g.Expect(operate.keepTenancy(t.Context(), fresh)).To(Succeed())
-	g.Expect(fresh.cluster.Status.StrictSince).NotTo(BeNil())
-	g.Expect(read()["kept-old"].namespaces).To(Equal(all), "Kube-OVN may have served it")
-}
-
-// spec.image can name the operator's image in another registry: only the controller's version shows that it knows the defaults.
-func TestAControllerOfTheSameVersionKnowsTheDefaults(t *testing.T) {
-	defer func(before string) { version.Kiln = before }(version.Kiln)
-	version.Kiln = "v2"
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "controller", UID: "u"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "mirror/kiln@sha256:1"}}}}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1"}}
-	r := tenancyKeeper{image: "example.com/kiln:v2", versions: status.NewVersions(nil)}
-	knows := func(want bool, when string) {
-		t.Helper()
-		if got := r.runsOwnVersion([]*corev1.Pod{pod}); got != want {
-			t.Errorf("%s: %v, want %v", when, got, want)
-		}
-	}
-	knows(false, "before the controller reports its version")
-	r.versions.Note(pod, version.Programs{Kiln: "v1"})
-	knows(false, "an earlier version")
-	r.versions.Note(pod, version.Programs{Kiln: "v2"})
-	knows(true, "the operator's version")
-	version.Kiln = version.Development
-	r.versions.Note(pod, version.Programs{Kiln: version.Development})
-	knows(false, "two builds of a working tree")
 }

@@ -39,7 +39,7 @@ func isMonitoring(definition string) bool {
 
 // runMonitoring applies kube-ovn-monitor, and the objects with which Prometheus finds the metrics. No phase waits for it.
 func (r *Reconciler) runMonitoring(ctx context.Context, p *pass) error {
-	// The operator's own image: another version may have no kube-ovn-monitor.
+	// The operator's own image (Operand.OperatorImage): a change of spec.image does not replace it.
 	config := p.config
 	config.Image = r.Image
 	if err := p.tolerate(ctx, "Service", p.objects.Apply(ctx, append(render.MonitorObjects(config), render.MetricsServices(config)...)...)); err != nil {

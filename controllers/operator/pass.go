@@ -40,8 +40,6 @@ type pass struct {
 	upgrade rollout.Upgrade
 	plan    rollout.Plan
 	planned bool
-	// images are those of the optional operands that depend on a level (stop what other versions do not have).
-	images map[string]string
 	// authorities are the CAs by name (issue certificates).
 	authorities map[string]*pki.Authority
 	// archive lists the backups on the claim, if there is one (keep backups on a claim).

@@ -80,19 +80,3 @@ func applyPolicies(ctx context.Context, config render.Config, objects *workload.
 	}
 	return cmp.Or(passing, lasting)
 }
-
-// otherVersions reports whether a pod that writes annotations or labels of pods runs another image than the operator's, or will run one.
-// Earlier versions patch `pods`, this version patches `pods/status`.
-func (r *Reconciler) otherVersions(p *pass) bool {
-	if p.config.Image != r.Image {
-		return true
-	}
-	for _, component := range render.Select(func(o render.Operand) bool { return o.LabelsPods }) {
-		for _, pod := range p.PodsOf(component) {
-			if pod.Spec.Containers[0].Image != r.Image {
-				return true
-			}
-		}
-	}
-	return false
-}

@@ -220,30 +220,3 @@ func TestPoliciesThatOnlyInformProtectNothing(t *testing.T) {
 		}
 	}
 }
-
-func TestComponentsMayPatchPodsWhileAnotherVersionRuns(t *testing.T) {
-	r := &Reconciler{Image: "new"}
-	pod := func(component, image string) corev1.Pod {
-		return corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.ComponentLabel: component}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: image}}},
-		}
-	}
-	for _, c := range []struct {
-		name   string
-		wanted string
-		pods   []corev1.Pod
-		want   bool
-	}{
-		{"one version", "new", []corev1.Pod{pod(render.ControllerName, "new"), pod(render.NorthdName, "new")}, false},
-		{"an agent of another version, which patches no pods", "new", []corev1.Pod{pod(render.AgentName, "old")}, false},
-		{"a controller of another version", "new", []corev1.Pod{pod(render.ControllerName, "old")}, true},
-		{"an image that is set back, before any pod has it", "old", []corev1.Pod{pod(render.ControllerName, "new")}, true},
-	} {
-		p := seeing(time.Time{})
-		p.config.Image, p.Pods = c.wanted, c.pods
-		if got := r.otherVersions(p); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
-		}
-	}
-}

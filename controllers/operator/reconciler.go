@@ -83,7 +83,6 @@ var phases = []struct {
 	{"choose the data directory", (*Reconciler).chooseDirectory},
 	{"offer tunnels", (*Reconciler).offerTunnels},
 	{"plan replacements", (*Reconciler).planUpgrade},
-	{"stop what other versions do not have", (*Reconciler).stopUnsupported},
 	{"issue certificates", (*Reconciler).issueCertificates},
 	{"grant access", (*Reconciler).grantAccess},
 	{"apply admission policies", (*Reconciler).protect},
@@ -198,7 +197,6 @@ func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
 
 // grantAccess applies the ServiceAccounts, their roles and the disruption budgets.
 func (r *Reconciler) grantAccess(ctx context.Context, p *pass) error {
-	p.config.PatchPods = r.otherVersions(p)
 	return p.objects.Apply(ctx, append(render.AccessObjects(p.config), render.DisruptionBudgets(p.config)...)...)
 }
 

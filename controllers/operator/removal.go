@@ -117,7 +117,7 @@ func (r removal) permitRemoval(ctx context.Context) error {
 	named := metav1.ObjectMeta{Name: render.RemovalPolicy}
 	for _, o := range []client.Object{&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named}, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}} {
 		err := r.Delete(ctx, o)
-		if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) { // not served, or a role of an earlier version: the policy does not exist
+		if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) { // not served, or a role without the right: the policy does not exist
 			return nil
 		}
 		if client.IgnoreNotFound(err) != nil {

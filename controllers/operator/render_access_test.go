@@ -169,7 +169,7 @@ func rendered(t *testing.T) []render.Object {
 // operatorOwns returns the names of the objects that the operator applies and deletes, by resource in the form of grants.
 func (w *world) operatorOwns(t *testing.T) map[string][]string {
 	t.Helper()
-	owns := map[string][]string{"configmaps @own": {render.TrustConfigMap, strictMark, strictGroupsMark}}
+	owns := map[string][]string{"configmaps @own": {render.TrustConfigMap, strictMark}}
 	for _, o := range rendered(t) {
 		gvk, err := apiutil.GVKForObject(o, w.admin.Scheme())
 		if err != nil {

@@ -77,7 +77,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	r.versions = status.NewVersions(r.Versions)
 	r.applier = &workload.Applier{Client: r, APIReader: r.APIReader, Cache: caches{mgr.GetCache(), secrets}, FieldOwner: fieldOwner}
-	r.upgrades = &upgrade.Replacer{Image: r.Image}
+	r.upgrades = &upgrade.Replacer{}
 	r.databases = &database.Runner{Admin: r.Admin, APIReader: r.APIReader, Recorder: r.Recorder, Versions: r.versions, Replacer: r.upgrades}
 	r.kinds = &optionalKinds{Client: r, APIReader: r.APIReader, namespace: r.Namespace, cache: mgr.GetCache()}
 	r.certificates = &certificates{APIReader: r.APIReader, namespace: r.Namespace, secrets: secrets, kinds: r.kinds}

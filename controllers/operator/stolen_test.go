@@ -94,8 +94,7 @@ var operatorWrites = []grant{
 	{"delete pods @own", "replaces pods of Kiln: kiln-operator-grants"},
 	{"create leases.coordination.k8s.io @own", "leader election: kiln-operator-grants"},
 	{"update leases.coordination.k8s.io @own kiln-operator", ""},
-	{"patch security-groups.kubeovn.io", "the permissions of earlier versions: kiln-operator-grants"},
-	{"patch pods", "held to grant it to components of earlier versions: kiln-operator-grants"},
+	{"patch security-groups.kubeovn.io", "the permissions of Kube-OVN: kiln-operator-grants"},
 	{"create tokenreviews.authentication.k8s.io", "of those who read metrics, by itself and by components"},
 	{"create subjectaccessreviews.authorization.k8s.io", "of those who read metrics, by itself and by components"},
 }

@@ -65,9 +65,6 @@ func TestNodesOfferBothTunnelTypesDuringAChange(t *testing.T) {
 	g.Eventually(w.history).Should(Equal(slices.Concat(forward[:4], forward[:4])), "the pods of each node are replaced twice")
 	g.Eventually(offered).Should(Equal([]v1alpha1.TunnelType{v1alpha1.TunnelVXLAN}))
 	g.Eventually(func() bool { return s.complete(t) }).Should(BeTrue())
-	g.Expect(render.TunnelType(set())).To(Equal(v1alpha1.TunnelVXLAN))
-	for _, v := range set().Spec.Template.Spec.Containers[0].Env {
-		g.Expect(v.Name).NotTo(Equal("KILN_TUNNEL_TYPES"))
-	}
+	g.Expect(set().Spec.Template.Spec.Containers[0].Args).To(ContainElement("--tunnel-type=vxlan"))
 	g.Expect(w.history()).To(HaveLen(8))
 }

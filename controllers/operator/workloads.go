@@ -50,9 +50,7 @@ func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
 // runPinger does not wait for the pods: the network does not need them. While an upgrade replaces pods, the pods of the pinger stay, because pods get
 // no network from an agent that is replaced.
 func (r *Reconciler) runPinger(ctx context.Context, p *pass) error {
-	config := p.config
-	config.Image = p.images[render.PingerName]
-	objects := render.PingerObjects(config)
+	objects := render.PingerObjects(p.config)
 	upgrade.KeepPods(p.plan, objects)
 	return p.objects.Apply(ctx, objects...)
 }
@@ -60,9 +58,7 @@ func (r *Reconciler) runPinger(ctx context.Context, p *pass) error {
 // runSpeaker does not wait for the pods, which may not be able to reach their routers. While an upgrade replaces pods, those of the speaker stay, so
 // that a node is not without its routes while it is without its network.
 func (r *Reconciler) runSpeaker(ctx context.Context, p *pass) error {
-	config := p.config
-	config.Image = p.images[render.SpeakerName]
-	objects := render.SpeakerObjects(config)
+	objects := render.SpeakerObjects(p.config)
 	upgrade.KeepPods(p.plan, objects)
 	return p.objects.Apply(ctx, objects...)
 }

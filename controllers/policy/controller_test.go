@@ -12,7 +12,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/kiln-net/kiln/controllers/policy"
-	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/testing/mistakes"
@@ -236,7 +235,7 @@ func TestInexpressibleRulesDenyAndAreReported(t *testing.T) {
 
 func TestExceptionsOfNetworks(t *testing.T) {
 	w := newWorld(t)
-	first := w.start()
+	w.start()
 	w.pod("default", "web", "app=web")
 	np := w.policyOf("default", "web", `
 podSelector: {matchLabels: {app: web}}
@@ -246,26 +245,6 @@ ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.64.0.0/10, 10.0.0.0/1
 		"ingress/default": "drop outport == [web.default] && ip",
 		"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && ip4.src == 10.128.0.0/9",
 	}
-	w.expect(np, want)
-
-	// Earlier versions had an ACL for each block with exceptions.
-	first.Stop()
-	var group string
-	for uuid, row := range w.Database.Rows("Port_Group") {
-		if len(row.Strings("acls")) == len(want) {
-			group = uuid
-		}
-	}
-	acl := desired.Ref{Owner: translate.NetworkPolicyOwner("default", "web"), Key: "acl/ingress/0/ip4/except/0"}
-	w.Database.Transact(
-		nbtest.Op{"op": "insert", "table": "ACL", "uuid": acl.UUID(), "row": map[string]any{
-			"action": "allow-related", "direction": "to-lport", "priority": 2001, "tier": 2, "match": "ip4.src == 10.0.0.0/8 && ip4.src != {10.64.0.0/10, 10.0.0.0/10}",
-			"external_ids": nbtest.Map(map[string]string{nbtest.OwnerID: acl.Owner.String(), "kiln-key": acl.Key, "kiln-parent": "Port_Group/acls/" + group}),
-		}},
-		nbtest.Op{"op": "mutate", "table": "Port_Group", "where": nbtest.Where("_uuid", "==", nbtest.UUID(group)),
-			"mutations": []any{[]any{"acls", "insert", nbtest.UUID(acl.UUID())}}},
-	)
-	w.start()
 	w.expect(np, want)
 
 	w.Change(np, func() { np.Spec.Ingress[0].From[0].IPBlock.Except = []string{"10.0.0.0/9", "10.128.0.0/9"} })

@@ -117,7 +117,7 @@ func (c *groupCompiler) fill(rule *translate.SecurityGroupRule, r *kubeovnv1.Sec
 	}
 	switch r.Protocol {
 	case "", "all", "icmp":
-		if r.PortRangeMin|r.PortRangeMax|r.SourcePortRangeMin|r.SourcePortRangeMax != 0 { // of a version that accepted and ignored them
+		if r.PortRangeMin|r.PortRangeMax|r.SourcePortRangeMin|r.SourcePortRangeMax != 0 { // in a group of Kube-OVN, which ignores them
 			return fmt.Errorf("ports need protocol tcp or udp, and it is %q: write a rule for each, or leave the ports out", cmp.Or(r.Protocol, "all"))
 		}
 		if r.Protocol == "icmp" {

@@ -134,21 +134,3 @@ func TestASubnetGivesWayToOneWhoseRowsAreOnTheirWay(t *testing.T) {
 	n.condition("later", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Switch", "name", "join", "later", "ovn-default")
 }
-
-// Versions before status.validatedSpec had ACLs recorded the spec without them: their rows stay while the current spec is invalid.
-func TestRulesThatAnEarlierVersionDidNotRecordStay(t *testing.T) {
-	n := start(t)
-	s := n.ready("old", kubeovnv1.SubnetSpec{
-		CIDRBlock: "10.20.0.0/24", ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 1000, Match: "tcp.dst == 22", Action: "drop"}},
-	})
-	n.rules("tcp.dst == 22")
-	n.process.Stop()
-	n.Get(s)
-	s.Status.ValidatedSpec.ACLs = nil
-	n.Must(n.Client.Status().Update(n.Context(), s))
-	n.Change(s, func() { s.Spec.Gateway = "10.99.0.1" })
-	n.run()
-	n.condition("old", kubeovnv1.ConditionValidated, metav1.ConditionFalse)
-	n.Rests("subnet")
-	n.rules("tcp.dst == 22")
-}

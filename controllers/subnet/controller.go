@@ -24,7 +24,6 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
-	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -137,7 +136,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 }
 
 // retain applies the last valid spec of a subnet whose current spec has a problem. Existing rows stay as they are if a stricter version refuses
-// that spec, a port has an address outside of it, or an earlier version recorded it without its ACLs.
+// that spec, or a port has an address outside of it.
 func (r *Reconciler) retain(ctx context.Context, subnet *kubeovnv1.Subnet, problem *validation.Problem) result {
 	if subnet.Status.ValidatedSpec == nil {
 		return result{problem: problem}
@@ -152,20 +151,12 @@ func (r *Reconciler) retain(ctx context.Context, subnet *kubeovnv1.Subnet, probl
 		return result{problem: problem, err: err}
 	}
 	checked, refused := parse(&last)
-	if refused != nil || len(last.Spec.ACLs) == 0 && r.hasUserRules(subnet.Name) {
+	if refused != nil {
 		return result{problem: problem}
 	}
 	applied := r.commit(ctx, in, checked)
 	applied.problem = problem
 	return applied
-}
-
-// hasUserRules reports whether rows of the ACLs in a subnet's spec exist. It reads the rows of all subnets, and is for subnets with a problem only.
-func (r *Reconciler) hasUserRules(subnet string) (found bool) {
-	northbound.Each(r.Northbound, translate.KindSubnet, func(owner desired.Owner, row *nb.ACL) {
-		found = found || owner.Name == subnet && translate.IsUserRule(northbound.KeyOf(row.ExternalIDs))
-	})
-	return found
 }
 
 // commit passes a valid spec to the allocator and commits its rows. The allocator is updated before the switch exists: rows of an early port

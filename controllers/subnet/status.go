@@ -28,11 +28,8 @@ const ReasonAddressesInUse = validation.ReasonAddressesInUse
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) error {
 	subnet, base := in.subnet, in.subnet.DeepCopy()
 	r.setUsage(subnet)
-	switch last := subnet.Status.ValidatedSpec; {
-	case result.problem == nil: // in the same patch as the condition Validated
+	if result.problem == nil { // in the same patch as the condition Validated
 		subnet.Status.ValidatedSpec = subnet.Spec.DeepCopy()
-	case last != nil && validation.Unbuilt(last) != nil: // an earlier version recorded it without a check
-		subnet.Status.ValidatedSpec = nil
 	}
 	if result.specApplied() {
 		setOptionRows(subnet)

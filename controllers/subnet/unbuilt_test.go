@@ -46,16 +46,4 @@ func TestAChangeToASubnetThatIsNotBuiltKeepsTheLastSpec(t *testing.T) {
 	}
 	n.loseDatabase()
 	n.rows("Logical_Router_Port", "networks", "10.16.0.1/16 fd00:10:16::1/64", "10.20.0.1/24 fd00:10:20::1/64", "100.64.0.1/16 fd00:100:64::1/112")
-
-	n.process.Stop()
-	n.Get(s)
-	s.Status.ValidatedSpec = s.Spec.DeepCopy() // as versions wrote that did not check it
-	n.Must(n.Client.Status().Update(n.Context(), s))
-	n.run()
-	n.Eventually(func() string {
-		if n.Get(s); s.Status.ValidatedSpec != nil {
-			return "the subnet still has a valid spec that was never checked"
-		}
-		return ""
-	})
 }

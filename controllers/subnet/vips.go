@@ -71,7 +71,7 @@ func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map
 
 // vipsInUse returns a problem if an address that a change adds to vips has a holder: every pod of the subnet could take over its traffic by port_vips.
 func (r *Reconciler) vipsInUse(s *kubeovnv1.Subnet, vips []netip.Addr) *validation.Problem {
-	if s.Status.ValidatedSpec == nil { // a new subnet, or one of an earlier version, which keeps its vips
+	if s.Status.ValidatedSpec == nil { // a new subnet, or one of Kube-OVN, which keeps its vips
 		return nil
 	}
 	had := ipfamily.ValidAddrs(s.Status.ValidatedSpec.Vips...)

@@ -94,7 +94,7 @@ func TestVipsTakeNoAddressOfAPod(t *testing.T) {
 	}
 	n.Get(s)
 	n.change(s, func() { s.Spec.Vips = []string{"10.20.0.100"} })
-	n.hold("late.default", "shop", "10.20.0.100") // as by an earlier version
+	n.hold("late.default", "shop", "10.20.0.100") // as at a takeover from Kube-OVN
 	n.change(s, func() { s.Spec.Vips = []string{"10.20.0.100", "fd00:20::99"} })
 }
 

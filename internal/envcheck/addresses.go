@@ -125,10 +125,9 @@ func (c *Cluster) hosts() (all []host) {
 	return all
 }
 
-// hostPorts are the ports that components of Kiln use on nodes. docs/operations/install.md lists them with their purpose; 6649 is reserved for
-// northd.
+// hostPorts are the ports that components of Kiln use on nodes. docs/operations/install.md lists them with their purpose.
 var hostPorts = []int32{
-	6641, 6642, 6643, 6644, 6645, 6649, 6651, 6652, 6654, 6655, 6661, 6662, 6664, 10660, 10661, 10665, 10670, 10671, 10672, 10673,
+	6641, 6642, 6643, 6644, 6649, 6651, 6652, 6654, 6655, 6661, 6662, 6664, 10660, 10661, 10665, 10670, 10671, 10672, 10673,
 	10860, 10861, 10865, 10870, 10872,
 }
 

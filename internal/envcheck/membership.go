@@ -44,7 +44,7 @@ func membership(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 		read(&c.Workloads[i].Template.ObjectMeta, c.Workloads[i].Namespace)
 	}
 	open := spec.Tenancy.Membership == v1alpha1.MembershipOpen
-	keeps := c.OVNCluster == nil || c.OVNCluster.Status.StrictGroupsSince == nil
+	keeps := c.OVNCluster == nil || c.OVNCluster.Status.StrictSince == nil
 	var found []Finding
 	for _, kind := range []string{"SecurityGroup", "Vip"} {
 		for i := range c.Objects[kind] {
@@ -63,7 +63,7 @@ func membership(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 }
 
 // judgeMembership returns the finding for an object whose users are pods of these namespaces; nil if it lists all of them. keeps: the operator still writes the
-// previous permissions into objects.
+// permissions of Kube-OVN into objects.
 func judgeMembership(object *unstructured.Unstructured, users []string, open, keeps bool) *Finding {
 	listed, _, _ := unstructured.NestedStringSlice(object.Object, "spec", "allowedNamespaces")
 	own, _, _ := unstructured.NestedString(object.Object, "spec", "namespace")

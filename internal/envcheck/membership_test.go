@@ -66,10 +66,10 @@ func TestNamespacesThatWouldLoseGroupsAreListed(t *testing.T) {
 		strict = "warning SecurityGroup strict: pods of namespaces bank, mail name it, a"
 		own    = "warning Vip own: pods of namespaces bank name it, and it "
 	)
-	check("during the upgrade", v1alpha1.OVNClusterSpec{}, open, strict, own, "ok Vip unlisted: pods of namespaces bank name it: the ope",
+	check("before the installation", v1alpha1.OVNClusterSpec{}, open, strict, own, "ok Vip unlisted: pods of namespaces bank name it: the ope",
 		"ok Vip in-shops: pods of namespaces bank name it: the ope")
-	c.OVNCluster.Status.StrictGroupsSince = &metav1.Time{}
-	check("after the upgrade", v1alpha1.OVNClusterSpec{}, open, strict, own, "warning Vip unlisted: pods of namespaces bank name it, and it ",
+	c.OVNCluster.Status.StrictSince = &metav1.Time{}
+	check("after the installation", v1alpha1.OVNClusterSpec{}, open, strict, own, "warning Vip unlisted: pods of namespaces bank name it, and it ",
 		"warning Vip in-shops: pods of namespaces bank name it, and it ")
 	check("with open membership", v1alpha1.OVNClusterSpec{Tenancy: v1alpha1.Tenancy{Membership: v1alpha1.MembershipOpen}},
 		open, "ok SecurityGroup strict: it admits every namespace. List namespac", own, "ok Vip unlisted: it admits every namespace. List namespac",

@@ -125,7 +125,7 @@ func ValidTag(v *kubeovnv1.Vlan) (int, bool) {
 	if id := v.Status.ValidatedID; id != nil {
 		return *id, true
 	}
-	return v.Tag(), IsTrue(v.Status.Conditions, kubeovnv1.ConditionValidated, v.Generation) // of a version without validatedID
+	return 0, false
 }
 
 // InternalIPs returns the InternalIPs of a node: the first of each family in its status, as the API server and the scheduler use them. Others are

@@ -177,7 +177,7 @@ func Get[T any](e *Engine, ref desired.Ref) *T {
 	}
 	var found *T
 	e.session.Read(func(r *ovsdbclient.Replica) {
-		ref = e.index.incarnations.of(t.name, ref, r.Row(t.name, ref.UUID()) != nil)
+		ref = e.index.incarnations.of(t.name, ref)
 		if row, ok := r.Row(t.name, ref.UUID()).(*T); ok {
 			found = model.Clone(row).(*T)
 		}

@@ -54,10 +54,10 @@ func (x *incarnations) deleted(uuid string) {
 	}
 }
 
-// of returns the Ref of the row that stands for a row of a table: the row itself if it exists, as an earlier version inserted it, its
-// incarnation, or a new one. The number of a new one is the time, so no other process has used it.
-func (x *incarnations) of(table string, ref desired.Ref, exists bool) desired.Ref {
-	if table != nb.LoadBalancerTable || exists {
+// of returns the Ref of the row that stands for a row of a table: its incarnation, or a new one. The number of a new one is the time, so no
+// other process has used it.
+func (x *incarnations) of(table string, ref desired.Ref) desired.Ref {
+	if table != nb.LoadBalancerTable {
 		return ref
 	}
 	if row, ok := x.rows[ref]; ok {
@@ -71,7 +71,7 @@ func (x *incarnations) of(table string, ref desired.Ref, exists bool) desired.Re
 func (pl *planner) incarnate(wanted wantedRows) wantedRows {
 	var renamed map[rowID]desired.Ref
 	for _, w := range wanted.rows {
-		ref := pl.index.incarnations.of(w.id.table, w.ref, pl.replica.Row(w.id.table, w.id.uuid) != nil)
+		ref := pl.index.incarnations.of(w.id.table, w.ref)
 		if ref == w.ref {
 			continue
 		}

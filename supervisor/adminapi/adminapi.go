@@ -27,10 +27,6 @@ const (
 // MonitorName is the common name in kube-ovn-monitor's certificate. Its CA is the operator's, and this name gives access to metrics only.
 const MonitorName = "kube-ovn-monitor"
 
-// Level counts properties of images that the operator depends on. From 1 on, members give a certificate with MonitorName access to metrics only, and
-// the image has the commands of kube-ovn-pinger and kube-ovn-speaker.
-const Level = 1
-
 // Names of the servers in the certificates of members and of ovn-northd.
 const (
 	NorthboundName = "ovn-nb"
@@ -82,8 +78,6 @@ type Status struct {
 	// Connected is true when the member is part of the cluster and knows a leader, so that it can serve.
 	Connected bool     `json:"connected"`
 	Members   []Member `json:"members"`
-	// Level is the member's Level; 0 if its version has none.
-	Level int `json:"level,omitempty"`
 	// Versions of the programs that the member runs.
 	Versions version.Programs `json:"versions"`
 	// Backups on the member's node, newest first.

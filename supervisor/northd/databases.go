@@ -33,11 +33,7 @@ func databasesOf(c *v1alpha1.OVNCluster) databases {
 	}
 	return databases{
 		leaders:    leaders,
-		northbound: ovncluster.Endpoints(c.Status.Northbound, northboundPort),
-		// ovn-northd tries the remotes in random order, and a refused connection costs it no back-off before it has tried all of them.
-		southbound: slices.Concat(ovncluster.Endpoints(c.Status.Southbound, southboundPort),
-			ovncluster.Endpoints(c.Status.Southbound, previousSouthboundPort)),
-
+		northbound: ovncluster.Endpoints(c.Status.Northbound, northboundPort), southbound: ovncluster.Endpoints(c.Status.Southbound, southboundPort),
 		northboundID: c.Status.Northbound.ClusterID, southboundID: c.Status.Southbound.ClusterID,
 		recovering: c.Status.Northbound.Recovering(),
 	}

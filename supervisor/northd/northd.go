@@ -27,8 +27,6 @@ import (
 const (
 	northboundPort = 6641
 	southboundPort = 6649
-	// previousSouthboundPort is the only such port of members of the previous version. Members of this version serve both.
-	previousSouthboundPort = 6645
 )
 
 // statusInterval is the interval at which the supervisor queries whether the daemon is active. The daemon sends no notification:

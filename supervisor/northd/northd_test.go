@@ -248,12 +248,11 @@ func TestTheOneThatWasActiveStartsAgainAtOnce(t *testing.T) {
 	tr.until("it starts with all members", func() bool { return len(tr.starts()) == 3 })
 }
 
-// Members of the previous version serve only the port 6645, and members of the next version only 6649.
-func TestItTriesBothPortsOfEachMember(t *testing.T) {
+func TestItConnectsToThePortWithoutARoleOfEachMember(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.8:10671")
 	tr.show(clusterOf("c", "192.0.2.1", "2001:db8::2"))
 	tr.untilSaid("leads true")
-	want := "--ovnsb-db=ssl:192.0.2.1:6649,ssl:[2001:db8::2]:6649,ssl:192.0.2.1:6645,ssl:[2001:db8::2]:6645"
+	want := "--ovnsb-db=ssl:192.0.2.1:6649,ssl:[2001:db8::2]:6649"
 	if got := tr.noted("southbound"); !slices.Equal(got, []string{want}) {
 		t.Errorf("it is started with %q, want %q", got, want)
 	}

@@ -18,26 +18,9 @@ import (
 	"github.com/kiln-net/kiln/internal/testing/must"
 	"github.com/kiln-net/kiln/internal/testing/nodetest"
 	"github.com/kiln-net/kiln/supervisor/adminapi"
-	"github.com/kiln-net/kiln/supervisor/ovsdb"
 	"github.com/kiln-net/kiln/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/supervisor/unixctl"
 )
-
-// TestNorthdReachesMembersOfOtherVersions starts a real ovn-northd with members that serve one of its two ports only. startCentral returns
-// once ovn-northd is active and connected to both databases.
-func TestNorthdReachesMembersOfOtherVersions(t *testing.T) {
-	for _, absent := range []int{6645, 6649} {
-		t.Run(fmt.Sprintf("without %d", absent), func(t *testing.T) {
-			if !nodetest.Again(t) {
-				return
-			}
-			nodetest.Wire(t)
-			startCentral(t, func(database *ovsdb.Database) {
-				database.Clients = slices.DeleteFunc(slices.Clone(database.Clients), func(l ovsdb.Listener) bool { return l.Port == absent })
-			})
-		})
-	}
-}
 
 // TestANodeWithTheAddressOfADeletedNode has a chassis of a deleted node with the address of the node. No two chassis may have the same
 // encapsulation, and none may change another one, so the node registers once the operator has removed the other chassis. Then tunnels follow

@@ -148,8 +148,7 @@ func (c certificate) awaitRenewal(ctx context.Context, leaf *x509.Certificate) {
 }
 
 // trusts reports whether the CA bundle has the CA of the certificate. During a rotation the bundle has the old and the new CA, so
-// that nodes renew their certificates at different times. Without a bundle, which earlier operators do not write, trusts returns
-// true.
+// that nodes renew their certificates at different times. trusts returns true if it cannot read the bundle.
 func (c certificate) trusts(leaf *x509.Certificate) bool {
 	bundle, err := os.ReadFile(c.trust)
 	if err != nil {

@@ -46,7 +46,7 @@ type central struct {
 	daemons map[string]*supervisor.LogLevel
 }
 
-func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
+func startCentral(t *testing.T) central {
 	t.Helper()
 	c := central{servers: supervisortest.NewAuthority(t, "servers"), chassis: supervisortest.NewAuthority(t, "chassis")}
 	bootstrap := v1alpha1.DatabaseStatus{
@@ -66,9 +66,6 @@ func startCentral(t *testing.T, changes ...func(*ovsdb.Database)) central {
 			trusted = slices.Concat(c.servers.PEM, c.chassis.PEM)
 		}
 		database.Schema = supervisortest.File(t, database.Schema)
-		for _, change := range changes {
-			change(&database)
-		}
 		o := ovsdb.Options{
 			Database: database, DataDir: t.TempDir(), RunDir: run, Node: "node-1", Address: netip.MustParseAddr("127.0.0.1"),
 			TLSDir:        c.servers.TLSDir(t, "server", map[string][]byte{"ca.crt": trusted, "admin-ca.crt": c.servers.PEM}),

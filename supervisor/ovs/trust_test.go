@@ -71,7 +71,7 @@ func TestAReplacedCABringsANewCertificate(t *testing.T) {
 			t.Fatalf("%d requests, want %d", filed.Load(), n)
 		}
 	}
-	issued(1) // without a bundle, as an earlier operator leaves it
+	issued(1) // without a bundle
 	mountTrust(t, trust, first.PEM)
 	mountTrust(t, trust, slices.Concat(first.PEM, next.PEM))
 	signs.Store(&lost)

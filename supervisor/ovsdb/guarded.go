@@ -42,12 +42,12 @@ func (m *member) waitForGuard() {
 }
 
 // guardedFile marks, next to the database file, that `kiln ovs` of this node has limited the access to the member's ports. Without it the member does not
-// wait: during the first installation the databases start before ovs-ovn exists, and earlier versions of ovs-ovn do not report.
+// wait: during the first installation the databases start before ovs-ovn exists.
 func (f files) guardedFile() string { return f.path + ".guarded" }
 
 // mustWait reports whether the member must not listen yet: its ports were limited before a reboot of the node, and are not yet limited again.
 func (m *member) mustWait(f files) bool {
-	if m.cluster.Spec.Central.PortAccess == v1alpha1.PortAccessOpen || early(m.cluster.Status) || portguard.Reported(m.options.RunDir) {
+	if m.cluster.Spec.Central.PortAccess == v1alpha1.PortAccessOpen || portguard.Reported(m.options.RunDir) {
 		return false
 	}
 	_, err := os.Stat(f.guardedFile())

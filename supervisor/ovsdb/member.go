@@ -91,8 +91,7 @@ func (m *member) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	closed := early(m.cluster.Status)
-	daemon, err := m.options.server(f.path, closed)
+	daemon, err := m.options.server(f.path)
 	if err != nil {
 		return err
 	}
@@ -113,7 +112,7 @@ func (m *member) serve(ctx context.Context) error {
 	m.waiting.Store(nil)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := m.follow(ctx, f, began, closed); err != nil {
+		if err := m.follow(ctx, f, began); err != nil {
 			m.wait(err.Error())
 			return err
 		}
@@ -148,9 +147,8 @@ func (m *member) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// follow makes backups until ctx ends. It returns errSuperseded when the cluster is replaced, also while a backup is in progress. If the
-// server was started early, follow opens the added ports once the pods of nodes are replaced.
-func (m *member) follow(ctx context.Context, f files, began time.Time, closed bool) error {
+// follow makes backups until ctx ends. It returns errSuperseded when the cluster is replaced, also while a backup is in progress.
+func (m *member) follow(ctx context.Context, f files, began time.Time) error {
 	ctx, cancel := context.WithCancel(ctx)
 	newest := make(chan *v1alpha1.OVNCluster, 1)
 	var running sync.WaitGroup
@@ -162,10 +160,6 @@ func (m *member) follow(ctx context.Context, f files, began time.Time, closed bo
 	for {
 		if startup.Superseded(began, m.options.Database.Of(m.cluster.Status)) {
 			return errSuperseded
-		}
-		if closed && !early(m.cluster.Status) {
-			closed = false
-			running.Go(func() { m.openPorts(ctx, f.path) })
 		}
 		select {
 		case <-newest: // the backups have not received the former one

@@ -49,14 +49,7 @@ type Listener struct {
 	// Probe is the inactivity probe in milliseconds: the server sends an echo request after this time without a message, and
 	// disconnects the client after the same time without a response. Zero means clientProbe.
 	Probe int
-	// Added is true if the previous version does not serve the port. Guards of nodes of that version do not protect it, so a member that starts
-	// before an upgrade has replaced the pods of nodes opens it after that.
-	Added bool
 }
-
-// early reports whether an upgrade is replacing the pods of nodes, so that the guard of this node may be of the previous version. The
-// database's pod can be replaced at this time by an eviction.
-func early(status v1alpha1.OVNClusterStatus) bool { return status.Upgrade.Stage == v1alpha1.StageNodes }
 
 // northdProbe is Probe of ovn-northd's port, in milliseconds. The active ovn-northd holds a lock in the database until its
 // connection ends. When its node fails, the server ends the connection after twice this time, and the standby takes over.
@@ -82,7 +75,7 @@ var (
 		ServerName:  "ovn-sb",
 		Stem:        "ovnsb_db",
 		Schema:      "/usr/share/ovn/ovn-sb.ovsschema",
-		Clients:     []Listener{{Port: 6642, Role: "ovn-controller"}, {Port: 6645, Probe: northdProbe}, {Port: 6649, Probe: northdProbe, Added: true}},
+		Clients:     []Listener{{Port: 6642, Role: "ovn-controller"}, {Port: 6649, Probe: northdProbe}},
 		RaftPort:    6644,
 		AdminPort:   adminapi.PortSouthbound,
 		LeaderLabel: podlabel.SouthboundLeader,

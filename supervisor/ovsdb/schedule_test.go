@@ -61,7 +61,7 @@ func TestAMemberIsSupersededDuringABackup(t *testing.T) {
 	}
 	defer listener.Close()
 	done := make(chan error, 1)
-	go func() { done <- m.follow(t.Context(), newFiles(m.options), time.Unix(1000, 0), false) }()
+	go func() { done <- m.follow(t.Context(), newFiles(m.options), time.Unix(1000, 0)) }()
 	conn, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ package ovsdb
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -35,24 +34,21 @@ type configuration struct {
 func (o Options) socket() string  { return filepath.Join(o.RunDir, o.Database.Stem+".sock") }
 func (o Options) control() string { return filepath.Join(o.RunDir, o.Database.Stem+".ctl") }
 
-// configure returns the configuration for a database file. If early, added ports are omitted.
-func (o Options) configure(file string, early bool) configuration {
+// configure returns the configuration for a database file.
+func (o Options) configure(file string) configuration {
 	c := configuration{
 		Remotes:   map[string]remote{"punix:" + o.socket(): {}},
 		Databases: map[string]map[string]string{file: {"service-model": "clustered"}},
 	}
 	for _, l := range o.Database.Clients {
-		if l.Added && early {
-			continue
-		}
 		c.Remotes[passive(l.Port, o.Listen)] = remote{Role: l.Role, InactivityProbe: cmp.Or(l.Probe, clientProbe)}
 	}
 	return c
 }
 
 // writeConfiguration writes the configuration file of ovsdb-server and returns its path.
-func (o Options) writeConfiguration(file string, early bool) (string, error) {
-	content, err := json.MarshalIndent(o.configure(file, early), "", "  ")
+func (o Options) writeConfiguration(file string) (string, error) {
+	content, err := json.MarshalIndent(o.configure(file), "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("encode the configuration of ovsdb-server: %w", err)
 	}
@@ -63,13 +59,12 @@ func (o Options) writeConfiguration(file string, early bool) (string, error) {
 	return path, nil
 }
 
-// server writes the configuration file and returns the daemon that runs ovsdb-server on the database file. If early, it does not serve added
-// ports until openPorts.
-func (o Options) server(file string, early bool) (supervisor.Daemon, error) {
+// server writes the configuration file and returns the daemon that runs ovsdb-server on the database file.
+func (o Options) server(file string) (supervisor.Daemon, error) {
 	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 		return supervisor.Daemon{}, fmt.Errorf("make the directory of sockets: %w", err)
 	}
-	path, err := o.writeConfiguration(file, early)
+	path, err := o.writeConfiguration(file)
 	if err != nil {
 		return supervisor.Daemon{}, err
 	}
@@ -85,20 +80,4 @@ func (o Options) server(file string, early bool) (supervisor.Daemon, error) {
 		LogLevel: o.LogLevel,
 		Log:      o.Log,
 	}, nil
-}
-
-// openPorts makes the running server serve the added ports too. It retries until ctx ends. Connections to other ports stay.
-func (m *member) openPorts(ctx context.Context, file string) {
-	report := func(err error) {
-		if ctx.Err() == nil {
-			m.options.Log.Error(err, "retrying to serve the ports that this version adds")
-		}
-	}
-	supervisor.Retry(ctx, report, func() error {
-		if _, err := m.options.writeConfiguration(file, false); err != nil {
-			return err
-		}
-		_, err := m.call(ctx, "ovsdb-server/reload")
-		return err
-	})
 }

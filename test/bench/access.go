@@ -18,16 +18,10 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// patchPods reports whether the account may also patch `pods`, as during an upgrade: earlier revisions write results there.
-func (o options) patchPods() bool { return o.old != "" }
-
 // account describes the user of the system under test.
 func (o options) account() string {
-	switch {
-	case o.clusterAdmin:
+	if o.clusterAdmin {
 		return "a cluster administrator"
-	case o.patchPods():
-		return render.ControllerName + ", which may patch pods as during an upgrade"
 	}
 	return render.ControllerName
 }
@@ -40,7 +34,7 @@ func (w *world) grantAccess(ctx context.Context, o options) error {
 		return w.writeKubeconfig(w.api.KubeConfig)
 	}
 	namespace, _, _ := strings.Cut(o.lease, "/")
-	config := render.Config{Namespace: namespace, PatchPods: o.patchPods()}
+	config := render.Config{Namespace: namespace}
 	objects := render.AccessObjects(config)
 	if o.admission {
 		objects = append(objects, render.Policies(config)...)

@@ -29,7 +29,7 @@ import (
 const (
 	controller = "controller"
 	// kilnCommand is the default of -system.
-	kilnCommand = `"$KILN" controller --pod-cidrs=10.16.0.0/16 --tls-dir="$TLS_DIR"` +
+	kilnCommand = `"$KILN" controller --pod-cidrs=10.16.0.0/16 --tls-dir="$TLS_DIR" --port-security="$PORT_SECURITY"` +
 		` --address="$METRICS_ADDRESS" --pprof-address="$PPROF_ADDRESS"`
 	// kilnCRDs, kilnLease and kilnLegs are the defaults of -crds, -lease and -legs.
 	kilnCRDs  = "config/crd/bases"
@@ -51,7 +51,7 @@ func (b *bench) environment(i instance) []string {
 	return append(os.Environ(),
 		"KILN="+b.options.kiln, "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE="+namespace, fmt.Sprint("POD_NAME=", controller, i.slot),
 		"METRICS_ADDRESS="+i.metrics, "PPROF_ADDRESS="+i.pprof,
-		"KILN_PORT_SECURITY="+string(b.options.portSecurity), // as the operator sets it; earlier revisions ignore it
+		"PORT_SECURITY="+string(b.options.portSecurity),
 		"OVN_NB=ssl:"+w.address+":"+northboundPort, "TLS_DIR="+w.clientTLS(),
 		"OVN_NB_TCP=tcp:"+w.address+":"+plainNorthboundPort, "OVN_SB_TCP=tcp:"+w.address+":"+plainSouthboundPort,
 		"OVN_NB_UNIX=unix:"+w.socket("nb"), "OVN_SB_UNIX=unix:"+w.socket("sb"),

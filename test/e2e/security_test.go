@@ -28,7 +28,6 @@ var _ = Describe("the databases' ports", func() {
 			{6642, sb.Node, sb.Address, true},
 			{6643, nb.Node, nb.Address, false},
 			{6644, sb.Node, sb.Address, false},
-			{6645, sb.Node, sb.Address, false},
 			{6649, sb.Node, sb.Address, false},
 		} {
 			at := netip.AddrPortFrom(netip.MustParseAddr(port.address), port.number)

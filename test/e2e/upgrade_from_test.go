@@ -54,7 +54,7 @@ func manifests() string {
 	return dir
 }
 
-// keptPods are pods that each rely on something that an earlier version allowed and a new installation does not.
+// keptPods are pods that each use a network that only some namespaces may use.
 var keptPods = []struct {
 	name, key, value string
 	cidr             netip.Prefix
@@ -100,14 +100,10 @@ func expectKept(ctx context.Context, networks map[string]map[string]string) {
 	}
 }
 
-// optionalParts expects that kube-ovn-pinger, which the upgrade enables by default, and kube-ovn-monitor run on all their nodes, or that there are none: the earlier
-// version does not have them.
-func optionalParts(ctx context.Context, run bool) {
+// optionalParts expects that kube-ovn-pinger and kube-ovn-monitor run on all their nodes.
+func optionalParts(ctx context.Context) {
 	GinkgoHelper()
 	for app, nodes := range map[string]int{pinger.App: len(suite.Lab.Nodes()), adminapi.MonitorName: 1} {
-		if !run {
-			nodes = 0
-		}
 		Eventually(func(g Gomega) {
 			pods, err := suite.Cluster.PodsOf(ctx, app)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -136,13 +132,16 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 	BeforeAll(func(ctx SpecContext) {
 		makeNamespace(ctx, keptNamespace)
 		p = makePair(ctx, membersNamespace)
+		allowed := []kubeovnv1.AllowedNamespace{keptNamespace}
 		for _, o := range []client.Object{
-			&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "kept"}},
+			&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Spec: kubeovnv1.VpcSpec{
+				ClusterAccess: kubeovnv1.ClusterAccessServices, AllowedNamespaces: allowed,
+			}},
 			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "kept-vpc"}, Spec: kubeovnv1.SubnetSpec{Vpc: "kept", CIDRBlock: "10.86.0.0/24"}},
-			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "kept-private"}, Spec: kubeovnv1.SubnetSpec{Private: true, CIDRBlock: "10.87.0.0/24"}},
+			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "kept-private"}, Spec: kubeovnv1.SubnetSpec{Private: true, CIDRBlock: "10.87.0.0/24", AllowedNamespaces: allowed}},
 			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "kept-common"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.88.0.0/24"}},
 			&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "kept-pool"}, Spec: kubeovnv1.IPPoolSpec{
-				Subnet: "kept-common", Namespaces: []string{"e2e-nobody"}, IPs: []string{"10.88.0.100..10.88.0.103"},
+				Subnet: "kept-common", Namespaces: []string{"e2e-nobody"}, IPs: []string{"10.88.0.100..10.88.0.103"}, AllowedNamespaces: allowed,
 			}},
 		} {
 			Expect(suite.Objects.Create(ctx, o)).To(Succeed())
@@ -158,40 +157,16 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 		served(ctx, "vpc-before")
 	}, NodeTimeout(5*time.Minute))
 
-	It("drops no connection, and keeps what existing objects allow", Label(timed), func(ctx SpecContext) {
+	It("drops no connection, and keeps the networks of pods", Label(timed), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, p)
 		Expect(cluster.ApplyManifests(ctx, suite.Lab.Kubeconfig(), headManifests)).To(Succeed())
 		runsOn(ctx, headImage)
 		traffic(ctx, "upgrade", 2)
 		expectKept(ctx, networks)
-		optionalParts(ctx, true)
+		optionalParts(ctx)
 		maps.Copy(networks, startKept(ctx, "after"))
 		served(ctx, "vpc-after")
-
-		oc := &v1alpha1.OVNCluster{}
-		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc)).To(Succeed())
-		Expect(oc.Status.StrictSince).NotTo(BeNil())
-		vpc := &kubeovnv1.Vpc{}
-		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "kept"}, vpc)).To(Succeed())
-		Expect(vpc.Spec.ClusterAccess).To(Equal(kubeovnv1.ClusterAccessServices))
-		Expect(vpc.Spec.AllowedNamespaces).To(ConsistOf(kubeovnv1.AllNamespaces))
 	}, SpecTimeout(10*time.Minute))
-
-	It("is strict with new objects", func(ctx SpecContext) {
-		for _, o := range []client.Object{
-			&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "strict"}},
-			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Spec: kubeovnv1.SubnetSpec{Vpc: "strict", CIDRBlock: "10.89.0.0/24"}},
-		} {
-			Expect(suite.Objects.Create(ctx, o)).To(Succeed())
-		}
-		pod := cluster.Server(keptNamespace, "strict", suite.Workers[0])
-		pod.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): "strict"}
-		_, err := suite.Cluster.CoreV1().Pods(keptNamespace).Create(ctx, pod, metav1.CreateOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(warnings).WithContext(ctx).WithArguments(keptNamespace, "strict").WithTimeout(20 * time.Second).
-			Should(ContainElement(ContainSubstring("VPC strict does not list namespace " + keptNamespace)))
-		removePods(ctx, keptNamespace, "strict")
-	}, SpecTimeout(time.Minute))
 
 	It("rolls back to the previous image, and forward again", Label(timed), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, p)
@@ -199,13 +174,13 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFro
 		runsOn(ctx, fromImage)
 		traffic(ctx, "rollback", 2)
 		expectKept(ctx, networks)
-		optionalParts(ctx, false)
+		optionalParts(ctx)
 		startKept(ctx, "back")
 		served(ctx, "vpc-back")
 		wantImage(ctx, headImage, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, headImage)
 		expectKept(ctx, networks)
-		optionalParts(ctx, true)
+		optionalParts(ctx)
 		startKept(ctx, "again")
 	}, SpecTimeout(15*time.Minute))
 })

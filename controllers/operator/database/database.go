@@ -152,9 +152,6 @@ func (p *run) askMembers(ctx context.Context) error {
 		}
 		p.reports[pod.Spec.NodeName] = report
 		p.Versions.Note(pod, report.Versions)
-		if p.Versions.NoteLevel(pod, report.Level) {
-			p.Report.WakeAt(p.Report.Now) // optional operands depend on it
-		}
 	}
 	return errors.Join(failures...)
 }

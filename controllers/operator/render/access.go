@@ -31,19 +31,15 @@ var (
 
 // accesses returns the permissions of all components. The operator may grant only permissions that it holds itself, so
 // its own roles in config/rbac are generated from this table (see Grants). Policies adds limits that a role cannot
-// express. patchPods is Config.PatchPods; reviews is set if processes review the tokens of those who read metrics.
-func accesses(patchPods, reviews bool) []access {
-	podWrites := []string{"pods/status"}
-	if patchPods {
-		podWrites = []string{"pods", "pods/status"}
-	}
+// express. reviews is set if processes review the tokens of those who read metrics.
+func accesses(reviews bool) []access {
 	all := []access{
 		{
 			account: centralAccount, app: centralApp, component: centralAccount,
 			cluster: []rbacv1.PolicyRule{readClusters},
 			own: []rbacv1.PolicyRule{
-				rule("", read, "pods"),                    // pods of ovn-northd wait for one another
-				rule("", []string{"patch"}, podWrites...), // labels of its own pod
+				rule("", read, "pods"),                     // pods of ovn-northd wait for one another
+				rule("", []string{"patch"}, "pods/status"), // labels of its own pod
 			},
 		},
 		{
@@ -54,7 +50,7 @@ func accesses(patchPods, reviews bool) []access {
 				rule("certificates.k8s.io", []string{"create", "get", "list", "watch"}, "certificatesigningrequests"),
 			},
 		},
-		controllerAccess(podWrites),
+		controllerAccess(),
 		{
 			account: AgentName, app: AgentName, component: AgentName,
 			cluster: []rbacv1.PolicyRule{
@@ -112,14 +108,14 @@ var (
 	writeEvents  = rule("events.k8s.io", []string{"create", "patch"}, "events")
 )
 
-// controllerAccess returns the permissions of the controller, which writes the resources podWrites of pods.
-func controllerAccess(podWrites []string) access {
+// controllerAccess returns the permissions of the controller.
+func controllerAccess() access {
 	return access{
 		account: ControllerName, app: ControllerName, component: ControllerName,
 		cluster: append([]rbacv1.PolicyRule{
 			readClusters, writeEvents,
 			rule("", read, "pods"),
-			rule("", []string{"patch"}, podWrites...), // annotations
+			rule("", []string{"patch"}, "pods/status"), // annotations
 			rule(podNetworksGroup, []string{podNetworksVerb}, podNetworksResource),
 			rule(podNetworksGroup, []string{externalIPsVerb}, externalIPsResource), // Services of rules
 			rule("", []string{"get", "list", "watch", "patch"}, "nodes", "namespaces"),
@@ -175,7 +171,7 @@ func withResourceNames(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 // as its admission policy does.
 func AccessObjects(c Config) []Object {
 	var objects []Object
-	for _, a := range accesses(c.PatchPods, c.authorized()) {
+	for _, a := range accesses(c.authorized()) {
 		if a.account == SpeakerName && c.Spec.Speaker == nil {
 			continue
 		}
@@ -207,7 +203,7 @@ func AccessObjects(c Config) []Object {
 // the components' roles (privilege escalation prevention, kubernetes.io/docs/reference/access-authn-authz/rbac). The
 // manifests in config/rbac are generated from it.
 func Grants() (cluster, own []rbacv1.PolicyRule) {
-	for _, a := range accesses(true, true) {
+	for _, a := range accesses(true) {
 		cluster = append(cluster, a.cluster...)
 		own = append(own, a.own...)
 	}

@@ -37,12 +37,6 @@ func AgentObjects(c Config) []Object {
 			{name: "sysctls", path: sysctlDirectory, source: hostPath("/proc/sys/net", corev1.HostPathDirectory)},
 		},
 	})
-	c.offerTunnels(&template.Spec.Containers[0])
-	// An environment variable, because earlier versions, to which spec.image can roll back, exit on unknown flags.
-	if p := c.Spec.Agent.CNIConfPriority; p != "" && p != defaultPriority {
-		container := &template.Spec.Containers[0]
-		container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_CNI_CONF_PRIORITY", Value: p})
-	}
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{c.daemonSet(AgentName, AgentName, onDelete(), template)}
@@ -59,7 +53,7 @@ func agentArgs(c Config) []string {
 	args := []string{
 		"agent",
 		"--service-cidrs=" + strings.Join(c.Spec.Network.ServiceCIDRs, ","),
-		"--tunnel-type=" + string(c.Spec.Network.TunnelType),
+		"--tunnel-type=" + c.tunnelTypes(),
 		"--cni-bin-dir=" + c.Spec.Agent.CNIBinDirectory,
 		"--cni-conf-dir=" + c.Spec.Agent.CNIConfDirectory,
 		"--sysctl-dir=" + path.Dir(sysctlDirectory),
@@ -72,6 +66,9 @@ func agentArgs(c Config) []string {
 	}
 	if m := c.Spec.Network.MTU; m != 0 {
 		args = append(args, "--mtu="+strconv.Itoa(int(m)))
+	}
+	if p := c.Spec.Agent.CNIConfPriority; p != "" && p != defaultPriority {
+		args = append(args, "--cni-conf-priority="+p)
 	}
 	return args
 }

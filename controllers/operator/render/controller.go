@@ -20,43 +20,46 @@ func ControllerObjects(c Config) []Object {
 		component:     ControllerName,
 		account:       ControllerName,
 		priorityClass: clusterCritical,
-		args: []string{
-			"controller",
-			"--pod-cidrs=" + strings.Join(c.Spec.Network.PodCIDRs, ","),
-			"--join-cidrs=" + strings.Join(c.Spec.Network.JoinCIDRs, ","),
-			"--service-cidrs=" + strings.Join(c.Spec.Network.ServiceCIDRs, ","),
-			"--tls-dir=" + tlsDirectory,
-		},
-		health:      controllerHealthPort,
-		resources:   firstSet(c.Spec.Controller.Resources, requests("200m", "256Mi")),
-		security:    confined(),
-		grace:       30,
-		tolerations: Tolerations(c.Spec.Controller.Placement),
-		mounts:      []mount{tlsMount(ControllerSecret)},
+		args:          controllerArgs(c),
+		health:        controllerHealthPort,
+		resources:     firstSet(c.Spec.Controller.Resources, requests("200m", "256Mi")),
+		security:      confined(),
+		grace:         30,
+		tolerations:   Tolerations(c.Spec.Controller.Placement),
+		mounts:        []mount{tlsMount(ControllerSecret)},
 	})
-	// These are environment variables because earlier versions, to which spec.image can roll back, exit on unknown flags.
-	container := &template.Spec.Containers[0]
-	container.Env = append(container.Env,
-		corev1.EnvVar{Name: "KILN_MEMBERSHIP", Value: string(c.Spec.Tenancy.Membership)},
-		corev1.EnvVar{Name: "KILN_CLUSTER_ACCESS", Value: string(c.Spec.Tenancy.ClusterAccess)},
-		corev1.EnvVar{Name: "KILN_PORT_SECURITY", Value: string(c.Spec.Tenancy.PortSecurity)})
-	for _, v := range []struct{ name, value, usual string }{
-		{"KILN_POD_ACCESS", string(c.Spec.Services.PodAccess), string(v1alpha1.PodAccessOVN)},
-		{"KILN_POD_GATEWAYS", strings.Join(c.Spec.Network.PodGateways, ","), ""},
-		{"KILN_POD_VLAN", c.Spec.Network.PodVlan, ""},
-		{"KILN_EXCLUDE_IPS", strings.Join(c.Spec.Network.ExcludeIPs, ","), ""},
-		{"KILN_NETWORK_POLICIES", string(c.Spec.Policies.NetworkPolicies), string(v1alpha1.NetworkPoliciesEnforced)},
-		{"KILN_CONTROL_PLANE_PROTECTION", protection(c.Spec.Network.ControlPlaneProtection), ""},
-	} {
-		if v.value != "" && v.value != v.usual { // clusters without the field keep their template
-			container.Env = append(container.Env, corev1.EnvVar{Name: v.name, Value: v.value})
-		}
-	}
 	template.Spec.SecurityContext = nobody()
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: onDifferentNodes(ControllerName, ControllerName)}
 	placed(&template, c.Spec.Controller.Placement)
 	stamp(&template)
 	return []Object{c.deployment(ControllerName, ControllerName, c.Spec.Controller.Replicas, replaceInPlace(), template)}
+}
+
+func controllerArgs(c Config) []string {
+	network := c.Spec.Network
+	args := []string{
+		"controller",
+		"--pod-cidrs=" + strings.Join(network.PodCIDRs, ","),
+		"--join-cidrs=" + strings.Join(network.JoinCIDRs, ","),
+		"--service-cidrs=" + strings.Join(network.ServiceCIDRs, ","),
+		"--tls-dir=" + tlsDirectory,
+	}
+	for _, f := range []struct{ flag, value, usual string }{
+		{"--membership=", string(c.Spec.Tenancy.Membership), ""},
+		{"--cluster-access=", string(c.Spec.Tenancy.ClusterAccess), ""},
+		{"--port-security=", string(c.Spec.Tenancy.PortSecurity), ""},
+		{"--pod-access=", string(c.Spec.Services.PodAccess), string(v1alpha1.PodAccessOVN)},
+		{"--pod-gateways=", strings.Join(network.PodGateways, ","), ""},
+		{"--pod-vlan=", network.PodVlan, ""},
+		{"--exclude-ips=", strings.Join(network.ExcludeIPs, ","), ""},
+		{"--network-policies=", string(c.Spec.Policies.NetworkPolicies), string(v1alpha1.NetworkPoliciesEnforced)},
+		{"--control-plane-protection=", protection(network.ControlPlaneProtection), ""},
+	} {
+		if f.value != "" && f.value != f.usual { // clusters without the field keep their template
+			args = append(args, f.flag+f.value)
+		}
+	}
+	return args
 }
 
 // protection returns limits in the form of `kiln controller --control-plane-protection`; "" for the defaults.

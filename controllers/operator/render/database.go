@@ -66,7 +66,7 @@ var (
 		Of:       func(s *v1alpha1.OVNClusterStatus) *v1alpha1.DatabaseStatus { return &s.Southbound },
 		Source:   func(r *v1alpha1.Recovery) v1alpha1.RecoverySource { return r.Southbound },
 		settings: func(c *v1alpha1.Central) v1alpha1.Workload { return c.Southbound },
-		ports:    []corev1.ContainerPort{port("clients", 6642), port("northd", 6649), port("northd-old", 6645), port("raft", 6644), port("admin", 6652)},
+		ports:    []corev1.ContainerPort{port("clients", 6642), port("northd", 6649), port("raft", 6644), port("admin", 6652)},
 	}
 )
 
@@ -117,7 +117,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 	}
 }
 
-// mountPrevious mounts PreviousDataDirectory. The path is in an environment variable because earlier versions exit on unknown flags.
+// mountPrevious mounts PreviousDataDirectory.
 func (c Config) mountPrevious(pod *corev1.PodSpec) {
 	if c.PreviousDataDirectory == "" {
 		return

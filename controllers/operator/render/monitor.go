@@ -17,10 +17,6 @@ func HasMonitor(spec *v1alpha1.OVNClusterSpec) bool {
 	return spec.Monitoring.Monitor != v1alpha1.MonitoringDisabled
 }
 
-func stopMonitor(spec *v1alpha1.OVNClusterSpec) {
-	spec.Monitoring.Monitor = v1alpha1.MonitoringDisabled
-}
-
 // MonitorObjects returns the Deployment of kube-ovn-monitor. It has one pod: another one would export every series twice.
 func MonitorObjects(c Config) []Object {
 	if !HasMonitor(&c.Spec) {

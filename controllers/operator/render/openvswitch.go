@@ -25,7 +25,7 @@ func OpenVSwitchObjects(c Config) []Object {
 	args := []string{
 		"ovs",
 		"--datapath=" + string(c.Spec.Nodes.Datapath),
-		"--tunnel-type=" + string(c.Spec.Network.TunnelType),
+		"--tunnel-type=" + c.tunnelTypes(),
 		"--trust-dir=" + trustDirectory,
 	}
 	if i := c.Spec.Nodes.TunnelInterface; i != "" {
@@ -59,8 +59,7 @@ func OpenVSwitchObjects(c Config) []Object {
 		},
 	})
 	container := &template.Spec.Containers[0]
-	container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_SYSCTLS", Value: sysctlDirectory}) // earlier versions exit on unknown flags
-	c.offerTunnels(container)
+	container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_SYSCTLS", Value: sysctlDirectory})
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{c.daemonSet(openVSwitchApp, OpenVSwitch, onDelete(), template)}
@@ -74,24 +73,24 @@ func interfaceManager(name, path string) mount {
 	return m
 }
 
-// offerTunnels sets the encapsulations of a node, if there are several. It is an environment variable because earlier versions exit on
-// unknown values of --tunnel-type.
-func (c Config) offerTunnels(container *corev1.Container) {
+// tunnelTypes returns the encapsulations of a node. There are several while spec.network.tunnelType changes.
+func (c Config) tunnelTypes() string {
 	if len(c.TunnelTypes) < 2 {
-		return
+		return string(c.Spec.Network.TunnelType)
 	}
 	names := make([]string, 0, len(c.TunnelTypes))
 	for _, t := range c.TunnelTypes {
 		names = append(names, string(t))
 	}
-	container.Env = append(container.Env, corev1.EnvVar{Name: "KILN_TUNNEL_TYPES", Value: strings.Join(names, ",")})
+	return strings.Join(names, ",")
 }
 
-// TunnelType returns the encapsulation in the arguments of ovs-ovn.
+// TunnelType returns the encapsulation in the arguments of ovs-ovn, the first one of several.
 func TunnelType(openVSwitch *appsv1.DaemonSet) v1alpha1.TunnelType {
 	for _, arg := range openVSwitch.Spec.Template.Spec.Containers[0].Args {
 		if value, found := strings.CutPrefix(arg, "--tunnel-type="); found {
-			return v1alpha1.TunnelType(value)
+			first, _, _ := strings.Cut(value, ",")
+			return v1alpha1.TunnelType(first)
 		}
 	}
 	return ""

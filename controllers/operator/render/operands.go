@@ -45,16 +45,10 @@ type Operand struct {
 	Database bool
 	// VersionPort is the port on which its pods serve their versions; 0 for other ways, and for pods without versions.
 	VersionPort uint16
-	// LabelsPods is true if its pods write labels or annotations of pods.
-	LabelsPods bool
 	// Runs says for an optional operand whether this spec has it; nil for an operand that the network needs, which always runs.
 	Runs func(*v1alpha1.OVNClusterSpec) bool
 	// OperatorImage is true if its pods run the operator's own image, so that upgrades and rollbacks do not change their version.
 	OperatorImage bool
-	// Level is the adminapi.Level without which it must not run: of its image, or of all members if it has the operator's image. Stop changes a
-	// spec so that it does not run.
-	Level int
-	Stop  func(*v1alpha1.OVNClusterSpec)
 	// Hidden is true if it has no row in the status.
 	Hidden bool
 	// Removal is its step when the OVNCluster is deleted; 0 for the workload of the removal itself.
@@ -78,7 +72,7 @@ var Operands = []Operand{
 	membersOf(Northbound), membersOf(Southbound),
 	{
 		Name: NorthdName, Kind: "Deployment", Objects: NorthdObjects,
-		Stage: v1alpha1.StageNorthd, VersionPort: northdHealthPort, LabelsPods: true, Removal: StopDaemons,
+		Stage: v1alpha1.StageNorthd, VersionPort: northdHealthPort, Removal: StopDaemons,
 	},
 	{
 		Name: OpenVSwitch, Kind: "DaemonSet", Objects: OpenVSwitchObjects,
@@ -86,18 +80,18 @@ var Operands = []Operand{
 	},
 	{
 		Name: ControllerName, Kind: "Deployment", Objects: ControllerObjects,
-		Stage: v1alpha1.StageController, VersionPort: controllerHealthPort, LabelsPods: true, Removal: StopWriters,
+		Stage: v1alpha1.StageController, VersionPort: controllerHealthPort, Removal: StopWriters,
 	},
 	{
 		Name: AgentName, Kind: "DaemonSet", Objects: AgentObjects,
 		Stage: v1alpha1.StageNodes, VersionPort: agentHealthPort, Removal: StopWriters,
 	},
 	{Name: BackupsName, Kind: "Deployment", Objects: BackupsObjects, Runs: hasBackups, Removal: StopDaemons},
-	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Runs: hasPinger, Level: 1, Stop: stopPinger, Removal: StopPods},
-	{Name: SpeakerName, Kind: "DaemonSet", Objects: SpeakerObjects, LabelsPods: true, Runs: hasSpeaker, Level: 1, Stop: stopSpeaker, Removal: StopPods},
+	{Name: PingerName, Kind: "DaemonSet", Objects: PingerObjects, Runs: hasPinger, Removal: StopPods},
+	{Name: SpeakerName, Kind: "DaemonSet", Objects: SpeakerObjects, Runs: hasSpeaker, Removal: StopPods},
 	{
 		Name: MonitorName, Kind: "Deployment", Objects: MonitorObjects, VersionPort: monitorHealthPort, Runs: HasMonitor, OperatorImage: true,
-		Level: 1, Stop: stopMonitor, Removal: StopWriters,
+		Removal: StopWriters,
 	},
 	{Name: ImageName, Kind: "DaemonSet", Objects: ImageObjects, Hidden: true, Removal: StopWriters},
 	{Name: CleanUpName, Kind: "DaemonSet", Objects: func(c Config) []Object { return []Object{CleanUp(c)} }, Hidden: true},
@@ -107,7 +101,7 @@ var Operands = []Operand{
 func membersOf(db Database) Operand {
 	return Operand{
 		Name: db.Workload, Kind: "StatefulSet", Objects: func(c Config) []Object { return DatabaseObjects(c, db) },
-		Stage: v1alpha1.StageDatabases, Database: true, LabelsPods: true, Removal: StopDatabases,
+		Stage: v1alpha1.StageDatabases, Database: true, Removal: StopDatabases,
 	}
 }
 

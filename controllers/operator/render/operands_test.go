@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -23,11 +22,9 @@ func TestOperandsAreComplete(t *testing.T) {
 	c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}
 	c.Spec.Pinger.Mode = v1alpha1.PingerEnabled
 	c.Spec.Speaker = &v1alpha1.Speaker{ASN: 64512}
-	accounts := map[string]bool{} // true if the account may write labels or annotations of pods
-	for _, a := range accesses(false, false) {
-		accounts[a.account] = slices.ContainsFunc(slices.Concat(a.cluster, a.own), func(r rbacv1.PolicyRule) bool {
-			return slices.Contains(r.Resources, "pods/status") && slices.Contains(r.Verbs, "patch")
-		})
+	accounts := map[string]bool{}
+	for _, a := range accesses(false) {
+		accounts[a.account] = true
 	}
 	architecture, err := os.ReadFile("../../../docs/architecture.md")
 	if err != nil {
@@ -50,12 +47,8 @@ func TestOperandsAreComplete(t *testing.T) {
 				t.Errorf("its pods are of component %s", template.Labels[v1alpha1.ComponentLabel])
 			}
 			account, token := template.Spec.ServiceAccountName, template.Spec.AutomountServiceAccountToken
-			writes, known := accounts[account]
-			if !known && (account != "" || token == nil || *token) {
+			if !accounts[account] && (account != "" || token == nil || *token) {
 				t.Errorf("its ServiceAccount %q is not in accesses", account)
-			}
-			if own := o.Name != ImageName && o.Name != BackupsName; own && writes != o.LabelsPods { // the others borrow an account
-				t.Errorf("its account may patch pods/status: %v, and LabelsPods is %v", writes, o.LabelsPods)
 			}
 			if (o.Removal == 0) != (o.Name == CleanUpName) {
 				t.Errorf("it ends in step %d of a removal", o.Removal)

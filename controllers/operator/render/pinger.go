@@ -14,8 +14,6 @@ const pingerPort = 8080
 
 func hasPinger(spec *v1alpha1.OVNClusterSpec) bool { return spec.Pinger.Mode == v1alpha1.PingerEnabled }
 
-func stopPinger(spec *v1alpha1.OVNClusterSpec) { spec.Pinger.Mode = v1alpha1.PingerDisabled }
-
 // PingerObjects returns the DaemonSet of kube-ovn-pinger; nil if it is disabled. Its pods are on the pod network and use the cluster's DNS and the
 // ClusterIP of the API server, because they measure the network of other pods. They have no priority: a node that is full is no reason to evict others.
 func PingerObjects(c Config) []Object {

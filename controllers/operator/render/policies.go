@@ -169,7 +169,7 @@ func externalIPs() policy {
 }
 
 // podWrites limits an account to changing these annotations of pods, of any network, and these labels and conditions of the pod to which
-// its token is bound. Earlier versions make the same changes through `pods` instead of `pods/status`.
+// its token is bound. Roles allow `pods/status` only; the policy holds for `pods` as well.
 func (c Config) podWrites(name, account, app string, annotations []kubeovnv1.Annotation, labels, conditions []string) policy {
 	kept, added := onlyDifferIn("before", "after", ofAnyNetwork(annotations))
 	return policy{

@@ -37,9 +37,6 @@ type Config struct {
 	TunnelTypes []v1alpha1.TunnelType
 	// HeldNodes are excluded from ovs-ovn and kube-ovn-cni.
 	HeldNodes []string
-	// PatchPods is set when pods of another version than the operator's run or are requested. Their roles may patch
-	// `pods`, not only `pods/status`.
-	PatchPods bool
 }
 
 // Labels of all objects that the operator creates.

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/testing/golden"
 )
@@ -55,7 +56,6 @@ func everything() Config {
 	c.HeldNodes = []string{"held-1", "held-2"}
 	c.PreviousDataDirectory = "/etc/origin/ovn"
 	c.TunnelTypes = []v1alpha1.TunnelType{v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN}
-	c.PatchPods = true
 	c.Spec.DeletionPolicy = v1alpha1.DeletionDelete
 	c.Spec.APIServer = &v1alpha1.APIServer{Host: "192.0.2.1", Port: 6443}
 	c.Spec.Network = v1alpha1.Network{
@@ -74,6 +74,9 @@ func everything() Config {
 	c.Spec.Nodes = v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", OpenVSwitchDirectory: "/var/lib/openvswitch"}
 	c.Spec.Services = v1alpha1.Services{NodeAccess: v1alpha1.NodeAccessKiln, PodAccess: v1alpha1.PodAccessNode}
 	c.Spec.Policies.NetworkPolicies = v1alpha1.NetworkPoliciesIgnored
+	c.Spec.Tenancy = v1alpha1.Tenancy{
+		Membership: v1alpha1.MembershipOpen, ClusterAccess: kubeovnv1.ClusterAccessServices, PortSecurity: kubeovnv1.PortSecurityRequested,
+	}
 	c.Spec.ImagePullPolicy = corev1.PullAlways
 	c.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}, {Name: "mirror"}}
 	c.Spec.Central.Placement = v1alpha1.Placement{

@@ -25,8 +25,6 @@ const (
 // hasSpeaker is Operand.Runs of the speaker.
 func hasSpeaker(spec *v1alpha1.OVNClusterSpec) bool { return spec.Speaker != nil }
 
-func stopSpeaker(spec *v1alpha1.OVNClusterSpec) { spec.Speaker = nil }
-
 // SpeakerObjects returns the DaemonSet of kube-ovn-speaker; nil if there is no spec.speaker. Its pods connect from the addresses of their nodes.
 func SpeakerObjects(c Config) []Object {
 	speaker := c.Spec.Speaker

@@ -33,8 +33,6 @@ type Report struct {
 	Protection Protection
 	// Issuer is the progress of the issuer of the CAs, if there is one.
 	Issuer certs.Progress
-	// Stopped are the optional operands that must not run.
-	Stopped []string
 
 	// advice are recommendations that the condition Available reports while the cluster has no problem.
 	advice []string

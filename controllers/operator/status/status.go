@@ -67,7 +67,7 @@ func (p Pass) removing() bool { return !p.OVNCluster.DeletionTimestamp.IsZero() 
 // components returns the components of this installation in the order of their start.
 func (p Pass) components() []string {
 	return render.Select(func(o render.Operand) bool {
-		return !o.Hidden && (o.Runs == nil || o.Runs(&p.OVNCluster.Spec) && !slices.Contains(p.Report.Stopped, o.Name))
+		return !o.Hidden && (o.Runs == nil || o.Runs(&p.OVNCluster.Spec))
 	})
 }
 

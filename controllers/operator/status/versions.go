@@ -59,8 +59,6 @@ type Versions struct {
 
 	mu     sync.Mutex
 	cached map[containerKey]cachedVersion
-	// levels are the adminapi.Level of members.
-	levels map[containerKey]int
 }
 
 // cachedVersion is a cached answer. pending is set while the query runs. failed is the time of a failed query.
@@ -74,7 +72,6 @@ type cachedVersion struct {
 func NewVersions(get func(context.Context, netip.AddrPort) (version.Programs, error)) *Versions {
 	return &Versions{
 		get: get, Wake: make(chan event.GenericEvent, 1), slots: make(chan struct{}, versionQuestions), cached: map[containerKey]cachedVersion{},
-		levels: map[containerKey]int{},
 	}
 }
 
@@ -83,31 +80,6 @@ func (v *Versions) Note(pod *corev1.Pod, programs version.Programs) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.cached[containerOf(pod)] = cachedVersion{Programs: programs}
-}
-
-// Known returns the versions that the container of a pod has reported.
-func (v *Versions) Known(pod *corev1.Pod) version.Programs {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.cached[containerOf(pod)].Programs
-}
-
-// NoteLevel stores the level of a member and reports whether it was not known.
-func (v *Versions) NoteLevel(pod *corev1.Pod, level int) bool {
-	key := containerOf(pod)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	before, known := v.levels[key]
-	v.levels[key] = level
-	return !known || before != level
-}
-
-// Level returns the level of a member; false if it has not reported yet.
-func (v *Versions) Level(pod *corev1.Pod) (int, bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	level, known := v.levels[containerOf(pod)]
-	return level, known
 }
 
 // of returns the cached versions of a container and whether an answer is pending. It starts a query if there is none and
@@ -157,9 +129,7 @@ func (v *Versions) Forget(pods []corev1.Pod) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	gone := func(key containerKey) bool { return !there[key] }
-	maps.DeleteFunc(v.cached, func(key containerKey, _ cachedVersion) bool { return gone(key) })
-	maps.DeleteFunc(v.levels, func(key containerKey, _ int) bool { return gone(key) })
+	maps.DeleteFunc(v.cached, func(key containerKey, _ cachedVersion) bool { return !there[key] })
 }
 
 // versionsOf groups the pods of a component by their versions. The previous result stays while an answer is pending.

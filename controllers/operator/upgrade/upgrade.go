@@ -35,8 +35,6 @@ func init() { metrics.Registry.MustRegister(podsReplaced) }
 
 // Replacer deletes pods so that their workloads re-create them.
 type Replacer struct {
-	// Image of the operator.
-	Image string
 	// replaced are pods that were deleted and may still be in the cache.
 	replaced map[types.UID]bool
 }
@@ -62,9 +60,7 @@ func (r *Replacer) Plan(ctx context.Context, in Input) (rollout.Upgrade, rollout
 	if err != nil {
 		return rollout.Upgrade{}, rollout.Plan{}, err
 	}
-	plan := u.Plan()
-	in.keepMoved(&plan, r.Image)
-	return u, plan, nil
+	return u, u.Plan(), nil
 }
 
 // observe reads the input of the plan.

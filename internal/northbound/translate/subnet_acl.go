@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
@@ -45,9 +44,6 @@ func subnetACLs(in SubnetInputs) []desired.Row {
 
 // userRules is the group of the rows of a subnet's spec.acls in their keys.
 const userRules = "user"
-
-// IsUserRule reports whether the row of a subnet with a key is one of its spec.acls.
-func IsUserRule(key string) bool { return strings.HasPrefix(key, "acl/"+userRules+"/") }
 
 // aclSet collects ACLs without duplicates. The key of an ACL is a hash of its rule, so that a rule keeps its row when another
 // is inserted before it.

@@ -45,7 +45,7 @@ func TestPlainMetricsAreServedWhileTheAccessIsOpen(t *testing.T) {
 		want   int
 	}{
 		{nil, http.StatusServiceUnavailable}, {new(v1alpha1.MetricsOpen), http.StatusOK}, {new(v1alpha1.MetricsAuthorized), http.StatusForbidden},
-		{new(v1alpha1.MetricsAccess("")), http.StatusOK}, // an OVNCluster of an earlier version
+		{new(v1alpha1.MetricsAccess("")), http.StatusOK}, // an OVNCluster without the field
 	} {
 		a.access.Store(step.access)
 		if got := request(handler, http.MethodGet, Path, ""); got.Code != step.want || got.Code == http.StatusOK && got.Body.String() != "figure 1\n" {
