@@ -123,14 +123,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}
-	r.Sets.Applied(client.ObjectKeyFromObject(s.pod), revision)
+	r.Sets.Applied(podset.KeyOf(s.pod, s.port.Provider), revision)
 	r.latencies.reached(s.pod.UID, stageCommitted)
 	return ctrl.Result{}, r.publish(ctx, c)
 }
 
 // disconnect removes the port of a pod that was deleted or needs none, and frees its addresses unless they are retained.
 func (r *Reconciler) disconnect(ctx context.Context, s *subject) error {
-	r.leaveSets(s.port.Key(), s.pod)
+	r.leaveSets(podset.Key{NamespacedName: s.port.Key(), Provider: s.port.Provider}, s.pod)
 	waits, err := r.release(ctx, s.port)
 	if err == nil && !waits {
 		r.pending.remove(s.port.Name)

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -30,9 +29,9 @@ var keyGroups = kubeovnv1.AnnotationGroups.Key()
 // rows returns the rows of a port. It adds the pod to the index of pod sets, of whose membership it returns the revision. The pod enters the index before
 // its port is committed, so that a new pod is never connected without the policies that select it.
 func (r *Reconciler) rows(c *connection) (rows []desired.Row, revision int) {
-	p := podset.Of(c.pod, c.groups.Sets())
+	p := podset.Of(c.pod, c.port.Provider, c.groups.Sets())
 	r.Sets.SetPod(p)
-	m := r.Sets.Membership(p.NamespacedName)
+	m := r.Sets.Membership(p.Key)
 	var policy translate.PodPolicy
 	if m.Grouped {
 		policy.Grouped = append(policy.Grouped, translate.TierBaseline)
@@ -79,8 +78,8 @@ func (r *Reconciler) onGroup() handler.EventHandler {
 	}
 }
 
-// leaveSets removes a pod without a port from the index. It skips existing host-network pods, see indexLabels.
-func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
+// leaveSets removes the port of a pod, which no longer has it, from the index. It skips existing host-network pods, see indexLabels.
+func (r *Reconciler) leaveSets(key podset.Key, pod *corev1.Pod) {
 	if pod == nil {
 		r.Sets.DeletePod(key, "")
 	} else if !pod.Spec.HostNetwork {
@@ -94,20 +93,20 @@ func (r *Reconciler) indexLabels(ctx context.Context, before, after *corev1.Pod)
 	host := after.Spec.HostNetwork
 	switch {
 	case host && !podset.Counts(after):
-		r.Sets.DeletePod(client.ObjectKeyFromObject(after), after.UID)
+		r.Sets.DeletePod(podset.KeyOf(after, kubeovnv1.ProviderOVN), after.UID)
 	case host || before != nil && r.owns(r.subject(after)) && podset.Counts(after) &&
 		(!maps.Equal(before.Labels, after.Labels) || before.Annotations[keyGroups] != after.Annotations[keyGroups]):
 		groups, err := r.Grants.Groups(ctx, r.podWrites.newest(after))
 		if err != nil {
 			return // the cache is stopping
 		}
-		r.Sets.SetPod(podset.Of(after, groups.Sets()))
+		r.Sets.SetPod(podset.Of(after, kubeovnv1.ProviderOVN, groups.Sets()))
 	}
 }
 
-// setsChanged enqueues the pods whose membership changed. It never blocks.
+// setsChanged enqueues the pods whose ports have another membership. It never blocks.
 func (r *Reconciler) setsChanged(c podset.Changes) {
-	for _, key := range c.Pods {
-		r.pending.AddKey(key)
+	for _, port := range c.Ports {
+		r.pending.AddKey(port.NamespacedName)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // indexMachine finds the pods that run a virtual machine by the machine's name.
@@ -82,7 +83,7 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 		}
 		if len(pods) > 0 {
 			if pod != nil {
-				r.leaveSets(key, pod)
+				r.leaveSets(podset.KeyOf(pod, s.port.Provider), pod)
 			}
 			s = r.subject(pods[0], pods[1:]...)
 		}
@@ -105,7 +106,7 @@ func (r *Reconciler) redirectToOwner(port string) bool {
 // redirect enqueues the virtual machine that a pod runs.
 func (r *Reconciler) redirect(ctx context.Context, s *subject) {
 	if !leases.OnPodNetwork(s.pod) {
-		r.leaveSets(client.ObjectKeyFromObject(s.pod), s.pod)
+		r.leaveSets(podset.KeyOf(s.pod, s.port.Provider), s.pod)
 	}
 	namesake, err := r.get(ctx, s.port.Key())
 	if err == nil && namesake != nil && r.machineOf(namesake) == "" && leases.OnPodNetwork(namesake) {

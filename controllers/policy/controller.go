@@ -266,7 +266,7 @@ func (r *Reconciler) restorePolicies(ctx context.Context, uses map[desired.Owner
 
 // world reads the namespaces and pods that policies can select.
 func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.Selector) (podset.World, error) {
-	w := podset.World{Namespaces: map[string]map[string]string{}, Uses: uses, Connected: map[client.ObjectKey]bool{}}
+	w := podset.World{Namespaces: map[string]map[string]string{}, Uses: uses, Connected: map[podset.Key]bool{}}
 	var namespaces corev1.NamespaceList
 	var pods corev1.PodList
 	for _, list := range []client.ObjectList{&namespaces, &pods} {
@@ -283,8 +283,9 @@ func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.
 			if err != nil {
 				return w, err
 			}
-			w.Pods = append(w.Pods, podset.Of(p, groups.Sets()))
-			w.Connected[client.ObjectKeyFromObject(p)] = connected(p)
+			member := podset.Of(p, kubeovnv1.ProviderOVN, groups.Sets())
+			w.Pods = append(w.Pods, member)
+			w.Connected[member.Key] = connected(p)
 		}
 	}
 	return w, nil

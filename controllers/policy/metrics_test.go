@@ -20,7 +20,7 @@ func TestSizesAreMeasured(t *testing.T) {
 	r := &Reconciler{Sets: x}
 	r.spend(types.NamespacedName{Namespace: "n", Name: "np"}, time.Time{}, maxNamespaceFlows+1)
 	measured.Store(r)
-	x.SetPod(podset.Pod{NamespacedName: types.NamespacedName{Namespace: "n", Name: "p"}, Groups: []string{"g"}})
+	x.SetPod(podset.Pod{Key: podset.Key{NamespacedName: types.NamespacedName{Namespace: "n", Name: "p"}}, Groups: []string{"g"}})
 	x.Use(translate.NetworkPolicyOwner("n", "np"), []podset.Selector{
 		{Role: podset.Subjects, Namespace: "n"}, {Role: podset.Peers, Namespace: "n"}, {Role: podset.Peers, Namespace: "n", Pods: "a"},
 	})

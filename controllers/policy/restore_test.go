@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
@@ -58,7 +59,7 @@ func TestWhatHappensDuringTheStartIsKept(t *testing.T) {
 		case *networkingv1.NetworkPolicyList:
 			relabel("b")()
 			w.Delete(goes)
-			sets.DeletePod(client.ObjectKeyFromObject(goes), goes.UID)
+			sets.DeletePod(podset.KeyOf(goes, kubeovnv1.ProviderOVN), goes.UID)
 		case *corev1.PodList:
 			event := relabel("c")
 			go func() {

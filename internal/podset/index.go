@@ -10,15 +10,29 @@ import (
 	"strconv"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// Pod holds the properties of a pod that decide which sets it is in. Its maps and slices must not change.
-type Pod struct {
+// Key identifies the port of a pod on the network of a provider. It names the pod and not the owner of the port (kubeovnv1.Port): two pods run a virtual
+// machine that migrates, and each has its own labels.
+type Key struct {
 	types.NamespacedName
+
+	Provider string
+}
+
+// KeyOf returns the key of the port of a pod on the network of a provider.
+func KeyOf(pod metav1.Object, provider string) Key {
+	return Key{types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetName()}, provider}
+}
+
+// Pod holds the properties of a pod that decide which sets its port on one network is in. Its maps and slices must not change.
+type Pod struct {
+	Key
 
 	UID    types.UID
 	Labels map[string]string
@@ -29,7 +43,7 @@ type Pod struct {
 	Mirror bool
 	// Ports are the named ports.
 	Ports []Port
-	// Groups are the sorted names of the pod's security groups.
+	// Groups are the sorted names of the port's security groups.
 	Groups []string
 }
 
@@ -50,7 +64,7 @@ type Part struct {
 // Membership lists the parts of sets that a pod's port is in.
 type Membership struct {
 	Parts []Part
-	// Grouped is true if the pod names security groups. First is true if groups of the first tier decide for it: one of its groups
+	// Grouped is true if the port has security groups. First is true if groups of the first tier decide for it: one of its groups
 	// is in that tier, or is not known.
 	Grouped, First bool
 	// Revision is an argument of Applied.
@@ -59,8 +73,8 @@ type Membership struct {
 
 // Changes are the effects of an event that observers have to handle.
 type Changes struct {
-	// Pods are the pods whose membership changed.
-	Pods []types.NamespacedName
+	// Ports are the ports whose membership changed.
+	Ports []Key
 	// Sets were added or removed, have other port numbers, or have host-network pods on other nodes.
 	Sets []Selector
 	// Users are the users of sets with other port numbers, and users whose sets are now complete.
@@ -75,12 +89,12 @@ type Changes struct {
 type Index struct {
 	mu         sync.Mutex
 	namespaces map[string]*namespace
-	pods       map[types.NamespacedName]*pod
+	pods       map[Key]*pod
 	sets       map[Selector]*set
 	names      map[string]Selector
 	scopes     map[string]*scope // by Selector.Namespaces
 	groups     map[string]*group
-	grouped    int // number of pods with ports that name groups
+	grouped    int // number of ports with groups
 	users      map[desired.Owner]*user
 	observers  []func(Changes)
 }
@@ -128,7 +142,7 @@ type user struct {
 // New returns an empty index.
 func New() *Index {
 	return &Index{
-		namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]*pod{}, sets: map[Selector]*set{}, names: map[string]Selector{},
+		namespaces: map[string]*namespace{}, pods: map[Key]*pod{}, sets: map[Selector]*set{}, names: map[string]Selector{},
 		scopes: map[string]*scope{}, groups: map[string]*group{}, users: map[desired.Owner]*user{},
 	}
 }
@@ -147,7 +161,7 @@ func (x *Index) change(f func(c *delta)) {
 	f(c)
 	changes, observers := c.changes(), x.observers
 	x.mu.Unlock()
-	if len(changes.Pods)+len(changes.Sets)+len(changes.Users) == 0 && !changes.Grouped {
+	if len(changes.Ports)+len(changes.Sets)+len(changes.Users) == 0 && !changes.Grouped {
 		return
 	}
 	for _, observe := range observers {
@@ -155,13 +169,13 @@ func (x *Index) change(f func(c *delta)) {
 	}
 }
 
-// SetPod sets the state of a pod that is on a node and not finished.
+// SetPod sets the state of a port whose pod is on a node and not finished, or of a pod on the host network.
 func (x *Index) SetPod(p Pod) {
 	x.change(func(c *delta) { x.setPod(c, p) })
 }
 
-// DeletePod removes a pod that was deleted or has finished. A different pod of the same name, by UID, stays.
-func (x *Index) DeletePod(key types.NamespacedName, uid types.UID) {
+// DeletePod removes a port whose pod was deleted or has finished. The port of a different pod of the same name, by UID, stays.
+func (x *Index) DeletePod(key Key, uid types.UID) {
 	x.change(func(c *delta) {
 		if p := x.pods[key]; p != nil && (uid == "" || p.UID == uid) {
 			x.deletePod(c, p)
@@ -210,8 +224,8 @@ func (x *Index) Complete(owner desired.Owner) bool {
 	return !u.waiting
 }
 
-// Membership returns the sorted membership of a pod's port. It is empty for an unknown pod and for a pod on the host network.
-func (x *Index) Membership(key types.NamespacedName) Membership {
+// Membership returns the sorted membership of a port. It is empty for an unknown port and for a pod on the host network.
+func (x *Index) Membership(key Key) Membership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.pods[key]
@@ -240,8 +254,8 @@ func revisionOf(p *pod) int {
 	return p.revision
 }
 
-// Applied reports that the database contains a pod's membership of this revision.
-func (x *Index) Applied(key types.NamespacedName, revision int) {
+// Applied reports that the database contains a port's membership of this revision.
+func (x *Index) Applied(key Key, revision int) {
 	x.change(func(c *delta) {
 		p := x.pods[key]
 		if p == nil {
@@ -315,7 +329,7 @@ func (x *Index) SetsOnNode(node string) []Selector {
 	return slices.Collect(maps.Keys(found))
 }
 
-// Stats are the sizes of an index. Grouped is the number of pods with ports that name security groups.
+// Stats are the sizes of an index. Grouped is the number of ports with security groups.
 type Stats struct{ Sets, Members, Users, Grouped int }
 
 // Stats returns the sizes of the index.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/testing/seed"
 )
@@ -20,7 +21,7 @@ import (
 // model computes the results from all objects each time.
 type model struct {
 	namespaces map[string]map[string]string
-	pods       map[types.NamespacedName]Pod
+	pods       map[Key]Pod
 	used       map[desired.Owner][]Selector // by the last Use
 	held       map[desired.Owner][]Selector // by the last Settle
 }
@@ -120,17 +121,17 @@ func TestIndexAgreesWithTheModel(t *testing.T) {
 func walk(t *testing.T, random *rand.Rand) {
 	x := New()
 	m := &model{
-		namespaces: map[string]map[string]string{}, pods: map[types.NamespacedName]Pod{},
+		namespaces: map[string]map[string]string{}, pods: map[Key]Pod{},
 		used: map[desired.Owner][]Selector{}, held: map[desired.Owner][]Selector{},
 	}
-	memberships := map[types.NamespacedName][]string{} // the membership that observers know
+	memberships := map[Key][]string{} // the membership that observers know
 	sets := map[Selector]bool{}
 	grouped := false
 	x.Observe(func(c Changes) {
 		if c.Grouped {
 			grouped = x.Grouped()
 		}
-		for _, key := range c.Pods {
+		for _, key := range c.Ports {
 			memberships[key] = names(x.Membership(key))
 		}
 		for _, s := range c.Sets {
@@ -143,7 +144,7 @@ func walk(t *testing.T, random *rand.Rand) {
 	})
 	for step := range 300 {
 		what := change(random, x, m)
-		maps.DeleteFunc(memberships, func(key types.NamespacedName, _ []string) bool { _, there := m.pods[key]; return !there })
+		maps.DeleteFunc(memberships, func(key Key, _ []string) bool { _, there := m.pods[key]; return !there })
 		for key, p := range m.pods {
 			want := m.membership(p)
 			if p.HostNetwork {
@@ -222,10 +223,11 @@ func change(random *rand.Rand, x *Index, m *model) string {
 		}
 		return out
 	}
-	key := types.NamespacedName{Namespace: pick("n1", "n2", "n3"), Name: pick("p1", "p2", "p3", "p4")}
+	key := keyOf(pick("n1", "n2", "n3"), pick("p1", "p2", "p3", "p4"))
+	key.Provider = pick(key.Provider, "net1.default.ovn")
 	switch what := random.IntN(10); {
 	case what < 4:
-		p := Pod{NamespacedName: key, UID: types.UID(pick("1", "2")), Labels: set(), Node: pick("x", "y"), HostNetwork: random.IntN(4) == 0}
+		p := Pod{Key: key, UID: types.UID(pick("1", "2")), Labels: set(), Node: pick("x", "y"), HostNetwork: random.IntN(4) == 0}
 		p.Mirror = p.UID == "2" && !p.HostNetwork
 		if random.IntN(2) == 0 {
 			p.Ports = []Port{{Name: "http", Protocol: pick("TCP", "UDP"), Number: int32(8000 + random.IntN(2))}}
@@ -241,7 +243,7 @@ func change(random *rand.Rand, x *Index, m *model) string {
 	case what == 4:
 		delete(m.pods, key)
 		x.DeletePod(key, "")
-		return "delete " + key.String()
+		return fmt.Sprint("delete ", key)
 	case what == 5:
 		m.namespaces[key.Namespace] = set()
 		x.SetNamespace(key.Namespace, m.namespaces[key.Namespace])
@@ -288,9 +290,9 @@ func TestUsersWaitForTheirSets(t *testing.T) {
 	owner := desired.Owner{Kind: "NetworkPolicy", Namespace: "n", Name: "u"}
 	var notified []desired.Owner
 	x.Observe(func(c Changes) { notified = append(notified, c.Users...) })
-	connected, unborn := types.NamespacedName{Namespace: "n", Name: "connected"}, types.NamespacedName{Namespace: "n", Name: "unborn"}
-	for _, key := range []types.NamespacedName{connected, unborn} {
-		x.SetPod(Pod{NamespacedName: key})
+	connected, unborn := keyOf("n", "connected"), keyOf("n", "unborn")
+	for _, key := range []Key{connected, unborn} {
+		x.SetPod(Pod{Key: key})
 	}
 	x.Applied(connected, x.Membership(connected).Revision)
 	old := x.Membership(connected).Revision
@@ -307,7 +309,7 @@ func TestUsersWaitForTheirSets(t *testing.T) {
 		t.Errorf("not complete, or %v was notified", notified)
 	}
 	x.Settle(owner)
-	x.SetPod(Pod{NamespacedName: connected, Labels: map[string]string{"a": "b"}})
+	x.SetPod(Pod{Key: connected, Labels: map[string]string{"a": "b"}})
 	if len(notified) != 1 {
 		t.Errorf("%v was notified of a label that changes nothing", notified)
 	}
@@ -321,13 +323,52 @@ func TestUsersWaitForTheirSets(t *testing.T) {
 	}
 }
 
+// The ports of a pod are in sets each by itself: with the groups of its network, and once the database has its addresses.
+func TestPortsOfAPodAreInSetsByThemselves(t *testing.T) {
+	x := New()
+	policy, group := desired.Owner{Kind: "NetworkPolicy", Namespace: "n", Name: "u"}, desired.Owner{Kind: "SecurityGroup", Name: "g"}
+	peers, subjects := Selector{Role: Peers, Namespace: "n"}, Selector{Role: Subjects, Group: "g"}
+	first, second := keyOf("n", "p"), keyOf("n", "p")
+	second.Provider = "net1.default.ovn"
+	for _, p := range []Pod{{Key: first, UID: "1", Groups: []string{"g"}}, {Key: second, UID: "1"}} {
+		x.SetPod(p)
+		x.Applied(p.Key, x.Membership(p.Key).Revision)
+	}
+	x.Use(policy, []Selector{peers})
+	x.Use(group, []Selector{subjects})
+	if got, want := x.Stats(), (Stats{Sets: 2, Members: 3, Users: 2, Grouped: 1}); got != want {
+		t.Errorf("the index has %+v, want %+v", got, want)
+	}
+	for key, want := range map[Key]int{first: 2, second: 1} {
+		if m := x.Membership(key); len(m.Parts) != want || m.Grouped != (key == first) {
+			t.Errorf("port %s has membership %+v", key, m)
+		}
+	}
+	x.Applied(first, x.Membership(first).Revision)
+	if x.Complete(policy) || !x.Complete(group) {
+		t.Error("the set of the policy is complete without the second port, or that of the group waits for it")
+	}
+	x.Applied(second, x.Membership(second).Revision)
+	if !x.Complete(policy) {
+		t.Error("the set is not complete with both ports")
+	}
+	x.DeletePod(second, "1")
+	if m := x.Membership(first); len(m.Parts) != 2 {
+		t.Errorf("without the second port, the first one has membership %+v", m)
+	}
+}
+
+func keyOf(namespace, name string) Key {
+	return Key{types.NamespacedName{Namespace: namespace, Name: name}, kubeovnv1.ProviderOVN}
+}
+
 // BenchmarkLabelChange changes a label of one pod of 10,000 under 500 policies of its namespace and 500 of others.
 func BenchmarkLabelChange(b *testing.B) {
 	for _, policies := range []int{0, 500} {
 		b.Run(fmt.Sprint(policies, " policies"), func(b *testing.B) {
 			x := New()
 			for i := range 10000 {
-				x.SetPod(Pod{NamespacedName: types.NamespacedName{Namespace: fmt.Sprint("n", i%10), Name: fmt.Sprint(i)}, Labels: map[string]string{"app": fmt.Sprint(i % 100)}})
+				x.SetPod(Pod{Key: keyOf(fmt.Sprint("n", i%10), fmt.Sprint(i)), Labels: map[string]string{"app": fmt.Sprint(i % 100)}})
 			}
 			for i := range policies {
 				for _, ns := range []string{"n0", "n1"} {
@@ -337,7 +378,7 @@ func BenchmarkLabelChange(b *testing.B) {
 					})
 				}
 			}
-			pod := Pod{NamespacedName: types.NamespacedName{Namespace: "n0", Name: "0"}}
+			pod := Pod{Key: keyOf("n0", "0")}
 			both := []map[string]string{{"app": "1"}, {"app": "2"}}
 			for i := 0; b.Loop(); i++ {
 				pod.Labels = both[i%2]

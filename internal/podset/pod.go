@@ -7,7 +7,6 @@ import (
 	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -18,12 +17,13 @@ func Counts(p *corev1.Pod) bool {
 	return p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
 
-// Of returns the properties of a pod that decide which sets it is in. groups are its security groups (grants.Groups.Sets).
-func Of(p *corev1.Pod, groups []string) Pod {
+// Of returns the properties of a pod that decide which sets its port on the network of a provider is in. groups are the security groups of the port
+// (grants.Groups.Sets).
+func Of(p *corev1.Pod, provider string, groups []string) Pod {
 	out := Pod{
-		Mirror:         kubeovnv1.IsMirror(p.Annotations) && !p.Spec.HostNetwork,
-		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
-		UID:            p.UID, Labels: p.Labels, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
+		Mirror: kubeovnv1.IsMirror(p.Annotations) && !p.Spec.HostNetwork,
+		Key:    KeyOf(p, provider),
+		UID:    p.UID, Labels: p.Labels, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
 		Groups: groups,
 	}
 	for i := range p.Spec.InitContainers {
@@ -50,8 +50,8 @@ func appendPorts(ports []Port, c *corev1.Container) []Port {
 type World struct {
 	Namespaces map[string]map[string]string
 	Pods       []Pod
-	// Connected are the pods that may have a port in the database.
-	Connected map[types.NamespacedName]bool
+	// Connected are the ports that may be in the database.
+	Connected map[Key]bool
 	Uses      map[desired.Owner][]Selector
 }
 
@@ -70,7 +70,7 @@ func (x *Index) Load(read func() (World, error)) error {
 	}
 	for _, p := range w.Pods {
 		x.setPod(c, p)
-		if stored := x.pods[p.NamespacedName]; w.Connected[p.NamespacedName] {
+		if stored := x.pods[p.Key]; w.Connected[p.Key] {
 			stored.connected = true
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
@@ -30,7 +29,7 @@ func newDelta() *delta {
 func (c *delta) changes() Changes {
 	var out Changes
 	for p := range c.pods {
-		out.Pods = append(out.Pods, p.NamespacedName)
+		out.Ports = append(out.Ports, p.Key)
 	}
 	out.Sets = slices.Collect(maps.Keys(c.sets))
 	out.Users = slices.Collect(maps.Keys(c.users))
@@ -100,14 +99,14 @@ func (x *Index) prune(name string) {
 }
 
 func (x *Index) setPod(c *delta, want Pod) {
-	p := x.pods[want.NamespacedName]
+	p := x.pods[want.Key]
 	if p != nil && (p.UID != want.UID || p.HostNetwork != want.HostNetwork || p.Node != want.Node) {
 		x.deletePod(c, p)
 		p = nil
 	}
 	if p == nil {
 		p = &pod{Pod: want, in: map[*set]int32{}}
-		x.pods[want.NamespacedName] = p
+		x.pods[want.Key] = p
 		x.namespace(want.Namespace).pods[p] = struct{}{}
 		x.regroup(c, p, nil, want.Groups)
 	} else if maps.Equal(p.Labels, want.Labels) && slices.Equal(p.Ports, want.Ports) && slices.Equal(p.Groups, want.Groups) {
@@ -148,7 +147,7 @@ func (x *Index) deletePod(c *delta, p *pod) {
 	for s := range p.in {
 		x.remove(c, s, p)
 	}
-	delete(x.pods, p.NamespacedName)
+	delete(x.pods, p.Key)
 	delete(x.namespaces[p.Namespace].pods, p)
 	x.prune(p.Namespace)
 }
@@ -371,11 +370,4 @@ func (x *Index) hostPods(node string) iter.Seq[*pod] {
 			}
 		}
 	}
-}
-
-// Keys returns all pods of the index.
-func (x *Index) Keys() []types.NamespacedName {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Collect(maps.Keys(x.pods))
 }
