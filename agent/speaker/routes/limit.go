@@ -26,7 +26,7 @@ func (t *Table) limit(owner Owner, created time.Time, prefixes int) (within bool
 			continue // offered with this verdict already
 		}
 		if other.Kind == kubeovnv1.OnPod {
-			t.offerPod(other.NamespacedName)
+			t.offerPort(other)
 		} else {
 			t.offerService(other.NamespacedName)
 		}
@@ -48,12 +48,13 @@ func (t *Table) exceeds(owner Owner, exceeds bool) {
 
 // keyOf returns the key of an object in the budget, and ownerOf is its inverse. A pod and a Service may have the same name.
 func keyOf(o Owner) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name + "/" + o.Kind}
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name + "/" + o.Kind + "/" + o.Provider}
 }
 
 func ownerOf(key types.NamespacedName) Owner {
-	name, kind, _ := strings.Cut(key.Name, "/")
-	return Owner{kind, types.NamespacedName{Namespace: key.Namespace, Name: name}}
+	name, rest, _ := strings.Cut(key.Name, "/")
+	kind, provider, _ := strings.Cut(rest, "/")
+	return Owner{kind, types.NamespacedName{Namespace: key.Namespace, Name: name}, provider}
 }
 
 // beyond returns the offer of an object beyond the limit of its namespace.

@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// pod is the state of a pod that may be announced.
-type pod struct {
+// port is the state of a pod's port that may be announced.
+type port struct {
 	value kubeovnv1.Announcement
 	set   bool
 	err   error
@@ -30,53 +30,59 @@ type pod struct {
 	created        time.Time
 }
 
-// SetPod updates a pod. Pods of other nodes without the annotation are not kept.
+// SetPod updates the port of a pod. Pods of other nodes without the annotation are not kept.
 func (t *Table) SetPod(p *corev1.Pod) {
-	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	next := podOf(p, t.node)
-	if next == nil {
-		t.DeletePod(key)
-		return
-	}
-	if before := t.pods[key]; before != nil && before.subnet != next.subnet {
-		t.leave(key, before.subnet)
-	}
-	t.pods[key] = next
-	if t.members[next.subnet] == nil {
-		t.members[next.subnet] = map[types.NamespacedName]bool{}
-	}
-	t.members[next.subnet][key] = true
-	t.offerPod(key)
+	t.setPort(ownerOfPort(types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, kubeovnv1.ProviderOVN), portOf(p, kubeovnv1.ProviderOVN, t.node))
 }
 
-// DeletePod removes a pod.
+// DeletePod removes the port of a pod.
 func (t *Table) DeletePod(key types.NamespacedName) {
-	if p := t.pods[key]; p != nil {
-		t.leave(key, p.subnet)
-		delete(t.pods, key)
-	}
-	t.offerPod(key)
+	t.setPort(ownerOfPort(key, kubeovnv1.ProviderOVN), nil)
 }
 
-func (t *Table) leave(key types.NamespacedName, subnet string) {
-	delete(t.members[subnet], key)
+func ownerOfPort(pod types.NamespacedName, provider string) Owner {
+	if provider == kubeovnv1.ProviderOVN {
+		provider = ""
+	}
+	return Owner{kubeovnv1.OnPod, pod, provider}
+}
+
+// setPort updates one port; next is nil if it is not kept.
+func (t *Table) setPort(owner Owner, next *port) {
+	if before := t.ports[owner]; before != nil && (next == nil || before.subnet != next.subnet) {
+		t.leave(owner, before.subnet)
+	}
+	if next == nil {
+		delete(t.ports, owner)
+	} else {
+		t.ports[owner] = next
+		if t.members[next.subnet] == nil {
+			t.members[next.subnet] = map[Owner]bool{}
+		}
+		t.members[next.subnet][owner] = true
+	}
+	t.offerPort(owner)
+}
+
+func (t *Table) leave(owner Owner, subnet string) {
+	delete(t.members[subnet], owner)
 	if len(t.members[subnet]) == 0 {
 		delete(t.members, subnet)
 	}
 }
 
-// podOf returns the state of a pod; nil if no node announces it: it has ended, has no network of Kiln, or is an ordinary pod of another node.
-// A pod that terminates still serves until its containers have ended.
-func podOf(p *corev1.Pod, node string) *pod {
+// portOf returns the state of a pod's port on the network of a provider; nil if no node announces it: the pod has ended, has no such network of Kiln, or is an
+// ordinary pod of another node. A pod that terminates still serves until its containers have ended.
+func portOf(p *corev1.Pod, provider, node string) *port {
 	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	s := &pod{here: p.Spec.NodeName == node, created: p.CreationTimestamp.Time}
+	s := &port{here: p.Spec.NodeName == node, created: p.CreationTimestamp.Time}
 	s.value, s.set, s.err = announcement(p.Annotations)
 	if !s.here && !s.set {
 		return nil
 	}
-	network, err := kubeovnv1.ParsePodNetwork(p.Annotations)
+	network, err := kubeovnv1.ParsePodNetworkOf(p.Annotations, provider)
 	if err != nil || !network.IsFor(p.UID) {
 		return nil
 	}
@@ -85,17 +91,16 @@ func podOf(p *corev1.Pod, node string) *pod {
 	return s
 }
 
-// offerPod computes the prefixes of a pod. Its own annotation takes precedence over that of its subnet.
-func (t *Table) offerPod(key types.NamespacedName) {
-	owner := Owner{kubeovnv1.OnPod, key}
-	p := t.pods[key]
+// offerPort computes the prefixes of a pod's port. The pod's own annotation takes precedence over the annotation of the port's subnet.
+func (t *Table) offerPort(owner Owner) {
+	p := t.ports[owner]
 	if p == nil {
 		t.limit(owner, time.Time{}, 0)
 		t.offer(owner, offer{})
 		return
 	}
 	of := t.subnets[p.subnet]
-	within := t.limit(owner, p.created, t.requestedBy(p, key.Namespace, of))
+	within := t.limit(owner, p.created, t.requestedBy(p, owner.Namespace, of))
 	value := kubeovnv1.AnnounceNone
 	if of != nil && of.value == kubeovnv1.AnnounceLocal {
 		value = of.value
@@ -105,8 +110,8 @@ func (t *Table) offerPod(key types.NamespacedName) {
 		case p.err != nil:
 			t.offer(owner, refuse(fmt.Sprintf("annotation %s %v", kubeovnv1.AnnotationBGP.Key(), p.err)))
 			return
-		case p.value != kubeovnv1.AnnounceNone && !t.permits(key.Namespace) && (of == nil || of.value == kubeovnv1.AnnounceNone):
-			t.offer(owner, refuse(notPermitted(key.Namespace)+", or annotate its Subnet"))
+		case p.value != kubeovnv1.AnnounceNone && !t.permits(owner.Namespace) && (of == nil || of.value == kubeovnv1.AnnounceNone):
+			t.offer(owner, refuse(notPermitted(owner.Namespace)+", or annotate its Subnet"))
 			return
 		}
 		value = p.value
@@ -123,7 +128,7 @@ func (t *Table) offerPod(key types.NamespacedName) {
 	case of.vlan:
 		t.offer(owner, refuse(underlay))
 	case !within:
-		t.offer(owner, t.beyond(key.Namespace))
+		t.offer(owner, t.beyond(owner.Namespace))
 	default:
 		prefixes, refused := of.podPrefixes(p.subnet, p.addresses)
 		if value == kubeovnv1.AnnounceCluster {
@@ -134,8 +139,8 @@ func (t *Table) offerPod(key types.NamespacedName) {
 	}
 }
 
-// requestedBy returns how many prefixes the annotation of a pod requests. It is the same on all nodes.
-func (t *Table) requestedBy(p *pod, namespace string, of *subnet) int {
+// requestedBy returns how many prefixes the annotation of a pod requests for a port. It is the same on all nodes.
+func (t *Table) requestedBy(p *port, namespace string, of *subnet) int {
 	if !p.set || p.err != nil || p.value == kubeovnv1.AnnounceNone || p.router != kubeovnv1.DefaultVpc || of == nil ||
 		!t.permits(namespace) && of.value == kubeovnv1.AnnounceNone {
 		return 0
@@ -143,7 +148,7 @@ func (t *Table) requestedBy(p *pod, namespace string, of *subnet) int {
 	return len(hosts(p.addresses))
 }
 
-// podPrefixes returns the prefixes of a pod's addresses. It refuses addresses that the subnet does not assign to pods: the annotations of a pod are not
+// podPrefixes returns the prefixes of a port's addresses. It refuses addresses that the subnet does not assign to pods: the annotations of a pod are not
 // proof that it has them.
 func (s *subnet) podPrefixes(name string, addresses []netip.Addr) (prefixes []netip.Prefix, refused string) {
 	for _, prefix := range hosts(addresses) {
@@ -236,14 +241,14 @@ func (t *Table) DeleteSubnet(name string) {
 }
 
 func (t *Table) offerMembers(subnet string) {
-	for key := range t.members[subnet] {
-		t.offerPod(key)
+	for owner := range t.members[subnet] {
+		t.offerPort(owner)
 	}
 }
 
 // offerSubnet computes the prefixes of a Subnet: its CIDRs with AnnounceCluster. With AnnounceLocal its pods have prefixes of their own.
 func (t *Table) offerSubnet(name string) {
-	owner := Owner{kubeovnv1.OnSubnet, types.NamespacedName{Name: name}}
+	owner := Owner{Kind: kubeovnv1.OnSubnet, NamespacedName: types.NamespacedName{Name: name}}
 	s := t.subnets[name]
 	switch {
 	case s == nil || s.err == nil && s.value == kubeovnv1.AnnounceNone:

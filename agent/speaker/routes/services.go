@@ -156,7 +156,7 @@ func (t *Table) setAPIServers(slice string, of []discoveryv1.Endpoint) {
 // offerService computes the prefixes of a Service. A Service without a ready endpoint is not announced, so that routers use other ways to its
 // addresses, if there are any.
 func (t *Table) offerService(key types.NamespacedName) {
-	owner := Owner{kubeovnv1.OnService, key}
+	owner := Owner{Kind: kubeovnv1.OnService, NamespacedName: key}
 	s := t.services[key]
 	if s == nil {
 		t.limit(owner, time.Time{}, 0)

@@ -18,15 +18,21 @@ import (
 	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
-// Owner is an object with an annotation AnnotationBGP, or a pod in a Subnet with one.
+// Owner is an object with an annotation AnnotationBGP, or a pod in a Subnet with one. Each port of a pod is an owner by itself.
 type Owner struct {
 	Kind string
 	types.NamespacedName
+	// Provider of the network of a port; empty for ProviderOVN, and for other objects.
+	Provider string
 }
 
-// String returns Kind namespace/name, without a namespace for Subnets.
+// String returns Kind namespace/name, without a namespace for Subnets, and with the provider of a port that has one.
 func (o Owner) String() string {
-	return o.Kind + " " + strings.TrimPrefix(o.NamespacedName.String(), "/")
+	text := o.Kind + " " + strings.TrimPrefix(o.NamespacedName.String(), "/")
+	if o.Provider != "" {
+		text += " at " + o.Provider
+	}
+	return text
 }
 
 // offer is the prefixes of one owner.
@@ -52,15 +58,15 @@ type Table struct {
 	reserved map[reservation]int
 
 	subnets  map[string]*subnet
-	pods     map[types.NamespacedName]*pod
+	ports    map[Owner]*port
 	services map[types.NamespacedName]*service
 	// slices are the Services of EndpointSlices, endpoints the readiness in the EndpointSlices of each Service, by name.
 	slices    map[types.NamespacedName]types.NamespacedName
 	endpoints map[types.NamespacedName]map[string]readiness
 	// apiServers are the addresses in the EndpointSlices of the API servers, by name.
 	apiServers map[string][]netip.Addr
-	// members are the pods of each subnet that the table holds.
-	members map[string]map[types.NamespacedName]bool
+	// members are the ports in each subnet that the table holds.
+	members map[string]map[Owner]bool
 
 	// requests has the numbers of prefixes that annotations request, by namespace. excess are the objects beyond the limit, and
 	// unreported those that NewExcess has not returned.
@@ -78,9 +84,9 @@ type Table struct {
 func New(node string) *Table {
 	return &Table{
 		node: node, settings: Settings{MaxPrefixes: v1alpha1.DefaultMaxPrefixes}, nodes: map[string]nodeState{}, reserved: map[reservation]int{}, apiServers: map[string][]netip.Addr{},
-		subnets: map[string]*subnet{}, pods: map[types.NamespacedName]*pod{}, services: map[types.NamespacedName]*service{},
+		subnets: map[string]*subnet{}, ports: map[Owner]*port{}, services: map[types.NamespacedName]*service{},
 		slices: map[types.NamespacedName]types.NamespacedName{}, endpoints: map[types.NamespacedName]map[string]readiness{},
-		members: map[string]map[types.NamespacedName]bool{}, requests: &budget.Budget{}, excess: map[Owner]bool{},
+		members: map[string]map[Owner]bool{}, requests: &budget.Budget{}, excess: map[Owner]bool{},
 		offers: map[Owner]offer{}, counts: map[netip.Prefix]count{}, changed: map[netip.Prefix]bool{}, announced: map[netip.Prefix]bool{},
 	}
 }
@@ -107,8 +113,8 @@ func (t *Table) Set(s Settings) {
 		t.requests = &budget.Budget{}
 	}
 	t.settings, t.judged = s, false
-	for key := range t.pods {
-		t.offerPod(key)
+	for owner := range t.ports {
+		t.offerPort(owner)
 	}
 	t.offerServices()
 }

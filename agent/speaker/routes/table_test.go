@@ -5,6 +5,7 @@ package routes
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -289,8 +290,8 @@ func TestAPrefixOfTwoObjectsStays(t *testing.T) {
 func TestATableForgetsOrdinaryPods(t *testing.T) {
 	table := New(here)
 	fill(table, node(), webSubnet("local"), newPod("1", here), newPod("2", elsewhere), webService("true"), slice(endpoint(here, true)))
-	if len(table.pods) != 1 {
-		t.Errorf("the table has %d pods", len(table.pods))
+	if len(table.ports) != 1 {
+		t.Errorf("the table has %d ports", len(table.ports))
 	}
 	table.DeletePod(types.NamespacedName{Namespace: "shop", Name: "1"})
 	table.DeleteSubnet("web")
@@ -300,8 +301,46 @@ func TestATableForgetsOrdinaryPods(t *testing.T) {
 	table.DeleteSlice(types.NamespacedName{Namespace: "default", Name: "kubernetes"})
 	table.DeleteNode(here)
 	table.Changes()
-	if n := len(table.pods) + len(table.members) + len(table.subnets) + len(table.services) + len(table.slices) + len(table.endpoints) + len(table.offers) + len(table.counts) + len(table.changed) + len(table.nodes) + len(table.reserved) + len(table.apiServers); n != 0 {
+	if n := len(table.ports) + len(table.members) + len(table.subnets) + len(table.services) + len(table.slices) + len(table.endpoints) + len(table.offers) + len(table.counts) + len(table.changed) + len(table.nodes) + len(table.reserved) + len(table.apiServers); n != 0 {
 		t.Errorf("%d entries are left: %+v", n, table)
+	}
+}
+
+// Each port of a pod has prefixes, a refusal and a place in the limit of its namespace by itself.
+func TestPortsOfAPodAreAnnouncedByThemselves(t *testing.T) {
+	const provider = "net1.default.ovn"
+	p := newPod("1", here, annotated("local"))
+	maps.Copy(p.Annotations, kubeovnv1.PodNetwork{
+		Provider: provider, UID: p.UID, Allocated: true, LogicalSwitch: "blue", LogicalRouter: kubeovnv1.DefaultVpc,
+		Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("fd00:2::1")},
+	}.Annotations())
+	blue := webSubnet("", func(s *kubeovnv1.Subnet) { s.Name, s.Spec.CIDRBlock = "blue", "10.2.0.0/24,fd00:2::/112" })
+	key := types.NamespacedName{Namespace: "shop", Name: "1"}
+	second := ownerOfPort(key, provider)
+	table := New(here)
+	fill(table, node(), []string{"shop"}, webSubnet(""), blue, p)
+	table.setPort(second, portOf(p, provider, here))
+	const first, both = "10.1.0.1/32 fd00::1/128", "10.1.0.1/32 10.2.0.1/32 fd00::1/128 fd00:2::1/128"
+	for _, step := range []struct {
+		name          string
+		do            func()
+		want, refused string
+	}{
+		{"two ports", func() {}, both, ""},
+		{"an event of the pod", func() { table.SetPod(p) }, both, ""},
+		{"the Subnet of the second port is deleted", func() { table.DeleteSubnet("blue") }, first, ""},
+		{"it is created again", func() { table.SetSubnet(blue) }, both, ""},
+		{"a limit for one port", func() { table.Set(Settings{Namespaces: []string{"shop"}, MaxPrefixes: 3}) }, first, "Pod shop/1 at " + provider + ": " + beyond(3)},
+		{"the default limit", func() { table.Set(Settings{Namespaces: []string{"shop"}}) }, both, ""},
+		{"the second port is removed", func() { table.setPort(second, nil) }, first, ""},
+	} {
+		step.do()
+		if announced, refused := state(table); announced != step.want || refused != step.refused {
+			t.Errorf("%s: announced %q, refused %q; want %q, %q", step.name, announced, refused, step.want, step.refused)
+		}
+	}
+	if owner := table.OwnersOf()[netip.MustParsePrefix("10.1.0.1/32")].String(); owner != "Pod shop/1" {
+		t.Errorf("the first port is of %q", owner)
 	}
 }
 
