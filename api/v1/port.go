@@ -49,7 +49,8 @@ func MachineOf(pod metav1.Object) string {
 }
 
 // Port identifies a logical switch port: the connection of a pod to the network of one provider. Only NewPort and PortOf build the name of a port, and
-// nothing reads a pod from it: names of pods and of providers contain dots.
+// nothing reads a pod from it: names of pods and of providers contain dots. Two ports can have the same name: pod `p.victim.net` of namespace `default`, and
+// pod `p` of namespace `victim` at provider `net.default`. Compare whole Ports, which are comparable.
 // +kubebuilder:object:generate=false
 type Port struct {
 	// Namespace and Owner are of the pod, or of the KubeVirt virtual machine that it runs. Both are empty for the port of an IP object that no pod has.
@@ -67,6 +68,13 @@ func NewPort(namespace, owner, provider string) Port {
 		p.Name += "." + p.Provider
 	}
 	return p
+}
+
+// NamedPort returns the port of an owner that has a name; false if no port of the owner has it.
+func NamedPort(namespace, owner, name string) (Port, bool) {
+	provider := strings.TrimPrefix(strings.TrimPrefix(name, NewPort(namespace, owner, ProviderOVN).Name), ".")
+	p := NewPort(namespace, owner, provider)
+	return p, p.Name == name && namespace != "" && owner != ""
 }
 
 // PortOf returns the port of a pod on the network of a provider according to the pod's annotations. Its owner is the virtual machine that the pod runs if

@@ -32,6 +32,26 @@ func TestPorts(t *testing.T) {
 	}
 }
 
+// The name of a port and its owner say which provider the port has. A name alone says neither.
+func TestNamedPort(t *testing.T) {
+	const name = "p.victim.net.default"
+	for _, port := range []Port{NewPort("victim", "p", "net.default"), NewPort("default", "p.victim.net", ProviderOVN)} {
+		if got, is := NamedPort(port.Namespace, port.Owner, name); !is || got != port || port.Name != name {
+			t.Errorf("of %s, %s is %+v (%t), want %+v", port.Key(), name, got, is, port)
+		}
+	}
+	for _, owner := range []types.NamespacedName{
+		{Namespace: "victim", Name: "q"}, {Namespace: "vict", Name: "p"}, {Namespace: "net", Name: "p.victim"}, {Name: "p.victim.net"}, {Namespace: "victim"}, {},
+	} {
+		if got, is := NamedPort(owner.Namespace, owner.Name, name); is != (owner.Name == "p.victim") {
+			t.Errorf("of %s, %s is %+v (%t)", owner, name, got, is)
+		}
+	}
+	if got, is := NamedPort("victim", "p", "p.victim."+ProviderOVN); is {
+		t.Errorf("the default provider is no suffix, and the port is %+v", got)
+	}
+}
+
 func TestPortOfAVirtualMachine(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "virt-launcher-db-x", UID: "u1",

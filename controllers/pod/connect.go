@@ -100,7 +100,7 @@ func (r *Reconciler) lease(ctx context.Context, s *subject) (ipam.Lease, error) 
 			return ipam.Lease{}, fmt.Errorf("free the lease of a pod of the same name: %w", err)
 		}
 	}
-	if _, err := readDHCP(s.pod); err != nil {
+	if _, err := readDHCP(s.pod.Annotations); err != nil {
 		return ipam.Lease{}, &address.Problem{Message: err.Error()}
 	}
 	lease, source, err := r.addresses.For(ctx, s.port, s.pod)
@@ -120,8 +120,8 @@ func (r *Reconciler) free(ctx context.Context, port kubeovnv1.Port, reason strin
 
 // owns reports whether the lease of the port was allocated for this pod, by UID.
 func (r *Reconciler) owns(s *subject) bool {
-	h, _ := r.ports.named(s.port.Name)
-	return kubeovnv1.IsPublished(s.pod) || h.pod == s.pod.UID
+	h, known := r.ports.named(s.port.Name)
+	return (!known || h.Port == s.port) && (kubeovnv1.IsPublished(s.pod) || h.pod == s.pod.UID)
 }
 
 // got records that a lease belongs to the pod, and warns the pod's user.

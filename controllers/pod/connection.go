@@ -33,7 +33,7 @@ type connection struct {
 
 // inputs returns the inputs of the port's rows.
 func (c *connection) inputs(policy translate.PodPolicy) translate.PodInputs {
-	shared, _ := splitShared(c.subnet, c.pod)
+	shared, _ := splitShared(c.subnet, c.pod.Annotations)
 	in := translate.PodInputs{
 		Namespace:    c.port.Namespace,
 		Name:         c.port.Owner,
@@ -96,8 +96,8 @@ func (c *connection) network(pod *corev1.Pod) kubeovnv1.PodNetwork {
 
 // splitShared divides the addresses that a pod requests to share into vips of the subnet and others, which are ignored: otherwise the pod could choose the
 // addresses from which its port may send.
-func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []netip.Addr) {
-	asked := kubeovnv1.ParsePortVips(pod.Annotations)
+func splitShared(subnet *kubeovnv1.Subnet, annotations map[string]string) (shared, others []netip.Addr) {
+	asked := kubeovnv1.ParsePortVips(annotations)
 	if len(asked) == 0 {
 		return nil, nil
 	}

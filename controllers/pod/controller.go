@@ -93,6 +93,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if s.port.Owner == "" && r.redirectToOwner(s.port.Name) {
 		return ctrl.Result{}, nil
 	}
+	if r.awaitsName(s) {
+		return ctrl.Result{}, nil
+	}
 	if s.pod == nil {
 		if exists, err := r.existsLive(ctx, req.NamespacedName); exists || err != nil {
 			return ctrl.Result{RequeueAfter: reconciler.LateAfter()}, err
@@ -136,7 +139,9 @@ func (r *Reconciler) disconnect(ctx context.Context, s *subject) error {
 		r.pending.remove(s.port.Name)
 	}
 	if err == nil && !waits && s.port.Owner != "" {
-		r.ports.drop(s.port.Name)
+		for _, other := range r.ports.drop(s.port) {
+			r.pending.AddKey(other.Key())
+		}
 	}
 	return err
 }

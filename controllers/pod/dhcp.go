@@ -8,8 +8,6 @@ import (
 	"maps"
 	"net/netip"
 
-	corev1 "k8s.io/api/core/v1"
-
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -25,10 +23,10 @@ var dhcpKeys = map[ipfamily.Family]string{
 }
 
 // readDHCP returns the DHCP options that a pod requests, by family: nil for nearly all pods.
-func readDHCP(pod *corev1.Pod) (map[ipfamily.Family]map[string]string, error) {
+func readDHCP(annotations map[string]string) (map[ipfamily.Family]map[string]string, error) {
 	var all map[ipfamily.Family]map[string]string
 	for family, key := range dhcpKeys {
-		text, err := kubeovnv1.RequestText(pod.Annotations, key)
+		text, err := kubeovnv1.RequestText(annotations, key)
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +48,7 @@ func readDHCP(pod *corev1.Pod) (map[ipfamily.Family]map[string]string, error) {
 // ownDHCP returns the DHCP answers to a pod that requests options, which override its subnet's. They apply even if the subnet does not
 // answer DHCP requests of other pods.
 func ownDHCP(c *connection, cidrs []netip.Prefix, gateways []netip.Addr) ([]translate.PodDHCP, error) {
-	asked, err := readDHCP(c.pod)
+	asked, err := readDHCP(c.pod.Annotations)
 	if err != nil || len(asked) == 0 {
 		return nil, err
 	}

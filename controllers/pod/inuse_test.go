@@ -33,7 +33,7 @@ func TestAReservationWaitsForItsPod(t *testing.T) {
 		default:
 		}
 		port := kubeovnv1.NewPort("shop", "web-0", kubeovnv1.ProviderOVN)
-		r.ports.own(&subject{port: port})
+		r.ports.own(&subject{port: port}, kubeovnv1.Port{})
 		unlock()
 		if err := <-ended; err != nil {
 			t.Error(err)

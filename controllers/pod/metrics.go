@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -53,17 +53,17 @@ type latencies struct {
 type latency struct{ created, seen, reached time.Time }
 
 // begin starts the measurement at the first event of a pod that needs a network.
-func (j *latencies) begin(pod *corev1.Pod) {
+func (j *latencies) begin(pod metav1.Object) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if _, ok := j.pods[pod.UID]; ok {
+	if _, ok := j.pods[pod.GetUID()]; ok {
 		return
 	}
 	if j.pods == nil {
 		j.pods = map[types.UID]latency{}
 	}
 	now := time.Now()
-	j.pods[pod.UID] = latency{created: pod.CreationTimestamp.Time, seen: now, reached: now}
+	j.pods[pod.GetUID()] = latency{created: pod.GetCreationTimestamp().Time, seen: now, reached: now}
 }
 
 // reached records the end of a leg that this process worked on; a standby only sees pods. Work after the last leg, such as a new gateway

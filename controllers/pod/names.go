@@ -4,6 +4,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -18,13 +19,36 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/podset"
 )
+
+// Port names of pods can conflict with each other (kubeovnv1.Port): the first port keeps the name, because pods come and go, and a pod that runs must not lose its
+// network. An IP object that reserves addresses names the port that gets them, if two can have its name.
+
+// awaitsName reports whether another port has the name of a port. Then the port is left as it is, because its lease, its IP object and its place on the waiting list
+// have the name as their key and belong to the other one. A pod waits until the other port is removed; if the pod was deleted, it stops waiting.
+func (r *Reconciler) awaitsName(s *subject) bool {
+	named, _ := r.ports.named(s.port.Name)
+	holder := cmp.Or(r.keeper.Retained(s.port.Name), named.Port)
+	if s.port.Owner == "" || holder.Owner == "" || holder == s.port {
+		return false
+	}
+	r.leaveSets(podset.Key{NamespacedName: s.port.Key(), Provider: s.port.Provider}, s.pod)
+	switch {
+	case s.pod == nil || !leases.OnPodNetwork(s.pod) || s.pod.DeletionTimestamp != nil:
+		r.ports.drop(s.port)
+	case r.ports.wait(s.port, s.pod.UID):
+		r.latencies.end(s.pod.UID)
+		k8s.Warn(r.Recorder, s.pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to another pod: choose another name for the pod", s.port.Name))
+	}
+	return true
+}
 
 // Port names of pods, `<pod>.<namespace>`, and of nodes, `node-<node>`, can conflict, and so can those of underlay subnets, `localnet.<subnet>`. The node has precedence: a tenant must
 // not keep a node from joining.
 
 // yieldName removes a port whose name belongs to a node. It returns a *address.Problem for it, and for a new port with the name of an underlay subnet's port to its physical
-// network. The pod is retried when the node's address on the join subnet becomes free.
+// network, or a name that is reserved for another port. The pod is retried when the node's address on the join subnet becomes free.
 func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
 	port := s.port
 	if name, is := strings.CutPrefix(port.Name, translate.LocalnetPort("")); is && !r.owns(s) && northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(port)) == nil {
@@ -34,6 +58,15 @@ func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
 		}
 		if subnet != nil && subnet.Spec.Vlan != "" {
 			return &address.Problem{Message: fmt.Sprintf("port name %s belongs to subnet %s: choose another name for the pod", port.Name, name)}
+		}
+	}
+	if !r.owns(s) {
+		ip, err := r.ipObjects.Find(ctx, port.Name)
+		if err != nil {
+			return err
+		}
+		if leases.IsReservation(ip) && leases.NamesOther(ip, port) {
+			return &address.Problem{Message: fmt.Sprintf("IP %s reserves the port name for another pod: choose another name for the pod", ip.Name)}
 		}
 	}
 	lease, held := r.Allocator.Lookup(port.Name)

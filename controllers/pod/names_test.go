@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/testing/eventually"
@@ -55,4 +56,85 @@ func TestANodeTakesItsPortNameFromAPod(t *testing.T) {
 	}
 	w.Delete(node)
 	eventually.Wait{For: "the pod must get a port once there is no such node"}.Holds(t, func() bool { return w.portNow(p) != nil })
+}
+
+// secondIP returns the IP object of the port that pod victim/<owner> has at provider net.default. Pod `<owner>.victim.net` of namespace default has a port of the
+// same name.
+func secondIP(owner, v4, v6 string) *kubeovnv1.IP {
+	return &kubeovnv1.IP{
+		ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.NewPort("victim", owner, "net.default").Name},
+		Spec: kubeovnv1.IPSpec{
+			Subnet: "ovn-default", Namespace: "victim", PodName: owner, IPAddress: v4 + "," + v6, V4IPAddress: v4, V6IPAddress: v6, MACAddress: "0a:00:00:00:00:09",
+		},
+	}
+}
+
+// A tenant creates pods with the names of ports whose addresses a StatefulSet of another namespace retains: one says that a StatefulSet creates it again, and the
+// other one has forged results.
+func TestAPodDoesNotGetTheRetainedAddressesOfAnotherPort(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	again := newPod("default", "db-0.victim.net")
+	again.OwnerReferences = replica(w.statefulSet("db", 0, 1), 0, "n1").OwnerReferences
+	forged := newPod("default", "db-1.victim.net")
+	w.Create(again, forged)
+	w.forge(forged, kubeovnv1.PodNetwork{LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.51", "fd00:10:16::51"), MAC: []byte{10, 0, 0, 0, 0, 9}})
+	retained := map[*corev1.Pod]*kubeovnv1.IP{
+		again: secondIP("db-0", "10.16.0.50", "fd00:10:16::50"), forged: secondIP("db-1", "10.16.0.51", "fd00:10:16::51"),
+	}
+	for _, ip := range retained {
+		ip.Labels, ip.Spec.PodType = map[string]string{kubeovnv1.LabelReserved: kubeovnv1.ReservedForOwner}, kubeovnv1.PodTypeStatefulSet
+		if ip.Name == "db-1.victim.net.default" {
+			ip.Spec.MACAddress = "0a:00:00:00:00:08"
+		}
+		w.Create(ip)
+	}
+	process := w.start()
+	unchanged := func(when string) {
+		t.Helper()
+		for p, ip := range retained {
+			if lease, held := process.Allocator.Lookup(ip.Name); !held || joined(lease.Addresses) != ip.Spec.IPAddress || lease.MAC.String() != ip.Spec.MACAddress {
+				t.Errorf("%s, port %s has %v with %s", when, ip.Name, lease.Addresses, lease.MAC)
+			}
+			if row := w.portNow(p); row != nil {
+				t.Errorf("%s, pod %s has port %v", when, p.Name, row)
+			}
+			if is := ip.DeepCopy(); !w.Get(is) || is.UID != ip.UID || is.Spec.PodName != ip.Spec.PodName {
+				t.Errorf("%s, the IP object is %+v", when, is.Spec)
+			}
+		}
+	}
+	for p, ip := range retained {
+		w.warned(p, "port name "+ip.Name+" belongs to another pod")
+	}
+	unchanged("after the start")
+	for p := range retained {
+		w.Delete(p)
+	}
+	w.pod("default", "after") // reconciled after the deletions
+	w.rests()
+	unchanged("after the deletion of the pods")
+}
+
+// A reservation that names its pod is for that pod, and not for another pod whose port has the same name.
+func TestAPodDoesNotGetTheReservationOfAnotherPort(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	process := w.start()
+	ip := secondIP("web", "10.16.0.50", "fd00:10:16::50")
+	w.Create(ip)
+	w.Eventually(func() string {
+		if _, held := process.Allocator.Lookup(ip.Name); !held {
+			return "the addresses are not reserved"
+		}
+		return ""
+	})
+	p := newPod("default", "web.victim.net")
+	w.Create(p)
+	w.warned(p, "IP "+ip.Name+" reserves the port name for another pod: choose another name for the pod")
+	if lease, _ := process.Allocator.Lookup(ip.Name); joined(lease.Addresses) != ip.Spec.IPAddress || w.portNow(p) != nil {
+		t.Errorf("the reservation has %v, and the pod port %v", lease.Addresses, w.portNow(p))
+	}
+	w.Delete(ip)
+	w.allocated(p)
 }

@@ -128,7 +128,7 @@ func difference(have, want map[string]string, provider string) map[string]*strin
 	return changes
 }
 
-// agree reports whether two states of a pod have the same values of these annotations.
-func agree(a, b *corev1.Pod, keys []string) bool {
-	return !slices.ContainsFunc(keys, func(key string) bool { return a.Annotations[key] != b.Annotations[key] })
+// agree reports whether two states of annotations have the same values of these keys.
+func agree(a, b map[string]string, keys []string) bool {
+	return !slices.ContainsFunc(keys, func(key string) bool { return a[key] != b[key] })
 }

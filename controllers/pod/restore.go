@@ -40,8 +40,9 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 	}
 	northbound.Each(r.Northbound, translate.KindPod, func(owner desired.Owner, row *nb.LogicalSwitchPort) {
 		if lease, ok := translate.ReadPortLease(row); ok {
-			port := kubeovnv1.Port{Namespace: owner.Namespace, Owner: owner.Name, Provider: kubeovnv1.ProviderOVN, Name: row.Name}
-			r.ports.set(port, func(h *holding) { h.pod, h.machine = types.UID(lease.UID), lease.UID == "" })
+			if port, is := kubeovnv1.NamedPort(owner.Namespace, owner.Name, row.Name); is {
+				r.ports.set(port, func(h *holding) { h.pod, h.machine = types.UID(lease.UID), lease.UID == "" })
+			}
 		}
 	})
 	cached := make(map[types.NamespacedName]bool, len(pods.Items))
@@ -51,7 +52,11 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 		if !leases.OnPodNetwork(s.pod) {
 			continue
 		}
-		r.ports.own(s)
+		if r.restoresName(s) {
+			r.ports.set(s.port, func(h *holding) { h.machine = s.machine != "" })
+		} else {
+			r.ports.own(s, kubeovnv1.Port{})
+		}
 		vpc := s.pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
 		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !kubeovnv1.IsPublished(s.pod) {
 			continue
@@ -66,4 +71,10 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// restoresName reports whether a pod had the name of its port before the start, but not in the northbound database: the event of a new pod may have come before.
+func (r *Reconciler) restoresName(s *subject) bool {
+	h, known := r.ports.named(s.port.Name)
+	return known && h.Port != s.port && kubeovnv1.IsPublished(s.pod) && northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(h.Port)) == nil
 }

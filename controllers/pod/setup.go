@@ -130,7 +130,7 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q k8s.Queue) {
 func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q k8s.Queue) {
 	r.indexLabels(ctx, before, after)
 	own, from := r.podWrites.shows(after)
-	if own && r.outdated(ctx, after, from) {
+	if own && r.outdated(ctx, after.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()], from) {
 		reconciler.AddWith(q, handler.LowPriority, requestFor(after))
 	}
 	if before.UID != after.UID || !leases.OnPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
@@ -145,12 +145,11 @@ func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q k
 	}
 }
 
-// outdated reports whether the spec of a pod's subnet has changed since the spec that the pod's results come from. The event of such a
+// outdated reports whether the spec of the subnet in a pod's results has changed since the spec that the pod's results come from. The event of such a
 // change enqueues pods by their cached annotations, so it misses pods whose results were not in the cache yet.
-func (r *Reconciler) outdated(ctx context.Context, pod *corev1.Pod, from specOf) bool {
-	name := pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]
+func (r *Reconciler) outdated(ctx context.Context, subnet string, from specOf) bool {
 	s := &kubeovnv1.Subnet{}
-	return name != "" && r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy) == nil && specIn(s) != from
+	return subnet != "" && r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy) == nil && specIn(s) != from
 }
 
 func requestFor(o client.Object) ctrl.Request {
@@ -161,7 +160,7 @@ func requestFor(o client.Object) ctrl.Request {
 // only contain this process's own results, apart from those of an underlay pod that runs: OVN gets its addresses then.
 func changesPort(before, after *corev1.Pod, own bool) bool {
 	return before.UID != after.UID || leases.OnPodNetwork(before) != leases.OnPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
-		!agree(before, after, requests) || !own && !agree(before, after, kubeovnv1.ResultKeys(kubeovnv1.ProviderOVN)) ||
+		!agree(before.Annotations, after.Annotations, requests) || !own && !agree(before.Annotations, after.Annotations, kubeovnv1.ResultKeys(kubeovnv1.ProviderOVN)) ||
 		(runs(before) != runs(after) || own && runs(after)) && after.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()] != ""
 }
 

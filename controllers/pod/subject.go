@@ -39,11 +39,6 @@ type subject struct {
 	others []*corev1.Pod
 }
 
-// own adds the port of a pod, and its owner.
-func (p *ports) own(s *subject) {
-	p.set(s.port, func(h *holding) { h.machine = s.machine != "" })
-}
-
 // machineOf returns the virtual machine that a pod runs; empty for other pods. During a migration two pods run the machine.
 func (r *Reconciler) machineOf(pod *corev1.Pod) string {
 	if !r.KeepMachines {
@@ -89,7 +84,7 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 		}
 	}
 	if s.pod != nil && leases.OnPodNetwork(s.pod) {
-		r.ports.own(s)
+		r.ports.own(s, r.keeper.Retained(s.port.Name))
 	}
 	return s, false, nil
 }
@@ -144,7 +139,7 @@ func (r *Reconciler) seen(pod *corev1.Pod) {
 		r.machineSeen.Store(true)
 	}
 	if leases.OnPodNetwork(pod) {
-		r.ports.own(s)
+		r.ports.own(s, r.keeper.Retained(s.port.Name))
 	}
 }
 

@@ -179,7 +179,7 @@ func (w *warner) unsharedVips(ctx context.Context, c *connection) (reason, text 
 
 // unsharedAddresses warns of addresses in port_vips that the pod does not share.
 func (w *warner) unsharedAddresses(_ context.Context, c *connection) (reason, text string) {
-	if _, others := splitShared(c.subnet, c.pod); len(others) > 0 {
+	if _, others := splitShared(c.subnet, c.pod.Annotations); len(others) > 0 {
 		text = fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
 			kubeovnv1.AnnotationPortVips.Key(), ipfamily.Join(others), c.subnet.Name)
 	}

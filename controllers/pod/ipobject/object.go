@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -24,11 +23,11 @@ func PortOf(ip *kubeovnv1.IP) (kubeovnv1.Port, bool) {
 	return port, port.Namespace != "" && port.Name == ip.Name
 }
 
-// OfPod returns the wanted IP object of a port that a pod has. podType is the kind of workload that retains its addresses, or "".
-func OfPod(port kubeovnv1.Port, pod *corev1.Pod, podType string, lease ipam.Lease) *kubeovnv1.IP {
+// OfPod returns the wanted IP object of a port that a pod on a node has. podType is the kind of workload that retains its addresses, or "".
+func OfPod(port kubeovnv1.Port, node, podType string, lease ipam.Lease) *kubeovnv1.IP {
 	ip := newIP(port.Name, lease)
-	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = port.Namespace, port.Owner, pod.Spec.NodeName
-	ip.Labels[kubeovnv1.LabelNode] = labelValue(pod.Spec.NodeName)
+	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = port.Namespace, port.Owner, node
+	ip.Labels[kubeovnv1.LabelNode] = labelValue(node)
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
 	if ip.Spec.PodType = podType; podType != "" {
 		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner

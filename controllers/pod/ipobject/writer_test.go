@@ -97,7 +97,7 @@ func (c *staleClient) expect(t *testing.T, when string, posts, patches, deletes 
 type held struct{ pod *corev1.Pod }
 
 func (h *held) Want(_ context.Context, _ string, _ *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
-	return OfPod(kubeovnv1.NewPort(h.pod.Namespace, h.pod.Name, kubeovnv1.ProviderOVN), h.pod, "", lease), nil
+	return OfPod(kubeovnv1.NewPort(h.pod.Namespace, h.pod.Name, kubeovnv1.ProviderOVN), h.pod.Spec.NodeName, "", lease), nil
 }
 
 func (*held) Obstacle(string) string       { return "" }

@@ -17,7 +17,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
-	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/ippools"
 	"github.com/kiln-net/kiln/internal/address/leases"
@@ -34,13 +33,14 @@ type claimRules struct {
 	chooser *address.Chooser
 }
 
-// deny returns why a pod of a namespace may not keep a lease, or "". It may if the namespace may use the subnet and the pools that contain
+// deny returns why the claim of a pod is not granted, or "". It is if the namespace may use the subnet and the pools that contain
 // the addresses, none of them is one of the subnet's vips, and no host of a physical network can have the MAC address, or if the IP object of the port has the same addresses. Tenants cannot write
 // IP objects, so these prove the lease of a running pod whose namespace is no longer listed.
-func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipam.Lease) (string, error) {
+func (c *claimRules) deny(ctx context.Context, of claim) (string, error) {
 	if c == nil {
 		return "", nil
 	}
+	namespace, lease := of.owner.Namespace, of.lease
 	s, err := address.Subnet(ctx, c.reader, lease.Subnet)
 	if s == nil || err != nil {
 		return "", err // the allocator has no such subnet either
@@ -63,7 +63,7 @@ func (c *claimRules) deny(ctx context.Context, namespace, port string, lease ipa
 	if denied == "" {
 		return "", nil
 	}
-	if proven, err := c.matchesIPObject(ctx, port, lease); proven || err != nil {
+	if proven, err := c.matchesIPObject(ctx, of); proven || err != nil {
 		return "", err
 	}
 	return denied, nil
@@ -88,18 +88,19 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 	return "", nil
 }
 
-// matchesIPObject reports whether the IP object of a port contains the lease's subnet and addresses, and its MAC address or none.
-func (c *claimRules) matchesIPObject(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
+// matchesIPObject reports whether the IP object of a claim's port contains the lease's subnet and addresses, and its MAC address or none.
+func (c *claimRules) matchesIPObject(ctx context.Context, of claim) (bool, error) {
 	if c == nil {
 		return false, nil
 	}
-	ip, err := k8s.Find[kubeovnv1.IP](ctx, c.live, client.ObjectKey{Name: port})
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, c.live, client.ObjectKey{Name: of.port})
 	if err != nil {
-		return false, fmt.Errorf("get IP %s: %w", port, err)
+		return false, fmt.Errorf("get IP %s: %w", of.port, err)
 	}
-	if ip == nil {
+	if ip == nil || of.contradicts(ip) {
 		return false, nil
 	}
+	lease := of.lease
 	addresses, err := ipfamily.ParseAddrs(ip.Spec.IPAddress)
 	mac, noMAC := net.ParseMAC(ip.Spec.MACAddress)
 	return err == nil && ip.Spec.Subnet == lease.Subnet && slices.Equal(addresses, lease.Addresses) && (noMAC != nil || bytes.Equal(mac, lease.MAC)), nil
@@ -130,7 +131,7 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 	var all []claim
 	claimants := map[place]int{}
 	for c := range claims {
-		denied, err := rules.deny(ctx, c.owner.Namespace, c.port, c.lease)
+		denied, err := rules.deny(ctx, c)
 		if err != nil {
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
 		}
@@ -152,28 +153,28 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 	}
 	var proven, others []claim
 	for _, c := range all {
-		holder, disputed := "", false
+		holding, disputed := "", false
 		for _, a := range c.lease.Addresses {
 			at := place{c.lease.Subnet, a}
-			if h := holders[at]; h != "" && h != c.port {
-				holder = h
+			if h := holders[at]; h.name != "" && (h.name != c.port || c.contradicts(h.ip)) {
+				holding = h.name
 			}
 			disputed = disputed || claimants[at] > 1
 		}
-		if holder == "" && !disputed {
+		if holding == "" && !disputed {
 			others = append(others, c)
 			continue
 		}
-		recorded, err := rules.matchesIPObject(ctx, c.port, c.lease)
+		recorded, err := rules.matchesIPObject(ctx, c)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
 		case recorded:
 			proven = append(proven, c)
-		case holder == "":
+		case holding == "":
 			others = append(others, c)
 		default:
-			s.log.Info("A lease is not restored: its address belongs to another holder, and no IP object proves it", "port", c.port, "holder", holder)
+			s.log.Info("A lease is not restored: its address belongs to another holder, and no IP object proves it", "port", c.port, "holder", holding)
 		}
 	}
 	return append(proven, others...), nil
@@ -187,7 +188,7 @@ func (s *restoration) provenFirst(ctx context.Context, claims iter.Seq[claim], r
 		if s.held(c.port) {
 			continue
 		}
-		recorded, err := rules.matchesIPObject(ctx, c.port, c.lease)
+		recorded, err := rules.matchesIPObject(ctx, c)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
@@ -200,20 +201,32 @@ func (s *restoration) provenFirst(ctx context.Context, claims iter.Seq[claim], r
 	return append(proven, others...), nil
 }
 
+// contradicts reports whether an IP object with the name of the claim's port names another port. ip may be nil.
+func (c claim) contradicts(ip *kubeovnv1.IP) bool {
+	port, isPods := kubeovnv1.NamedPort(c.owner.Namespace, c.owner.Name, c.port)
+	return isPods && leases.NamesOther(ip, port)
+}
+
+// holder has addresses; ip is the IP object that retains them, nil for other holders.
+type holder struct {
+	name string
+	ip   *kubeovnv1.IP
+}
+
 // holders returns the holders of the addresses that IP objects retain, and of those of OvnEips and multicast queriers.
-func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place]string, error) {
-	out := map[place]string{}
-	add := func(holder, subnet string, addresses []netip.Addr) {
+func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place]holder, error) {
+	out := map[place]holder{}
+	add := func(of holder, subnet string, addresses []netip.Addr) {
 		for _, a := range addresses {
-			out[place{subnet, a}] = holder
+			out[place{subnet, a}] = of
 		}
 	}
 	for c := range s.querierClaims() {
-		add(c.port, c.lease.Subnet, c.lease.Addresses)
+		add(holder{name: c.port}, c.lease.Subnet, c.lease.Addresses)
 	}
 	for i := range s.eips.Items {
 		eip := &s.eips.Items[i]
-		add(translate.OvnEipHolder(eip.Name), cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet),
+		add(holder{name: translate.OvnEipHolder(eip.Name)}, cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet),
 			ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP))
 	}
 	ips, err := rules.retained(ctx)
@@ -222,7 +235,7 @@ func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place
 	}
 	for i := range ips {
 		if request, err := leases.RequestOf(&ips[i]); err == nil && ips[i].DeletionTimestamp == nil {
-			add(ips[i].Name, request.Subnet, request.Addresses)
+			add(holder{ips[i].Name, &ips[i]}, request.Subnet, request.Addresses)
 		}
 	}
 	return out, nil

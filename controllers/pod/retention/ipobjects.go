@@ -34,7 +34,7 @@ func (k *Keeper) Want(ctx context.Context, name string, have *kubeovnv1.IP, leas
 	if pod == nil || err != nil {
 		return nil, err
 	}
-	return ipobject.OfPod(port, pod, k.podType(pod), lease), nil
+	return ipobject.OfPod(port, pod.Spec.NodeName, k.podType(pod), lease), nil
 }
 
 // Obstacle implements ipobject.Leases.
@@ -56,12 +56,21 @@ func (k *Keeper) Recorded(port string) {
 // Port returns the port with a name that has a lease.
 func (k *Keeper) Port(name string) kubeovnv1.Port { return k.portOf(name, nil) }
 
-// portOf returns the port with a name: of a pod, of a retained lease, or of the pod that its IP object names. ip may be nil.
+// Retained returns the port whose lease a workload retains under a name; its owner is empty if there is none. The port of another pod can have the same name.
+func (k *Keeper) Retained(name string) kubeovnv1.Port {
+	if absent := k.states.of(name); absent.state == Retained {
+		return absent.port
+	}
+	return kubeovnv1.Port{}
+}
+
+// portOf returns the port with a name: of a retained lease, of a pod, or of the pod that its IP object names. ip may be nil.
 func (k *Keeper) portOf(name string, ip *kubeovnv1.IP) kubeovnv1.Port {
-	if port, _, known := k.PortNamed(name); known {
+	absent := k.states.of(name)
+	if port, _, known := k.PortNamed(name); known && absent.state != Retained {
 		return port
 	}
-	if absent := k.states.of(name); absent.state != Held {
+	if absent.state != Held {
 		return absent.port
 	}
 	if ip != nil {
@@ -113,7 +122,10 @@ func (k *Keeper) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 		leases.LogGiven(ctrl.LoggerFrom(ctx), ip.Name, lease, leases.SourceRestored)
 	}
 	port := k.portOf(ip.Name, ip)
-	if pod, err := k.PodAt(ctx, port); err != nil || pod != nil {
+	taken := !held && port.Owner != "" && leases.NamesOther(ip, port) // by the event of a new pod
+	if taken {
+		port, _ = kubeovnv1.NamedPort(ip.Spec.Namespace, ip.Spec.PodName, ip.Name)
+	} else if pod, err := k.PodAt(ctx, port); err != nil || pod != nil {
 		return
 	}
 	state := Reserved

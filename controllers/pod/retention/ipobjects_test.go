@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 )
 
@@ -62,5 +64,64 @@ func TestPortsOfIPObjects(t *testing.T) {
 	k.PodAt = func(context.Context, kubeovnv1.Port) (*corev1.Pod, error) { return nil, nil }
 	if want, err := k.Want(t.Context(), free.Name, free, ipam.Lease{Subnet: "s1"}); want != nil || err != nil {
 		t.Errorf("the IP object of a port that no pod has is to be %+v (%v)", want, err)
+	}
+}
+
+// The event of a new pod has recorded a port with the name of a retained one before the start reads the IP object. The retained lease stays with its own port.
+func TestARetainedLeaseIsOfItsPortAndNotOfTheName(t *testing.T) {
+	retained, late := kubeovnv1.NewPort("victim", "db-0", "net.default"), kubeovnv1.NewPort("default", "db-0.victim.net", kubeovnv1.ProviderOVN)
+	var enqueued []types.NamespacedName
+	k := &Keeper{
+		Allocator: ipam.New(), Addresses: &address.Chooser{},
+		PortNamed: func(string) (kubeovnv1.Port, bool, bool) { return late, false, true },
+		PodAt:     func(context.Context, kubeovnv1.Port) (*corev1.Pod, error) { return &corev1.Pod{}, nil },
+		Enqueue:   func(key types.NamespacedName) { enqueued = append(enqueued, key) },
+	}
+	cidrs := []netip.Prefix{netip.MustParsePrefix("10.16.0.0/24"), netip.MustParsePrefix("fd00::/112")}
+	if err := k.Allocator.SetSubnet("s1", ipam.Subnet{CIDRs: cidrs}); err != nil {
+		t.Fatal(err)
+	}
+	ip := ipobject.Retained(retained, kubeovnv1.PodTypeStatefulSet, ipam.Lease{
+		Subnet: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")}, MAC: []byte{2, 0, 0, 0, 0, 2},
+	})
+	k.restoreOne(t.Context(), ip)
+	if got := k.Retained(ip.Name); got != retained {
+		t.Errorf("the lease is retained for %+v, want %+v", got, retained)
+	}
+	if got := k.portOf(ip.Name, ip); got != retained {
+		t.Errorf("the name is of %+v", got)
+	}
+	if lease, held := k.Allocator.Lookup(ip.Name); !held || len(lease.Addresses) != 2 {
+		t.Errorf("the lease is %+v", lease)
+	}
+	want, err := k.Want(t.Context(), ip.Name, ip, ipam.Lease{Subnet: "s1"})
+	if err != nil || want.Spec.Namespace != "victim" || want.Spec.PodName != "db-0" {
+		t.Errorf("the IP object is to be %+v (%v)", want, err)
+	}
+	if k.Decide(ip.Name, ip); len(enqueued) != 1 || enqueued[0] != retained.Key() {
+		t.Errorf("enqueued %v, want %s", enqueued, retained.Key())
+	}
+	k.states.forget(ip.Name)
+	if got := k.Retained(ip.Name); got != (kubeovnv1.Port{}) {
+		t.Errorf("no lease is retained, and the name is of %+v", got)
+	}
+}
+
+// The IP object of one port does not prove the claim of another port with the same name.
+func TestAClaimIsProvenByTheIPObjectOfItsPort(t *testing.T) {
+	victim, other := kubeovnv1.NewPort("victim", "db-0", "net.default"), kubeovnv1.NewPort("default", "db-0.victim.net", kubeovnv1.ProviderOVN)
+	ip := ipobject.Retained(victim, kubeovnv1.PodTypeStatefulSet, ipam.Lease{Subnet: "s1"})
+	unnamed := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: victim.Name}}
+	for _, c := range []struct {
+		port        kubeovnv1.Port
+		ip          *kubeovnv1.IP
+		contradicts bool
+	}{{victim, ip, false}, {other, ip, true}, {victim, unnamed, false}, {other, unnamed, false}, {victim, nil, false}} {
+		if got := (claim{port: c.port.Name, owner: c.port.Key()}).contradicts(c.ip); got != c.contradicts {
+			t.Errorf("the IP object %+v names another port than %+v: %t", c.ip, c.port, got)
+		}
+	}
+	if (claim{port: ip.Name}).contradicts(ip) {
+		t.Error("the claim of a node is not of a pod")
 	}
 }

@@ -29,6 +29,15 @@ func IsReservation(ip *kubeovnv1.IP) bool {
 	return !recorded
 }
 
+// NamesOther reports whether an IP object names the owner of another port that has the same name as the port.
+func NamesOther(ip *kubeovnv1.IP, port kubeovnv1.Port) bool {
+	if ip == nil {
+		return false
+	}
+	named, valid := kubeovnv1.NamedPort(ip.Spec.Namespace, ip.Spec.PodName, ip.Name)
+	return valid && named != port
+}
+
 // RequestOf returns the allocation request of an IP object, or an error that tells its user what to change.
 func RequestOf(ip *kubeovnv1.IP) (ipam.Request, error) {
 	request := ipam.Request{Subnet: ip.Spec.Subnet, AnyPool: true}
