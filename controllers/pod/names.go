@@ -60,16 +60,16 @@ func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
 			return &address.Problem{Message: fmt.Sprintf("port name %s belongs to subnet %s: choose another name for the pod", port.Name, name)}
 		}
 	}
+	lease, held := r.Allocator.Lookup(port.Name)
 	if !r.owns(s) {
 		ip, err := r.ipObjects.Find(ctx, port.Name)
 		if err != nil {
 			return err
 		}
-		if leases.IsReservation(ip) && leases.NamesOther(ip, port) {
-			return &address.Problem{Message: fmt.Sprintf("IP %s reserves the port name for another pod: choose another name for the pod", ip.Name)}
+		if (held || leases.IsReservation(ip)) && leases.NamesOther(ip, port) {
+			return &address.Problem{Message: fmt.Sprintf("IP %s has the port name for another pod: choose another name for the pod", ip.Name)}
 		}
 	}
-	lease, held := r.Allocator.Lookup(port.Name)
 	isNodes, err := leases.PortIsNodes(ctx, r.Client, port.Name)
 	switch {
 	case err != nil:

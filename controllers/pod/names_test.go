@@ -12,6 +12,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
@@ -116,6 +117,30 @@ func TestAPodDoesNotGetTheRetainedAddressesOfAnotherPort(t *testing.T) {
 	unchanged("after the deletion of the pods")
 }
 
+// After a restart, the name and the addresses of a port in the northbound database stay with it: a pod with the same port name has forged results with them.
+func TestAPodDoesNotGetTheAddressesOfAPortInTheDatabase(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	process := w.start()
+	port := kubeovnv1.NewPort("victim", "web", "net.default")
+	network := kubeovnv1.PodNetwork{LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50", "fd00:10:16::50"), MAC: []byte{2, 0, 0, 0, 0, 2}}
+	w.Must(process.Engine.Apply(t.Context(), translate.PodOwner(port), translate.Pod(translate.PodInputs{
+		Namespace: port.Namespace, Name: port.Owner, Provider: port.Provider, UID: "u1", Subnet: network.LogicalSwitch, Addresses: network.Addresses, MAC: network.MAC,
+	})))
+	process.Stop()
+	p := newPod("default", "web.victim.net")
+	w.Create(p)
+	w.forge(p, network)
+	process = w.start()
+	w.warned(p, "port name "+port.Name+" belongs to another pod")
+	w.Delete(p)
+	w.pod("default", "after") // reconciled after the deletion
+	w.rests()
+	if lease, held := process.Allocator.Lookup(port.Name); !held || joined(lease.Addresses) != "10.16.0.50,fd00:10:16::50" {
+		t.Errorf("the port has %v", lease.Addresses)
+	}
+}
+
 // A reservation that names its pod is for that pod, and not for another pod whose port has the same name.
 func TestAPodDoesNotGetTheReservationOfAnotherPort(t *testing.T) {
 	w := newWorld(t)
@@ -131,7 +156,7 @@ func TestAPodDoesNotGetTheReservationOfAnotherPort(t *testing.T) {
 	})
 	p := newPod("default", "web.victim.net")
 	w.Create(p)
-	w.warned(p, "IP "+ip.Name+" reserves the port name for another pod: choose another name for the pod")
+	w.warned(p, "IP "+ip.Name+" has the port name for another pod: choose another name for the pod")
 	if lease, _ := process.Allocator.Lookup(ip.Name); joined(lease.Addresses) != ip.Spec.IPAddress || w.portNow(p) != nil {
 		t.Errorf("the reservation has %v, and the pod port %v", lease.Addresses, w.portNow(p))
 	}

@@ -4,7 +4,9 @@
 package pod
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -14,6 +16,8 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
 )
 
@@ -88,5 +92,35 @@ func TestARetainedPortKeepsItsName(t *testing.T) {
 	p.own(second, second.port)
 	if h, _ := p.named(second.port.Name); h.Port != second.port {
 		t.Errorf("the name is of %+v", h.Port)
+	}
+}
+
+// At the start, the event of a new pod may come before the published results of another pod, and before the northbound database is read.
+func TestRestoredNamesComeBeforeThoseOfNewPods(t *testing.T) {
+	w := controllertest.New(t)
+	w.Subnet("ovn-default", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.16.0.0/24" })
+	process := w.Start(controllertest.Steps{
+		Setup:   func(context.Context, *controllertest.Process) error { return nil },
+		Restore: func(context.Context, *controllertest.Process) error { return nil },
+	})
+	second, published := namesakes()
+	r := &Reconciler{Northbound: process.Engine}
+	if r.restoresName(published) {
+		t.Error("a name that no port has is restored")
+	}
+	r.ports.own(second, kubeovnv1.Port{})
+	if !r.restoresName(published) {
+		t.Error("the pod with published results does not get the name of a new pod")
+	}
+	w.Must(process.Engine.Apply(t.Context(), translate.PodOwner(second.port), translate.Pod(translate.PodInputs{
+		Namespace: second.port.Namespace, Name: second.port.Owner, Provider: second.port.Provider, Subnet: "ovn-default",
+		Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2")}, MAC: []byte{2, 0, 0, 0, 0, 2},
+	})))
+	if r.restoresName(published) {
+		t.Error("a pod with published results gets the name of a port in the northbound database")
+	}
+	published.pod.Annotations = nil
+	if r.restoresName(published) {
+		t.Error("a new pod gets the name")
 	}
 }

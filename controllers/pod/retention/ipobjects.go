@@ -58,7 +58,7 @@ func (k *Keeper) Port(name string) kubeovnv1.Port { return k.portOf(name, nil) }
 
 // Retained returns the port whose lease a workload retains under a name; its owner is empty if there is none. The port of another pod can have the same name.
 func (k *Keeper) Retained(name string) kubeovnv1.Port {
-	if absent := k.states.of(name); absent.state == Retained {
+	if absent := k.states.of(name); absent.state == Retained && absent.port.Owner != "" {
 		return absent.port
 	}
 	return kubeovnv1.Port{}
@@ -66,11 +66,13 @@ func (k *Keeper) Retained(name string) kubeovnv1.Port {
 
 // portOf returns the port with a name: of a retained lease, of a pod, or of the pod that its IP object names. ip may be nil.
 func (k *Keeper) portOf(name string, ip *kubeovnv1.IP) kubeovnv1.Port {
-	absent := k.states.of(name)
-	if port, _, known := k.PortNamed(name); known && absent.state != Retained {
+	if port := k.Retained(name); port.Owner != "" {
 		return port
 	}
-	if absent.state != Held {
+	if port, _, known := k.PortNamed(name); known {
+		return port
+	}
+	if absent := k.states.of(name); absent.state != Held {
 		return absent.port
 	}
 	if ip != nil {

@@ -10,7 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
@@ -70,9 +72,13 @@ func TestPortsOfIPObjects(t *testing.T) {
 // The event of a new pod has recorded a port with the name of a retained one before the start reads the IP object. The retained lease stays with its own port.
 func TestARetainedLeaseIsOfItsPortAndNotOfTheName(t *testing.T) {
 	retained, late := kubeovnv1.NewPort("victim", "db-0", "net.default"), kubeovnv1.NewPort("default", "db-0.victim.net", kubeovnv1.ProviderOVN)
+	scheme := runtime.NewScheme()
+	if err := kubeovnv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
 	var enqueued []types.NamespacedName
 	k := &Keeper{
-		Allocator: ipam.New(), Addresses: &address.Chooser{},
+		Allocator: ipam.New(), Addresses: &address.Chooser{Client: fake.NewClientBuilder().WithScheme(scheme).Build()},
 		PortNamed: func(string) (kubeovnv1.Port, bool, bool) { return late, false, true },
 		PodAt:     func(context.Context, kubeovnv1.Port) (*corev1.Pod, error) { return &corev1.Pod{}, nil },
 		Enqueue:   func(key types.NamespacedName) { enqueued = append(enqueued, key) },
