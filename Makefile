@@ -122,7 +122,7 @@ WAITS := $(CURDIR)/_output/waits.jsonl
 GO_TEST = GOGC=$(TEST_GOGC) go test -vet=off -ldflags=-w -p $(TEST_PACKAGES) -parallel $(TEST_PACKAGES)
 
 # The packages with the longest suites come first, so that no long suite runs alone at the end.
-SLOWEST := ./controllers/operator ./cmd/kiln ./supervisor/ovs ./internal/node/bridges ./controllers/pod ./agent/host ./agent/services ./internal/northbound ./controllers/subnet ./supervisor/northd ./supervisor/ovsdb ./agent/speaker/bgp ./controllers/gateway ./internal/kubectlko ./controllers/policy ./agent ./agent/cniserver ./agent/probes ./agent/pinger ./internal/node/bridges/journal
+SLOWEST := ./controllers/operator ./cmd/kiln ./supervisor/ovs ./internal/node/bridges ./controllers/pod ./agent/host ./agent/services ./internal/northbound ./controllers/subnet ./supervisor/northd ./supervisor/ovsdb ./agent/speaker/bgp ./controllers/egress ./internal/kubectlko ./controllers/policy ./agent ./agent/cniserver ./agent/probes ./agent/pinger ./internal/node/bridges/journal
 
 # Directories of hack whose tests test-tools runs: images, packages, the lab. Product code does not use them.
 TOOLS := conformance image lab packaging release
@@ -200,7 +200,7 @@ bgp: ## The BGP sessions of kube-ovn-speaker with FRR and BIRD of Debian 13, wit
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
-WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host
+WATCHES ?= controllers/egress controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host
 WATCHES_FLAGS ?=
 
 .PHONY: test-watches

@@ -94,7 +94,7 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 	if err != nil {
 		return fmt.Errorf("get OvnEip %s: %w", o.Spec.OvnEip, err)
 	}
-	lease, held := r.Allocator.Lookup(translate.OvnEipHolder(o.Spec.OvnEip))
+	allocation, held := r.Allocator.Lookup(translate.OvnEipHolder(o.Spec.OvnEip))
 	switch {
 	case eip == nil:
 		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", o.Spec.OvnEip))
@@ -107,8 +107,8 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 		}
 		s.waiting = append(s.waiting, waiting)
 	}
-	s.in.VIPs = lease.Addresses
-	return r.shadowed(ctx, o.Spec.OvnEip, lease.Subnet, s)
+	s.in.VIPs = allocation.Addresses
+	return r.shadowed(ctx, o.Spec.OvnEip, allocation.Subnet, s)
 }
 
 // shadowed sets a problem if an address is also in another subnet of the rule's VPC: a port with that address would become unreachable.

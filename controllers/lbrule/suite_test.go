@@ -74,7 +74,7 @@ func (w world) start(ports ...port) *controllertest.Process {
 				if err := p.Allocator.SetSubnet(port.subnet, ipam.Subnet{CIDRs: cidrs, Gateways: gateways}); err != nil {
 					return err
 				}
-				if err := p.Allocator.Restore(port.name+".default", port.lease()); err != nil {
+				if err := p.Allocator.Restore(port.name+".default", port.allocation()); err != nil {
 					return err
 				}
 			}
@@ -93,8 +93,8 @@ func (p port) addresses() []string {
 	return []string{fmt.Sprintf("10.16.0.%d", p.n), fmt.Sprintf("fd00:10:16::%x", p.n)}
 }
 
-func (p port) lease() ipam.Lease {
-	l := ipam.Lease{Subnet: p.subnet}
+func (p port) allocation() ipam.Allocation {
+	l := ipam.Allocation{Subnet: p.subnet}
 	for _, a := range p.addresses() {
 		l.Addresses = append(l.Addresses, netip.MustParseAddr(a))
 	}

@@ -49,7 +49,7 @@ func TestAVipOfAReservedNameIsChecked(t *testing.T) {
 
 func TestAddressesOfSubnetsAreReserved(t *testing.T) {
 	w := newWorld(t)
-	w.DiffersFromFresh("the test frees the lease of a pod that exists")
+	w.DiffersFromFresh("the test frees the allocation of a pod that exists")
 	process := w.start(a)
 	rule := newRule("web", "10.16.0.100,fd00:10:16::64", static("10.16.0.20"))
 	w.Create(rule)

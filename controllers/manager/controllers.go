@@ -11,7 +11,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/controllers/egress"
 	"github.com/kiln-net/kiln/controllers/ippool"
 	"github.com/kiln-net/kiln/controllers/lbrule"
 	"github.com/kiln-net/kiln/controllers/loadbalancer"
@@ -83,7 +83,7 @@ func (p *process) derived() ([]controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	leases, err := gateway.NewLeaseStates(p.clients.CoordinationV1().RESTClient(), p.options.Own.Namespace)
+	leases, err := egress.NewLeaseStates(p.clients.CoordinationV1().RESTClient(), p.options.Own.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (p *process) derived() ([]controller, error) {
 		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},
 		&ippool.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Pools: s.Pools, Recorder: s.Recorder, Gate: s.Gate},
-		&gateway.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
+		&egress.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
 		&transit.Reconciler{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
 			ServiceCIDRs: serviceCIDRs, ClusterAccess: p.options.ClusterAccess,

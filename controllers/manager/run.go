@@ -285,7 +285,7 @@ func (p *process) lead(ctx context.Context, session *ovsdbclient.Session, engine
 		return fmt.Errorf("restore the costs of Services: %w", err)
 	}
 	if err := p.pods.Restore(ctx, p.manager.GetAPIReader()); err != nil {
-		return fmt.Errorf("restore the leases of pods: %w", err)
+		return fmt.Errorf("restore the allocations of pods: %w", err)
 	}
 	if err := p.vips.Restore(ctx); err != nil {
 		return fmt.Errorf("restore the addresses of Vips: %w", err)

@@ -57,10 +57,10 @@ type Reconciler struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	// leases are the nodes' leases on the join subnet.
-	leases     join.Leases
-	claims     claims
-	apiServers apiServers
+	// allocations are the nodes' allocations on the join subnet.
+	allocations join.Allocations
+	claims      claims
+	apiServers  apiServers
 	// requests enqueues nodes whose claims change because of other nodes.
 	requests k8s.RequestSource
 	// written maps a node's name to the nodeView.annotations that this process has written, or is about to write.
@@ -70,7 +70,7 @@ type Reconciler struct {
 // SetupWithManager registers the reconciler. It enqueues a node for changes of: the node; its IP object; the join subnet; subnets of the default VPC
 // and CIDRs of Services that contain an address that the node claims; claims of other nodes; and drift of its rows.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
-	r.leases.Allocator = r.Allocator
+	r.allocations.Allocator = r.Allocator
 	b := ctrl.NewControllerManagedBy(mgr)
 	if r.ServiceCIDRs.Served() {
 		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.inServices), builder.WithPredicates(k8s.ComesOrGoes))
@@ -83,7 +83,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.rememberAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
-		WatchesRawSource(r.leases.Source()).
+		WatchesRawSource(r.allocations.Source()).
 		WatchesRawSource(&r.requests).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindNode)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &corev1.Node{},
@@ -185,7 +185,7 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node, own address
 	if err != nil {
 		return err
 	}
-	lease, err := r.lease(ctx, node, subnet)
+	allocation, err := r.allocation(ctx, node, subnet)
 	if err != nil {
 		return fmt.Errorf("allocate an address for node %s: %w", node.Name, err)
 	}
@@ -193,24 +193,24 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node, own address
 		Name:        node.Name,
 		Vpc:         kubeovnv1.DefaultVpc,
 		Switch:      kubeovnv1.JoinSubnet,
-		MAC:         lease.MAC,
-		Addresses:   lease.Addresses,
+		MAC:         allocation.MAC,
+		Addresses:   allocation.Addresses,
 		InternalIPs: own.own,
 	})
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(node.Name), rows); err != nil {
 		return fmt.Errorf("apply node %s: %w", node.Name, err)
 	}
-	return errors.Join(r.recordIP(ctx, node, lease, own), r.annotate(ctx, node, subnet, lease))
+	return errors.Join(r.recordIP(ctx, node, allocation, own), r.annotate(ctx, node, subnet, allocation))
 }
 
-// disconnect removes the rows of a deleted node, and frees its lease and its addresses after that. Its IP object is deleted before another node gets
+// disconnect removes the rows of a deleted node, and frees its allocation and its addresses after that. Its IP object is deleted before another node gets
 // the addresses.
 func (r *Reconciler) disconnect(ctx context.Context, name string) error {
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the rows of node %s: %w", name, err)
 	}
 	port := translate.NodePort(name)
-	r.leases.Release(ctx, name, port)
+	r.allocations.Release(ctx, name, port)
 	r.written.Delete(name)
 	ignoredAddresses.Delete(name)
 	if err := r.deleteIP(ctx, port, name); err != nil {

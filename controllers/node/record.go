@@ -24,11 +24,11 @@ import (
 var results = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnNode, kubeovnv1.RoleResult))
 
 // annotate writes the port's settings to the node's annotations, for the agent, in one patch.
-func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet join.Subnet, lease ipam.Lease) error {
+func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet join.Subnet, allocation ipam.Allocation) error {
 	network := kubeovnv1.PodNetwork{
 		Allocated:     true,
-		Addresses:     lease.Addresses,
-		MAC:           lease.MAC,
+		Addresses:     allocation.Addresses,
+		MAC:           allocation.MAC,
 		CIDRs:         subnet.CIDRs,
 		Gateways:      subnet.Gateways,
 		LogicalSwitch: kubeovnv1.JoinSubnet,
@@ -46,8 +46,8 @@ func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet joi
 }
 
 // recordIP writes the node's IP object.
-func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam.Lease, own addresses) error {
-	ip := join.Object(translate.NodePort(node.Name), lease)
+func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, allocation ipam.Allocation, own addresses) error {
+	ip := join.Object(translate.NodePort(node.Name), allocation)
 	ip.Spec.PodName, ip.Spec.NodeName = node.Name, node.Name
 	// Agents read other nodes' addresses here, because a Node object changes with every heartbeat.
 	ip.Annotations = map[string]string{

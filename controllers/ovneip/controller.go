@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/address/reservation"
 	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -43,13 +43,13 @@ type Reconciler struct {
 
 // state is the result of applying an OvnEip.
 type state struct {
-	lease   ipam.Lease
-	problem *validation.Problem
-	users   []string // descriptions, sorted
-	err     error
+	allocation ipam.Allocation
+	problem    *validation.Problem
+	users      []string // descriptions, sorted
+	err        error
 }
 
-// Restore restores the leases of OvnEips from their status. Call it after the leases of ports are restored and before any allocation.
+// Restore restores the allocations of OvnEips from their status. Call it after the allocations of ports are restored and before any allocation.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	var eips kubeovnv1.OvnEipList
 	if err := r.Client.List(ctx, &eips, client.UnsafeDisableDeepCopy); err != nil {
@@ -77,7 +77,7 @@ func requestOf(eip *kubeovnv1.OvnEip) reservation.Request {
 	}
 }
 
-// Reconcile brings an OvnEip's lease up to date.
+// Reconcile brings an OvnEip's allocation up to date.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, req.NamespacedName)
 	if err != nil {
@@ -101,19 +101,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, eip)
 	}
 	r.waiting.Set(eip.Name, subnetOf(eip))
-	s.lease, s.problem, s.err = r.hold(ctx, eip)
-	if len(s.lease.Addresses) > 0 || eip.DeletionTimestamp != nil {
+	s.allocation, s.problem, s.err = r.hold(ctx, eip)
+	if len(s.allocation.Addresses) > 0 || eip.DeletionTimestamp != nil {
 		r.waiting.Set(eip.Name)
 	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, reservation.ErrWaiting), r.patchStatus(ctx, eip, s))
 }
 
-// hold returns the lease of an OvnEip; it allocates one if there is none, unless the OvnEip is being deleted.
-func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Lease, *validation.Problem, error) {
+// hold returns the allocation of an OvnEip; it makes one if there is none, unless the OvnEip is being deleted.
+func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Allocation, *validation.Problem, error) {
 	request := requestOf(eip)
 	if eip.DeletionTimestamp != nil {
-		lease, _ := r.Allocator.Lookup(request.Holder)
-		return lease, nil, nil
+		allocation, _ := r.Allocator.Lookup(request.Holder)
+		return allocation, nil, nil
 	}
 	return r.reserver().Hold(ctx, request, inDefaultVpc)
 }
@@ -129,7 +129,7 @@ func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
 
 func (r *Reconciler) free(ctx context.Context, name string) {
 	r.waiting.Set(name)
-	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.OvnEipHolder(name), "the OvnEip is deleted")
+	allocations.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.OvnEipHolder(name), "the OvnEip is deleted")
 }
 
 // users returns a description of each user that blocks the deletion of an OvnEip.

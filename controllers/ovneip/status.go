@@ -22,10 +22,10 @@ const usedByLB = "lb"
 func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s state) error {
 	base, status := eip.DeepCopy(), &eip.Status
 	status.Type = cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)
-	addresses := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
+	addresses := reservation.Texts(s.allocation.Addresses, [2]string{status.V4IP, status.V6IP})
 	status.V4IP, status.V6IP = addresses[0], addresses[1]
-	if len(s.lease.Addresses) > 0 {
-		status.MACAddress = s.lease.MAC.String()
+	if len(s.allocation.Addresses) > 0 {
+		status.MACAddress = s.allocation.MAC.String()
 	}
 	status.NAT = ""
 	if len(s.users) > 0 {

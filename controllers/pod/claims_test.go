@@ -53,8 +53,8 @@ func (w world) forgeAll(results map[string]kubeovnv1.PodNetwork) {
 	}
 }
 
-// After a restart the controller gives a pod, from its annotations, only the leases that the pod could have requested.
-func TestARestartGrantsLeasesThatAPodMayRequest(t *testing.T) {
+// After a restart the controller gives a pod, from its annotations, only the allocations that the pod could have requested.
+func TestARestartGrantsAllocationsThatAPodMayRequest(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.88"} })
 	w.Subnet(kubeovnv1.JoinSubnet, func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "100.64.0.0/16" })
@@ -73,7 +73,7 @@ func TestARestartGrantsLeasesThatAPodMayRequest(t *testing.T) {
 	w.forgeAll(forged)
 	process := w.start()
 	w.Eventually(func() string {
-		if lease, held := process.Allocator.Lookup("honest.default"); !held || lease.Addresses[0].String() != "10.16.0.50" {
+		if allocation, held := process.Allocator.Lookup("honest.default"); !held || allocation.Addresses[0].String() != "10.16.0.50" {
 			return "the pod whose claim is one that it may make does not hold its address"
 		}
 		return ""
@@ -114,8 +114,8 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 		p := newPod("default", name)
 		w.Get(p)
 		w.warned(p, why)
-		if lease, held := process.Allocator.Lookup(name + ".default"); held {
-			t.Errorf("pod %s holds %v of %s", name, lease.Addresses, lease.Subnet)
+		if allocation, held := process.Allocator.Lookup(name + ".default"); held {
+			t.Errorf("pod %s holds %v of %s", name, allocation.Addresses, allocation.Subnet)
 		}
 	}
 }
@@ -192,8 +192,8 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	steps := stepsAt(ipobject.Pace{})
 	pods := steps.Restore
 	steps.Restore = func(ctx context.Context, p *controllertest.Process) error {
-		return errors.Join(pods(ctx, p), // then the controller of OvnEips, which is not part of this test, restores its leases
-			p.Allocator.Restore(translate.OvnEipHolder(eip.Name), ipam.Lease{Subnet: "ovn-default", Addresses: addrs(eip.Status.V4IP, eip.Status.V6IP)}))
+		return errors.Join(pods(ctx, p), // then the controller of OvnEips, which is not part of this test, restores its allocations
+			p.Allocator.Restore(translate.OvnEipHolder(eip.Name), ipam.Allocation{Subnet: "ovn-default", Addresses: addrs(eip.Status.V4IP, eip.Status.V6IP)}))
 	}
 	process = w.Start(steps)
 	w.held(process, translate.OvnEipHolder(eip.Name), "10.16.0.70,fd00:10:16::70")
@@ -203,11 +203,11 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	w.held(process, translate.QuerierHolder("ovn-default"), "10.16.0.80")
 	w.ipObject(member)
 	for name, network := range forged {
-		lease, held := process.Allocator.Lookup(name + ".default")
-		if name != "honest" && held && slices.ContainsFunc(lease.Addresses, func(a netip.Addr) bool {
+		allocation, held := process.Allocator.Lookup(name + ".default")
+		if name != "honest" && held && slices.ContainsFunc(allocation.Addresses, func(a netip.Addr) bool {
 			return slices.Contains(network.Addresses, a) && slices.Contains(addrs("10.16.0.70", "fd00:10:16::70"), a)
 		}) {
-			t.Errorf("pod %s holds %v of an OvnEip", name, lease.Addresses)
+			t.Errorf("pod %s holds %v of an OvnEip", name, allocation.Addresses)
 		}
 	}
 }

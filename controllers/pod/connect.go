@@ -15,35 +15,35 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // reasonNoAddress is the reason of the event on a pod that cannot get an address. It is the same as Kube-OVN's.
 const reasonNoAddress = "AcquireAddressFailed"
 
-// connect returns the connection of a port; it allocates a lease if there is none. The error is a *address.Problem if the pod has to wait.
+// connect returns the connection of a port; it allocates addresses if there are none. The error is a *address.Problem if the pod has to wait.
 func (r *Reconciler) connect(ctx context.Context, s *subject) (*connection, error) {
-	lease, err := r.lease(ctx, s)
+	allocation, err := r.allocation(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	subnet, err := r.addresses.Subnet(ctx, s.port.Provider, lease.Subnet)
+	subnet, err := r.addresses.Subnet(ctx, s.port.Provider, allocation.Subnet)
 	if p := (*address.Problem)(nil); errors.As(err, &p) {
 		p.Quiet = p.Quiet || kubeovnv1.IsPublished(s.pod) // the Subnet's condition reports it, not an event on a connected pod
 	}
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{subject: s, lease: lease, subnet: subnet}
+	c := &connection{subject: s, allocation: allocation, subnet: subnet}
 	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
 	gateways, gatewayErr := ipfamily.ParseAddrs(subnet.Spec.Gateway)
 	if err := errors.Join(cidrErr, gatewayErr); err != nil {
 		return nil, fmt.Errorf("read subnet %s: %w", subnet.Name, err)
 	}
-	for _, a := range lease.Addresses {
+	for _, a := range allocation.Addresses {
 		family := ipfamily.Of(a)
 		c.cidrs = append(c.cidrs, ofFamily(cidrs, family, netip.Prefix.Addr)...)
 		c.gateways = append(c.gateways, ofFamily(gateways, family, func(g netip.Addr) netip.Addr { return g })...)
@@ -66,48 +66,48 @@ func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.A
 	return slices.DeleteFunc(slices.Clone(values), func(v T) bool { return ipfamily.Of(address(v)) != family })
 }
 
-// lease returns the lease of a port. It first frees the lease of a previous pod of the same name, unless the pod inherits it.
-func (r *Reconciler) lease(ctx context.Context, s *subject) (ipam.Lease, error) {
+// allocation returns the allocation of a port. It first frees the allocation of a previous pod of the same name, unless the pod inherits it.
+func (r *Reconciler) allocation(ctx context.Context, s *subject) (ipam.Allocation, error) {
 	if err := r.yieldName(ctx, s); err != nil {
-		return ipam.Lease{}, err
+		return ipam.Allocation{}, err
 	}
-	lease, held := r.Allocator.Lookup(s.port.Name)
+	allocation, held := r.Allocator.Lookup(s.port.Name)
 	switch {
 	case held && r.owns(s):
 		early := r.keeper.Gained(s.port) // at the start, the cache did not have the pod yet
 		if early || s.machine != "" && r.addresses.Moved(s.port.Name, s.pod.Spec.NodeName) {
-			r.settle(ctx, s, lease)
+			r.settle(ctx, s, allocation)
 			r.ipObjects.Update(ctx, s.port.Name)
 		}
-		return lease, nil
+		return allocation, nil
 	case held:
-		inherits, err := r.keeper.Inherits(ctx, s.port, s.pod, lease)
+		inherits, err := r.keeper.Inherits(ctx, s.port, s.pod, allocation)
 		if p := (*address.Problem)(nil); errors.As(err, &p) {
 			// The previous pod is released as if no pod of this name existed. Each attempt of the waiting pod does this again, so it must not change the
 			// waiting list: a pod that is new there is retried at once.
 			if _, failed := r.release(ctx, s.port); failed != nil {
-				return ipam.Lease{}, fmt.Errorf("remove the port of the previous pod of this name: %w", failed)
+				return ipam.Allocation{}, fmt.Errorf("remove the port of the previous pod of this name: %w", failed)
 			}
 		}
 		if err != nil {
-			return ipam.Lease{}, err
+			return ipam.Allocation{}, err
 		}
 		if inherits {
-			r.got(ctx, s, lease, leases.SourceRetained)
-			return lease, nil
+			r.got(ctx, s, allocation, allocations.SourceRetained)
+			return allocation, nil
 		}
 		if err := r.free(ctx, s.port, "another pod has the name now, and does not inherit them"); err != nil {
-			return ipam.Lease{}, fmt.Errorf("free the lease of a pod of the same name: %w", err)
+			return ipam.Allocation{}, fmt.Errorf("free the allocation of a pod of the same name: %w", err)
 		}
 	}
 	if _, err := readDHCP(s.pod.Annotations); err != nil {
-		return ipam.Lease{}, &address.Problem{Message: err.Error()}
+		return ipam.Allocation{}, &address.Problem{Message: err.Error()}
 	}
-	lease, source, err := r.addresses.For(ctx, s.port, s.pod)
+	allocation, source, err := r.addresses.For(ctx, s.port, s.pod)
 	if err == nil {
-		r.got(ctx, s, lease, source)
+		r.got(ctx, s, allocation, source)
 	}
-	return lease, err
+	return allocation, err
 }
 
 // free removes a port, and frees its addresses. The reason is for the log.
@@ -118,28 +118,28 @@ func (r *Reconciler) free(ctx context.Context, port kubeovnv1.Port, reason strin
 	return r.keeper.Free(ctx, port, reason)
 }
 
-// owns reports whether the lease of the port was allocated for this pod, by UID.
+// owns reports whether the allocation of the port was made for this pod, by UID.
 func (r *Reconciler) owns(s *subject) bool {
 	h, known := r.ports.named(s.port.Name)
 	return (!known || h.Port == s.port) && (kubeovnv1.IsPublished(s.pod) || h.pod == s.pod.UID)
 }
 
-// got records that a lease belongs to the pod, and warns the pod's user.
-func (r *Reconciler) got(ctx context.Context, s *subject, lease ipam.Lease, source leases.Source) {
-	leases.LogGiven(logr.FromContextOrDiscard(ctx), s.port.Name, lease, source)
+// got records that an allocation belongs to the pod, and warns the pod's user.
+func (r *Reconciler) got(ctx context.Context, s *subject, allocation ipam.Allocation, source allocations.Source) {
+	allocations.LogGiven(logr.FromContextOrDiscard(ctx), s.port.Name, allocation, source)
 	r.keeper.Gained(s.port)
 	r.ports.set(s.port, func(h *holding) { h.pod, h.machine = s.pod.UID, s.machine != "" })
 	r.latencies.reached(s.pod.UID, stageAddress)
-	r.settle(ctx, s, lease)
-	r.warner.warn(ctx, &connection{subject: s, lease: lease}, once)
+	r.settle(ctx, s, allocation)
+	r.warner.warn(ctx, &connection{subject: s, allocation: allocation}, once)
 }
 
 // reasonAmbiguous is the reason of the event on a pod that shares an address with another pod.
 const reasonAmbiguous = "AddressAmbiguous"
 
 // settle records where a pod has its addresses, and warns its user of ambiguous ones.
-func (r *Reconciler) settle(ctx context.Context, s *subject, lease ipam.Lease) {
-	if ambiguous := r.addresses.Settle(ctx, s.port.Name, s.pod.Spec.NodeName, lease); ambiguous != "" {
+func (r *Reconciler) settle(ctx context.Context, s *subject, allocation ipam.Allocation) {
+	if ambiguous := r.addresses.Settle(ctx, s.port.Name, s.pod.Spec.NodeName, allocation); ambiguous != "" {
 		k8s.Warn(r.Recorder, s.pod, reasonAmbiguous, ambiguous+
 			", in another VPC: what nodes send there, probes above all, may reach one or the other; choose other addresses for one of them")
 	}

@@ -17,18 +17,18 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// connection is a port with its lease and the settings of the subnet that it needs.
+// connection is a port with its allocation and the settings of the subnet that it needs.
 type connection struct {
 	*subject
-	lease    ipam.Lease
-	subnet   *kubeovnv1.Subnet
-	cidrs    []netip.Prefix
-	gateways []netip.Addr
-	shared   []netip.Addr // addresses of Vips that a port with port security accepts as well
-	dhcp     []translate.PodDHCP
-	underlay *underlay     // of an underlay subnet, or nil
-	secure   bool          // the port drops packets from addresses other than its own
-	groups   grants.Groups // security groups of the pod
+	allocation ipam.Allocation
+	subnet     *kubeovnv1.Subnet
+	cidrs      []netip.Prefix
+	gateways   []netip.Addr
+	shared     []netip.Addr // addresses of Vips that a port with port security accepts as well
+	dhcp       []translate.PodDHCP
+	underlay   *underlay     // of an underlay subnet, or nil
+	secure     bool          // the port drops packets from addresses other than its own
+	groups     grants.Groups // security groups of the pod
 }
 
 // inputs returns the inputs of the port's rows.
@@ -41,8 +41,8 @@ func (c *connection) inputs(policy translate.PodPolicy) translate.PodInputs {
 		Node:         c.pod.Spec.NodeName,
 		Subnet:       c.subnet.Name,
 		Vpc:          lookup.VpcOf(c.subnet),
-		Addresses:    c.lease.Addresses,
-		MAC:          c.lease.MAC,
+		Addresses:    c.allocation.Addresses,
+		MAC:          c.allocation.MAC,
 		OwnDHCP:      c.dhcp,
 		Vips:         shared,
 		NorthGateway: kubeovnv1.ParseNorthGateway(c.pod.Annotations),
@@ -77,8 +77,8 @@ func (c *connection) network(pod *corev1.Pod) kubeovnv1.PodNetwork {
 		UID:           pod.UID,
 		Allocated:     true,
 		Routed:        true,
-		Addresses:     c.lease.Addresses,
-		MAC:           c.lease.MAC,
+		Addresses:     c.allocation.Addresses,
+		MAC:           c.allocation.MAC,
 		CIDRs:         c.cidrs,
 		Gateways:      c.gateways,
 		LogicalSwitch: c.subnet.Name,

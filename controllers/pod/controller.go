@@ -21,10 +21,10 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/controllers/pod/retention"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/grants"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ippools"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/keylock"
@@ -79,7 +79,7 @@ type Reconciler struct {
 	patching    chan struct{}   // holds one value for each patch in flight
 }
 
-// Reconcile brings the port, the lease and the annotations of one pod up to date, or removes port and lease if no pod needs them.
+// Reconcile brings the port, the allocation and the annotations of one pod up to date, or removes port and allocation if no pod needs them.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s, done, err := r.subjectOf(ctx, req.NamespacedName)
 	if done || err != nil {
@@ -102,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 	}
 	// A terminating pod keeps its port until it is deleted, but gets no new one.
-	if s.pod == nil || !leases.OnPodNetwork(s.pod) || s.pod.DeletionTimestamp != nil && !r.owns(s) {
+	if s.pod == nil || !allocations.OnPodNetwork(s.pod) || s.pod.DeletionTimestamp != nil && !r.owns(s) {
 		return ctrl.Result{}, r.disconnect(ctx, s)
 	}
 	c, err := r.connect(ctx, s)
@@ -168,7 +168,7 @@ func (r *Reconciler) release(ctx context.Context, port kubeovnv1.Port) (waits bo
 	return false, err
 }
 
-// removePort removes a port. It does not free the lease.
+// removePort removes a port. It does not free the allocation.
 func (r *Reconciler) removePort(ctx context.Context, port kubeovnv1.Port) error {
 	if port.Owner != "" {
 		if err := r.Northbound.Apply(ctx, translate.PodOwner(port), nil); err != nil {

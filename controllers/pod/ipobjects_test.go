@@ -56,8 +56,8 @@ func TestIPObjectsThatACrashPreventedAreWrittenAfterIt(t *testing.T) {
 	}
 }
 
-// Without its finalizer, a subnet can be deleted together with all leases in it. The IP objects must still be deleted.
-func TestAnIPObjectGoesThoughItsSubnetTookTheLeaseAlong(t *testing.T) {
+// Without its finalizer, a subnet can be deleted together with all allocations in it. The IP objects must still be deleted.
+func TestAnIPObjectGoesThoughItsSubnetTookTheAllocationAlong(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()

@@ -14,7 +14,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
-	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -25,7 +25,7 @@ import (
 // Port names of pods can conflict with each other (kubeovnv1.Port): the first port keeps the name, because pods come and go, and a pod that runs must not lose its
 // network. An IP object that reserves addresses names the port that gets them, if two can have its name.
 
-// awaitsName reports whether another port has the name of a port. Then the port is left as it is, because its lease, its IP object and its place on the waiting list
+// awaitsName reports whether another port has the name of a port. Then the port is left as it is, because its allocation, its IP object and its place on the waiting list
 // have the name as their key and belong to the other one. A pod waits until the other port is removed; if the pod was deleted, it stops waiting.
 func (r *Reconciler) awaitsName(s *subject) bool {
 	named, _ := r.ports.named(s.port.Name)
@@ -35,7 +35,7 @@ func (r *Reconciler) awaitsName(s *subject) bool {
 	}
 	r.leaveSets(podset.Key{NamespacedName: s.port.Key(), Provider: s.port.Provider}, s.pod)
 	switch {
-	case s.pod == nil || !leases.OnPodNetwork(s.pod) || s.pod.DeletionTimestamp != nil:
+	case s.pod == nil || !allocations.OnPodNetwork(s.pod) || s.pod.DeletionTimestamp != nil:
 		r.ports.drop(s.port)
 	case r.ports.wait(s.port, s.pod.UID):
 		r.latencies.end(s.pod.UID)
@@ -60,22 +60,22 @@ func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
 			return &address.Problem{Message: fmt.Sprintf("port name %s belongs to subnet %s: choose another name for the pod", port.Name, name)}
 		}
 	}
-	lease, held := r.Allocator.Lookup(port.Name)
+	allocation, held := r.Allocator.Lookup(port.Name)
 	if !r.owns(s) {
 		ip, err := r.ipObjects.Find(ctx, port.Name)
 		if err != nil {
 			return err
 		}
-		if (held || leases.IsReservation(ip)) && leases.NamesOther(ip, port) {
+		if (held || allocations.IsReservation(ip)) && allocations.NamesOther(ip, port) {
 			return &address.Problem{Message: fmt.Sprintf("IP %s has the port name for another pod: choose another name for the pod", ip.Name)}
 		}
 	}
-	isNodes, err := leases.PortIsNodes(ctx, r.Client, port.Name)
+	isNodes, err := allocations.PortIsNodes(ctx, r.Client, port.Name)
 	switch {
 	case err != nil:
 		return err
-	case held && leases.OfNode(lease):
-		// The pod has no port: the node got its lease only after the pod's port was deleted.
+	case held && allocations.OfNode(allocation):
+		// The pod has no port: the node got its allocation only after the pod's port was deleted.
 	case !isNodes:
 		return nil
 	case held:
@@ -96,7 +96,7 @@ func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
 func (r *Reconciler) onNode(_ context.Context, node client.Object) []reconcile.Request {
 	name := kubeovnv1.NodePortName(node.GetName())
 	_, known := r.ports.named(name)
-	if lease, held := r.Allocator.Lookup(name); !known && (!held || leases.OfNode(lease)) {
+	if allocation, held := r.Allocator.Lookup(name); !known && (!held || allocations.OfNode(allocation)) {
 		return nil
 	}
 	return []reconcile.Request{k8s.RequestOf(r.keeper.Port(name).Key())}

@@ -33,7 +33,7 @@ func TestAPodWithANodesPortNameIsRefused(t *testing.T) {
 	w.Delete(p)
 	w.pod("b", "after") // reconciled after the deletion
 	if _, held := process.Allocator.Lookup("node-a.b"); !held {
-		t.Error("the node's lease was released with the pod")
+		t.Error("the node's allocation was released with the pod")
 	}
 }
 
@@ -49,8 +49,8 @@ func TestANodeTakesItsPortNameFromAPod(t *testing.T) {
 	if w.portNow(p) != nil {
 		t.Error("the pod keeps a port with the name of a node's")
 	}
-	if lease, held := process.Allocator.Lookup("node-a.b"); held {
-		t.Errorf("the pod keeps %v", lease)
+	if allocation, held := process.Allocator.Lookup("node-a.b"); held {
+		t.Errorf("the pod keeps %v", allocation)
 	}
 	if w.portNow(other) == nil {
 		t.Error("a pod whose port has another name lost it")
@@ -94,8 +94,8 @@ func TestAPodDoesNotGetTheRetainedAddressesOfAnotherPort(t *testing.T) {
 	unchanged := func(when string) {
 		t.Helper()
 		for p, ip := range retained {
-			if lease, held := process.Allocator.Lookup(ip.Name); !held || joined(lease.Addresses) != ip.Spec.IPAddress || lease.MAC.String() != ip.Spec.MACAddress {
-				t.Errorf("%s, port %s has %v with %s", when, ip.Name, lease.Addresses, lease.MAC)
+			if allocation, held := process.Allocator.Lookup(ip.Name); !held || joined(allocation.Addresses) != ip.Spec.IPAddress || allocation.MAC.String() != ip.Spec.MACAddress {
+				t.Errorf("%s, port %s has %v with %s", when, ip.Name, allocation.Addresses, allocation.MAC)
 			}
 			if row := w.portNow(p); row != nil {
 				t.Errorf("%s, pod %s has port %v", when, p.Name, row)
@@ -136,8 +136,8 @@ func TestAPodDoesNotGetTheAddressesOfAPortInTheDatabase(t *testing.T) {
 	w.Delete(p)
 	w.pod("default", "after") // reconciled after the deletion
 	w.rests()
-	if lease, held := process.Allocator.Lookup(port.Name); !held || joined(lease.Addresses) != "10.16.0.50,fd00:10:16::50" {
-		t.Errorf("the port has %v", lease.Addresses)
+	if allocation, held := process.Allocator.Lookup(port.Name); !held || joined(allocation.Addresses) != "10.16.0.50,fd00:10:16::50" {
+		t.Errorf("the port has %v", allocation.Addresses)
 	}
 }
 
@@ -157,8 +157,8 @@ func TestAPodDoesNotGetTheReservationOfAnotherPort(t *testing.T) {
 	p := newPod("default", "web.victim.net")
 	w.Create(p)
 	w.warned(p, "IP "+ip.Name+" has the port name for another pod: choose another name for the pod")
-	if lease, _ := process.Allocator.Lookup(ip.Name); joined(lease.Addresses) != ip.Spec.IPAddress || w.portNow(p) != nil {
-		t.Errorf("the reservation has %v, and the pod port %v", lease.Addresses, w.portNow(p))
+	if allocation, _ := process.Allocator.Lookup(ip.Name); joined(allocation.Addresses) != ip.Spec.IPAddress || w.portNow(p) != nil {
+		t.Errorf("the reservation has %v, and the pod port %v", allocation.Addresses, w.portNow(p))
 	}
 	w.Delete(ip)
 	w.allocated(p)

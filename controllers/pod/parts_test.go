@@ -14,7 +14,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
-	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -65,7 +65,7 @@ func TestOnPodNetwork(t *testing.T) {
 	} {
 		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}}
 		c.change(p)
-		if got := leases.OnPodNetwork(p); got != c.want {
+		if got := allocations.OnPodNetwork(p); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

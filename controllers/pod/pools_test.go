@@ -72,8 +72,8 @@ func TestAnInvalidSubnetOpensNoPool(t *testing.T) {
 		return ""
 	})
 	for _, name := range []string{"pool", "pool-6"} {
-		if lease, held := process.Allocator.Lookup(name + ".default"); held {
-			t.Errorf("pod %s holds %v of a pool of another namespace", name, lease.Addresses)
+		if allocation, held := process.Allocator.Lookup(name + ".default"); held {
+			t.Errorf("pod %s holds %v of a pool of another namespace", name, allocation.Addresses)
 		}
 	}
 	if pools := process.Allocator.Pools("ovn-default"); !slices.Equal(pools, []string{"bound"}) {

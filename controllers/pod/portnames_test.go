@@ -56,7 +56,7 @@ func TestTheFirstOfTwoPortsKeepsTheirName(t *testing.T) {
 				t.Errorf("events %q and %d more, want %q once", got, len(recorder.Events), want)
 			}
 			if r.owns(late) || !r.owns(holder) {
-				t.Error("the lease is not of the port that has the name")
+				t.Error("the allocation is not of the port that has the name")
 			}
 			// The deletion of the waiting pod changes nothing, and that of the other one ends the wait of a new pod.
 			gone := &subject{port: late.port}
@@ -80,7 +80,7 @@ func TestTheFirstOfTwoPortsKeepsTheirName(t *testing.T) {
 	}
 }
 
-// A retained lease has no pod, so the name has no owner but the retained port, which gets it back from the event of another pod.
+// A retained allocation has no pod, so the name has no owner but the retained port, which gets it back from the event of another pod.
 func TestARetainedPortKeepsItsName(t *testing.T) {
 	second, first := namesakes()
 	var p ports

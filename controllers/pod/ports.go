@@ -25,7 +25,7 @@ type ports struct {
 
 type holding struct {
 	kubeovnv1.Port
-	// pod is the UID of the pod that the lease of the port was allocated for; empty if unknown, and for a machine's port in the database.
+	// pod is the UID of the pod that the allocation of the port was made for; empty if unknown, and for a machine's port in the database.
 	pod types.UID
 	// machine is true if the owner is a virtual machine.
 	machine bool

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -39,9 +39,9 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	northbound.Each(r.Northbound, translate.KindPod, func(owner desired.Owner, row *nb.LogicalSwitchPort) {
-		if lease, ok := translate.ReadPortLease(row); ok {
+		if allocation, ok := translate.ReadPortAllocation(row); ok {
 			if port, is := kubeovnv1.NamedPort(owner.Namespace, owner.Name, row.Name); is {
-				r.ports.set(port, func(h *holding) { h.pod, h.machine = types.UID(lease.UID), lease.UID == "" })
+				r.ports.set(port, func(h *holding) { h.pod, h.machine = types.UID(allocation.UID), allocation.UID == "" })
 			}
 		}
 	})
@@ -49,7 +49,7 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 	for i := range pods.Items {
 		s := r.subject(&pods.Items[i])
 		cached[client.ObjectKeyFromObject(s.pod)] = true
-		if !leases.OnPodNetwork(s.pod) {
+		if !allocations.OnPodNetwork(s.pod) {
 			continue
 		}
 		if r.restoresName(s) {

@@ -218,8 +218,8 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	if _, held := second.Allocator.Lookup("old.default"); !held || w.portNow(old) == nil {
 		t.Error("the address of the deleted pod is free while its port is there")
 	}
-	if lease, held := second.Allocator.Lookup("next.default"); held || address(w.get(next)) != "" {
-		t.Errorf("pod next got %v while the port of the deleted pod was there", lease.Addresses)
+	if allocation, held := second.Allocator.Lookup("next.default"); held || address(w.get(next)) != "" {
+		t.Errorf("pod next got %v while the port of the deleted pod was there", allocation.Addresses)
 	}
 	second.Northbound().Release()
 	w.allocated(next)

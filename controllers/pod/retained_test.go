@@ -52,18 +52,18 @@ func replica(set *appsv1.StatefulSet, ordinal int, node string, annotations ...s
 	return p
 }
 
-// away waits until a deleted pod has no port, but still its lease and its IP object.
+// away waits until a deleted pod has no port, but still its allocation and its IP object.
 func (w world) away(p *controllertest.Process, was *corev1.Pod) {
 	w.Helper()
 	name := was.Name + "." + was.Namespace
 	w.Eventually(func() string {
 		ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		lease, held := p.Allocator.Lookup(name)
+		allocation, held := p.Allocator.Lookup(name)
 		switch {
 		case w.portNow(was) != nil:
 			return "port " + name + " is there"
-		case !held || joined(lease.Addresses) != address(was):
-			return fmt.Sprintf("%s holds %v, not %s", name, lease, address(was))
+		case !held || joined(allocation.Addresses) != address(was):
+			return fmt.Sprintf("%s holds %v, not %s", name, allocation, address(was))
 		case !w.Get(ip) || ip.Spec.IPAddress != address(was) || ip.Spec.NodeName != "":
 			return fmt.Sprintf("IP object %+v", ip)
 		}
@@ -237,12 +237,12 @@ func reservation(name string, spec kubeovnv1.IPSpec, labels ...string) *kubeovnv
 	return ip
 }
 
-// held waits until a name holds the addresses, or no lease if addresses is empty.
+// held waits until a name holds the addresses, or no allocation if addresses is empty.
 func (w world) held(p *controllertest.Process, name, addresses string) {
 	w.Helper()
 	w.Eventually(func() string {
-		lease, _ := p.Allocator.Lookup(name)
-		if got := joined(lease.Addresses); got != addresses {
+		allocation, _ := p.Allocator.Lookup(name)
+		if got := joined(allocation.Addresses); got != addresses {
 			return fmt.Sprintf("%s holds %q, not %q", name, got, addresses)
 		}
 		return ""

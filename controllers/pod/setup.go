@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/controllers/pod/retention"
-	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -59,7 +59,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		KeepMachines: r.KeepMachines, MaxRetained: r.MaxRetained, PodAt: r.podAt, PortNamed: r.portNamed, Waiting: r.pending.problem, Enqueue: r.pending.AddKey,
 	}
 	r.ipObjects = ipobject.Writer{
-		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Leases: &r.keeper, Gate: r.Gate, Pace: r.IPWritePace,
+		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Allocations: &r.keeper, Gate: r.Gate, Pace: r.IPWritePace,
 		Warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
@@ -98,7 +98,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 			if r.machineOf(pod) != "" {
 				r.machineSeen.Store(true)
 			}
-			if leases.OnPodNetwork(pod) { // ports of other pods come from the engine's owners (reconciler.Orphans)
+			if allocations.OnPodNetwork(pod) { // ports of other pods come from the engine's owners (reconciler.Orphans)
 				r.arrived(pod, q)
 			}
 		},
@@ -133,12 +133,12 @@ func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q k
 	if own && r.outdated(ctx, after.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()], from) {
 		reconciler.AddWith(q, handler.LowPriority, requestFor(after))
 	}
-	if before.UID != after.UID || !leases.OnPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
+	if before.UID != after.UID || !allocations.OnPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
 		r.latencies.end(before.UID)
 	}
 	switch {
 	case !changesPort(before, after, own):
-	case leases.OnPodNetwork(after) && (before.UID != after.UID || !leases.OnPodNetwork(before)):
+	case allocations.OnPodNetwork(after) && (before.UID != after.UID || !allocations.OnPodNetwork(before)):
 		r.arrived(after, q)
 	default:
 		q.Add(requestFor(after))
@@ -159,7 +159,7 @@ func requestFor(o client.Object) ctrl.Request {
 // changesPort reports whether an update may affect the pod's port. It is false for most updates of a pod's status, and for updates that
 // only contain this process's own results, apart from those of an underlay pod that runs: OVN gets its addresses then.
 func changesPort(before, after *corev1.Pod, own bool) bool {
-	return before.UID != after.UID || leases.OnPodNetwork(before) != leases.OnPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
+	return before.UID != after.UID || allocations.OnPodNetwork(before) != allocations.OnPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
 		!agree(before.Annotations, after.Annotations, requests) || !own && !agree(before.Annotations, after.Annotations, kubeovnv1.ResultKeys(kubeovnv1.ProviderOVN)) ||
 		(runs(before) != runs(after) || own && runs(after)) && after.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()] != ""
 }

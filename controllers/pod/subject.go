@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/podset"
 )
@@ -31,7 +31,7 @@ const labelMigration = "kubevirt.io/migrationJobUID"
 // subject is what a pass is about: a port, and the pods that have it.
 type subject struct {
 	port kubeovnv1.Port
-	// pod is nil if it does not exist. Then the port may have a lease that is retained.
+	// pod is nil if it does not exist. Then the port may have an allocation that is retained.
 	pod *corev1.Pod
 	// machine is the virtual machine that the pod runs, or "". The port has the machine's name.
 	machine string
@@ -67,7 +67,7 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 	if pod != nil {
 		s = r.subject(pod)
 	}
-	if r.machineSeen.Load() && (pod == nil || s.machine != "" || !leases.OnPodNetwork(pod)) {
+	if r.machineSeen.Load() && (pod == nil || s.machine != "" || !allocations.OnPodNetwork(pod)) {
 		if s.machine != "" && s.port.Owner != key.Name {
 			r.redirect(ctx, s)
 			return nil, true, nil
@@ -83,7 +83,7 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 			s = r.subject(pods[0], pods[1:]...)
 		}
 	}
-	if s.pod != nil && leases.OnPodNetwork(s.pod) {
+	if s.pod != nil && allocations.OnPodNetwork(s.pod) {
 		r.ports.own(s, r.keeper.Retained(s.port.Name))
 	}
 	return s, false, nil
@@ -100,11 +100,11 @@ func (r *Reconciler) redirectToOwner(port string) bool {
 
 // redirect enqueues the virtual machine that a pod runs.
 func (r *Reconciler) redirect(ctx context.Context, s *subject) {
-	if !leases.OnPodNetwork(s.pod) {
+	if !allocations.OnPodNetwork(s.pod) {
 		r.leaveSets(podset.KeyOf(s.pod, s.port.Provider), s.pod)
 	}
 	namesake, err := r.get(ctx, s.port.Key())
-	if err == nil && namesake != nil && r.machineOf(namesake) == "" && leases.OnPodNetwork(namesake) {
+	if err == nil && namesake != nil && r.machineOf(namesake) == "" && allocations.OnPodNetwork(namesake) {
 		k8s.Warn(r.Recorder, s.pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to a pod: delete the pod, or choose another name for the machine", s.port.Name))
 	}
 	r.pending.AddKey(s.port.Key())
@@ -138,7 +138,7 @@ func (r *Reconciler) seen(pod *corev1.Pod) {
 	if s.machine != "" {
 		r.machineSeen.Store(true)
 	}
-	if leases.OnPodNetwork(pod) {
+	if allocations.OnPodNetwork(pod) {
 		r.ports.own(s, r.keeper.Retained(s.port.Name))
 	}
 }
@@ -161,7 +161,7 @@ func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) 
 	}
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		if pod := r.podWrites.newest(&list.Items[i]); leases.OnPodNetwork(pod) && (pod.DeletionTimestamp == nil || kubeovnv1.IsPublished(pod)) {
+		if pod := r.podWrites.newest(&list.Items[i]); allocations.OnPodNetwork(pod) && (pod.DeletionTimestamp == nil || kubeovnv1.IsPublished(pod)) {
 			pods = append(pods, pod)
 		}
 	}
@@ -185,7 +185,7 @@ func (r *Reconciler) podAt(ctx context.Context, port kubeovnv1.Port) (*corev1.Po
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("get pod %s: %w", port.Key(), err)
-	case pod != nil && r.machineOf(pod) == "" && leases.OnPodNetwork(pod):
+	case pod != nil && r.machineOf(pod) == "" && allocations.OnPodNetwork(pod):
 		return pod, nil
 	case !r.KeepMachines:
 		return nil, nil

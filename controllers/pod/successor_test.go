@@ -14,15 +14,15 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
-// withoutPort waits until a pod has no port, and its lease is retained.
+// withoutPort waits until a pod has no port, and its allocation is retained.
 func (w world) withoutPort(process *controllertest.Process, was *corev1.Pod) {
 	w.Helper()
 	w.Eventually(func() string {
 		if w.portNow(was) != nil {
 			return "the port is there"
 		}
-		if lease, held := process.Allocator.Lookup(was.Name + "." + was.Namespace); !held || joined(lease.Addresses) != address(was) {
-			return fmt.Sprintf("the address is not retained: %v", lease)
+		if allocation, held := process.Allocator.Lookup(was.Name + "." + was.Namespace); !held || joined(allocation.Addresses) != address(was) {
+			return fmt.Sprintf("the address is not retained: %v", allocation)
 		}
 		return ""
 	})

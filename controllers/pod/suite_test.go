@@ -198,7 +198,7 @@ func (w world) ipObject(p *corev1.Pod) *kubeovnv1.IP {
 	return ip
 }
 
-// gone waits until a pod has no port, no lease and no IP object.
+// gone waits until a pod has no port, no allocation and no IP object.
 func (w world) gone(p *controllertest.Process, was *corev1.Pod) {
 	w.Helper()
 	name := was.Name + "." + was.Namespace
@@ -207,7 +207,7 @@ func (w world) gone(p *controllertest.Process, was *corev1.Pod) {
 			return "port " + name + " is there"
 		}
 		if _, held := p.Allocator.Lookup(name); held {
-			return "lease " + name + " is there"
+			return "allocation " + name + " is there"
 		}
 		if w.Get(&kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: name}}) {
 			return "IP " + name + " is there"
@@ -216,7 +216,7 @@ func (w world) gone(p *controllertest.Process, was *corev1.Pod) {
 	})
 }
 
-// agree waits until pods, ports, leases and IP objects have the same addresses, and checks that none is a duplicate.
+// agree waits until pods, ports, allocations and IP objects have the same addresses, and checks that none is a duplicate.
 func (w world) agree(p *controllertest.Process) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -241,17 +241,17 @@ func (w world) agree(p *controllertest.Process) {
 				committed[row["name"].(string)] = strings.Join(fields[1:], ",")
 			}
 		}
-		leased := map[string]string{}
+		allocated := map[string]string{}
 		for name := range said {
-			if lease, ok := p.Allocator.Lookup(name); ok {
+			if allocation, ok := p.Allocator.Lookup(name); ok {
 				var addresses []string
-				for _, a := range lease.Addresses {
+				for _, a := range allocation.Addresses {
 					addresses = append(addresses, a.String())
 				}
-				leased[name] = strings.Join(addresses, ",")
+				allocated[name] = strings.Join(addresses, ",")
 			}
 		}
-		for what, have := range map[string]map[string]string{"IP objects": objects, "ports": committed, "leases": leased} {
+		for what, have := range map[string]map[string]string{"IP objects": objects, "ports": committed, "allocations": allocated} {
 			if fmt.Sprint(have) != fmt.Sprint(said) {
 				return fmt.Sprintf("pods have %v, %s have %v", said, what, have)
 			}

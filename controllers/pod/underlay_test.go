@@ -75,8 +75,8 @@ func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
 	forged := newPod("default", "forged")
 	w.Get(forged)
 	w.warned(forged, "hosts of the physical network of subnet lab may have this MAC address")
-	if lease, held := process.Allocator.Lookup("forged.default"); held {
-		t.Errorf("the pod with forged annotations holds %v", lease)
+	if allocation, held := process.Allocator.Lookup("forged.default"); held {
+		t.Errorf("the pod with forged annotations holds %v", allocation)
 	}
 }
 
@@ -101,8 +101,8 @@ func TestOVNDoesNotKnowTheAddressesOfAPodThatHasNotStarted(t *testing.T) {
 	has("06:4b:0a:1e:00:14")
 	process.Stop()
 	process = w.start()
-	if lease, held := process.Allocator.Lookup("web.default"); !held || !slices.Equal(lease.Addresses, addrs("10.30.0.20", "fd00:30::20")) {
-		t.Errorf("after a restart the pod holds %v", lease)
+	if allocation, held := process.Allocator.Lookup("web.default"); !held || !slices.Equal(allocation.Addresses, addrs("10.30.0.20", "fd00:30::20")) {
+		t.Errorf("after a restart the pod holds %v", allocation)
 	}
 	has("06:4b:0a:1e:00:14")
 	w.Get(p)

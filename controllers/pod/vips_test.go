@@ -59,8 +59,8 @@ func TestAPodGetsNoVipOfItsSubnetAsItsOwn(t *testing.T) {
 		p := newPod("default", name, request...)
 		w.Create(p)
 		w.warned(p, "is one of the vips of subnet ovn-default, which pods share")
-		if lease, held := process.Allocator.Lookup(name + ".default"); held {
-			t.Errorf("pod %s holds %v", name, lease.Addresses)
+		if allocation, held := process.Allocator.Lookup(name + ".default"); held {
+			t.Errorf("pod %s holds %v", name, allocation.Addresses)
 		}
 		if name != "v6" {
 			w.Delete(p)

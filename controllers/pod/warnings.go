@@ -40,7 +40,7 @@ const (
 type occasion int
 
 const (
-	// once: when the pod gets its lease, which happens once per pod.
+	// once: when the pod gets its allocation, which happens once per pod.
 	once occasion = iota
 	// always: in each pass of a connected pod. The event is sent when its text changes.
 	always
@@ -115,7 +115,7 @@ func (w *warner) ignoredForwarding(ctx context.Context, c *connection) (reason, 
 	if !kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationLayer2Forward) {
 		return "", ""
 	}
-	s, err := address.Subnet(ctx, w.client, c.lease.Subnet)
+	s, err := address.Subnet(ctx, w.client, c.allocation.Subnet)
 	if err == nil && s != nil && (kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationPortSecurity) || w.addresses.Secures(s)) {
 		text = fmt.Sprintf("annotation %s has no effect, because the port accepts the pod's own addresses only: "+
 			"set portSecurity of subnet %s to Requested, and remove annotation %s", kubeovnv1.AnnotationLayer2Forward.Key(), s.Name, kubeovnv1.AnnotationPortSecurity.Key())
@@ -164,8 +164,8 @@ func (w *warner) unsharedVips(ctx context.Context, c *connection) (reason, text 
 			continue
 		case why == "" && vip.Spec.Type != "":
 			why = "is of type " + vip.Spec.Type
-		case why == "" && address.VipSubnet(vip) != c.lease.Subnet:
-			why = fmt.Sprintf("is of subnet %s, and the pod of %s", address.VipSubnet(vip), c.lease.Subnet)
+		case why == "" && address.VipSubnet(vip) != c.allocation.Subnet:
+			why = fmt.Sprintf("is of subnet %s, and the pod of %s", address.VipSubnet(vip), c.allocation.Subnet)
 		}
 		if why != "" {
 			wrong = append(wrong, "Vip "+name+" "+why)

@@ -21,10 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/iprecord"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
@@ -143,13 +143,13 @@ func (p *Ports) applied(subnet string) []string {
 // them while the spec permits them, and until one that it asks for is free. With addresses and an error, the router uses them.
 func (p *Ports) interconnection(ctx context.Context, u Underlay) ([]netip.Addr, error) {
 	s, log, holder := u.Subnet, logr.FromContextOrDiscard(ctx), translate.InterconnectionHolder(u.Subnet.Name)
-	lease, held := p.Allocator.Lookup(holder)
-	if held && !u.permits(lease.Addresses) {
-		leases.Release(log, p.Allocator, holder, "the subnet does not permit these addresses, or the API server has them")
+	allocation, held := p.Allocator.Lookup(holder)
+	if held && !u.permits(allocation.Addresses) {
+		allocations.Release(log, p.Allocator, holder, "the subnet does not permit these addresses, or the API server has them")
 		held = false
 	}
 	var notGiven error
-	if !held || !asIn(u.Asked, lease.Addresses) {
+	if !held || !asIn(u.Asked, allocation.Addresses) {
 		given, err := p.Allocator.Allocate(holder, ipam.Request{
 			Subnet: s.Name, Addresses: u.Asked, AnyPool: true,
 			Avoid: func(a netip.Addr) bool { return u.Hosts[a] != "" },
@@ -157,8 +157,8 @@ func (p *Ports) interconnection(ctx context.Context, u Underlay) ([]netip.Addr, 
 		var taken *ipam.TakenError
 		switch {
 		case err == nil:
-			lease = given
-			leases.LogGiven(log, holder, lease, leases.SourceSubnet)
+			allocation = given
+			allocations.LogGiven(log, holder, allocation, allocations.SourceSubnet)
 		case errors.Is(err, ipam.ErrExhausted) || errors.As(err, &taken):
 			notGiven = fmt.Errorf("%w: the router gets no address for u2oInterconnection: %w", northbound.ErrWaiting, err)
 		default:
@@ -170,10 +170,10 @@ func (p *Ports) interconnection(ctx context.Context, u Underlay) ([]netip.Addr, 
 	}
 	name := translate.InterconnectionRecord(lookup.VpcOf(s), s.Name)
 	if err := p.unrecord(ctx, s, name); err != nil {
-		return lease.Addresses, errors.Join(notGiven, err)
+		return allocation.Addresses, errors.Join(notGiven, err)
 	}
-	lease.MAC = translate.GatewayPortMAC(lease.Addresses)
-	return lease.Addresses, errors.Join(notGiven, iprecord.Write(ctx, p.Client, iprecord.Of(name, lease), iprecord.IsOfSubnet))
+	allocation.MAC = translate.GatewayPortMAC(allocation.Addresses)
+	return allocation.Addresses, errors.Join(notGiven, iprecord.Write(ctx, p.Client, iprecord.Of(name, allocation), iprecord.IsOfSubnet))
 }
 
 // unrecord deletes the IP objects of the router's port in a subnet, except the one named keep. A former VPC of the subnet has one until
@@ -231,7 +231,7 @@ func (p *Ports) Release(ctx context.Context, s *kubeovnv1.Subnet) error {
 	if err := p.unrecord(ctx, s, ""); err != nil {
 		return err
 	}
-	leases.Release(logr.FromContextOrDiscard(ctx), p.Allocator, holder, "the subnet is not interconnected")
+	allocations.Release(logr.FromContextOrDiscard(ctx), p.Allocator, holder, "the subnet is not interconnected")
 	return nil
 }
 

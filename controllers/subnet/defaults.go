@@ -101,7 +101,7 @@ func (d Defaults) subnet(name string) *kubeovnv1.Subnet {
 }
 
 // CreateDefaults creates the subnets `ovn-default` and `join` if they do not exist. It does not change existing ones. It runs before a new leader
-// restores leases; later, Reconcile creates them again.
+// restores allocations; later, Reconcile creates them again.
 func CreateDefaults(ctx context.Context, c client.Client, d Defaults) error {
 	for _, name := range []string{kubeovnv1.JoinSubnet, kubeovnv1.DefaultSubnet} {
 		if err := k8s.CreateMissing(ctx, c, d.subnet(name)); err != nil {
@@ -126,7 +126,7 @@ func (r *Reconciler) rememberDefault(subnet *kubeovnv1.Subnet, result result) {
 	}
 }
 
-// missing removes a subnet whose object does not exist. A default subnet is created again instead. If its finalizer was removed by force, its switch, ports and leases
+// missing removes a subnet whose object does not exist. A default subnet is created again instead. If its finalizer was removed by force, its switch, ports and allocations
 // stay, and the new object gets the last valid spec, because pods use its addresses.
 func (r *Reconciler) missing(ctx context.Context, name string) error {
 	if cidrs, _ := r.Defaults.of(name); len(cidrs) == 0 {

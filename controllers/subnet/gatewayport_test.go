@@ -169,13 +169,13 @@ func TestAnInterconnectedSubnetHasARouterPortWithAnAddressOfItsOwn(t *testing.T)
 		return ""
 	})
 	n.run()
-	if lease, _ := n.process.Allocator.Lookup("u2o-interconnection/lab"); len(lease.Addresses) != 2 || lease.Addresses[0].String() != "10.30.0.2" {
-		t.Errorf("after a restart the router has %v", lease)
+	if allocation, _ := n.process.Allocator.Lookup("u2o-interconnection/lab"); len(allocation.Addresses) != 2 || allocation.Addresses[0].String() != "10.30.0.2" {
+		t.Errorf("after a restart the router has %v", allocation)
 	}
 
-	lease, err := n.process.Allocator.Allocate("a.ns", ipam.Request{Subnet: "lab"})
+	allocation, err := n.process.Allocator.Allocate("a.ns", ipam.Request{Subnet: "lab"})
 	n.Must(err)
-	n.Change(s, func() { s.Spec.U2OInterconnectionIP = lease.Addresses[0].String() })
+	n.Change(s, func() { s.Spec.U2OInterconnectionIP = allocation.Addresses[0].String() })
 	n.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "u2oInterconnectionIP is in use")
 	n.routerPorts("[10.30.0.2/24 fd00:30::1/64]")
 	n.Get(record)

@@ -51,8 +51,8 @@ func TestObjectsThatTheCacheDoesNotHaveYetStay(t *testing.T) {
 		}
 		return ""
 	})
-	if lease, _ := n.process.Allocator.Lookup("node-n-late"); fmt.Sprint(lease.Addresses) != fmt.Sprint(was.Addresses) {
-		t.Errorf("the node holds %v, it had %v", lease.Addresses, was.Addresses)
+	if allocation, _ := n.process.Allocator.Lookup("node-n-late"); fmt.Sprint(allocation.Addresses) != fmt.Sprint(was.Addresses) {
+		t.Errorf("the node holds %v, it had %v", allocation.Addresses, was.Addresses)
 	}
 	n.run()
 	if is := n.connected(late); fmt.Sprint(is.Addresses) != fmt.Sprint(was.Addresses) {

@@ -106,8 +106,8 @@ func TestANodeIsCreatedChangedAndDeleted(t *testing.T) {
 	n.Gone(ip)
 	n.nodeSets()
 	n.Eventually(func() string {
-		if lease, held := n.process.Allocator.Lookup(translate.NodePort("n1")); held {
-			return fmt.Sprintf("the node still holds %v", lease)
+		if allocation, held := n.process.Allocator.Lookup(translate.NodePort("n1")); held {
+			return fmt.Sprintf("the node still holds %v", allocation)
 		}
 		return ""
 	})

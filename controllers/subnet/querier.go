@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/iprecord"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -31,24 +31,24 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 		return nil, r.releaseQuerier(ctx, s)
 	}
 	holder := translate.QuerierHolder(s.Name)
-	lease, held := r.Allocator.Lookup(holder)
-	if held && !network.Contains(lease.Addresses[0]) {
-		leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, holder, "the address is outside the subnet")
+	allocation, held := r.Allocator.Lookup(holder)
+	if held && !network.Contains(allocation.Addresses[0]) {
+		allocations.Release(logr.FromContextOrDiscard(ctx), r.Allocator, holder, "the address is outside the subnet")
 		held = false
 	}
 	if !held {
 		var err error
-		lease, err = r.Allocator.Allocate(holder, querierRequest(s, network))
+		allocation, err = r.Allocator.Allocate(holder, querierRequest(s, network))
 		switch {
 		case errors.Is(err, ipam.ErrExhausted):
 			return nil, fmt.Errorf("%w: the querier of multicast groups gets no address: %w", northbound.ErrWaiting, err)
 		case err != nil:
 			return nil, fmt.Errorf("find an address for the querier of multicast groups: %w", err)
 		}
-		leases.LogGiven(logr.FromContextOrDiscard(ctx), holder, lease, leases.SourceSubnet)
+		allocations.LogGiven(logr.FromContextOrDiscard(ctx), holder, allocation, allocations.SourceSubnet)
 	}
-	q := &translate.Querier{Address: lease.Addresses[0], MAC: lease.MAC}
-	return q, iprecord.Write(ctx, r.Client, iprecord.Of(translate.QuerierRecord(s.Name), lease), iprecord.IsOfSubnet)
+	q := &translate.Querier{Address: allocation.Addresses[0], MAC: allocation.MAC}
+	return q, iprecord.Write(ctx, r.Client, iprecord.Of(translate.QuerierRecord(s.Name), allocation), iprecord.IsOfSubnet)
 }
 
 // querierRequest requests one address: IPv4 if the subnet has it, since IPv6 queries come from a link-local address.
@@ -82,7 +82,7 @@ func (r *Reconciler) releaseQuerier(ctx context.Context, s *kubeovnv1.Subnet) er
 	if err := iprecord.Delete(ctx, r.Client, translate.QuerierRecord(s.Name), iprecord.IsOfSubnet); err != nil {
 		return err
 	}
-	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.QuerierHolder(s.Name), "the subnet does not snoop")
+	allocations.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.QuerierHolder(s.Name), "the subnet does not snoop")
 	return nil
 }
 

@@ -32,8 +32,8 @@ func TestMulticastHasAQuerierThatKeepsItsAddress(t *testing.T) {
 	})
 
 	n.run()
-	if lease, _ := n.process.Allocator.Lookup("mcast-querier/shop"); len(lease.Addresses) != 1 || lease.Addresses[0].String() != "10.20.0.2" {
-		t.Errorf("after a restart the querier has %v", lease)
+	if allocation, _ := n.process.Allocator.Lookup("mcast-querier/shop"); len(allocation.Addresses) != 1 || allocation.Addresses[0].String() != "10.20.0.2" {
+		t.Errorf("after a restart the querier has %v", allocation)
 	}
 	n.change(s, func() { s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.ExcludeIPs = "10.21.0.0/24", "", nil })
 	n.option("Logical_Switch", "name", "shop", "other_config", "mcast_ip4_src", "10.21.0.2")

@@ -54,8 +54,8 @@ type Reconciler struct {
 	// ClusterAccess is the default for VPCs whose clusterAccess is empty.
 	ClusterAccess kubeovnv1.ClusterAccess
 
-	// leases holds the addresses of gateway routers on the join subnet.
-	leases join.Leases
+	// allocations holds the addresses of gateway routers on the join subnet.
+	allocations join.Allocations
 	// moved enqueues VPCs with a node whose Lease state changed.
 	moved k8s.RequestSource
 }
@@ -86,14 +86,14 @@ func (r *Reconciler) needsGateway(vpc *kubeovnv1.Vpc) bool {
 // apply commits the gateway router and records its address in an IP object. Without a usable node there are no rows, but the VPC keeps its
 // address.
 func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
-	lease, err := r.leases.Lease(ctx, in.vpc.Name, translate.TransitPort(in.vpc.Name), in.join)
+	allocation, err := r.allocations.Allocation(ctx, in.vpc.Name, translate.TransitPort(in.vpc.Name), in.join)
 	if err != nil {
 		if errors.Is(err, ipam.ErrExhausted) {
 			err = fmt.Errorf("%w: %s", errNoAddress, join.Full(err, "unused VPCs or nodes, or set clusterAccess to None"))
 		}
 		return fmt.Errorf("allocate an address: %w", err)
 	}
-	in.lease = lease
+	in.allocation = allocation
 	owner := translate.TransitOwner(in.vpc.Name)
 	if in.conflict != "" || in.pair.Active == "" {
 		err = r.Northbound.Apply(ctx, owner, nil)
@@ -118,14 +118,14 @@ var errNoAddress = fmt.Errorf("%w", northbound.ErrWaiting)
 // rows returns the inputs of the rows.
 func (in *inputs) rows() translate.TransitInputs {
 	return translate.TransitInputs{
-		Vpc: in.vpc.Name, Node: in.pair.Active, NextHops: in.hops, Addresses: in.lease.Addresses, MAC: in.lease.MAC,
+		Vpc: in.vpc.Name, Node: in.pair.Active, NextHops: in.hops, Addresses: in.allocation.Addresses, MAC: in.allocation.MAC,
 		Services: in.services, Outgoing: in.outgoing, RouteTables: in.routeTables, Routes: in.routes,
 	}
 }
 
 // object returns the IP object of the address.
 func (in *inputs) object() *kubeovnv1.IP {
-	ip := join.Object(objectName(in.vpc.Name), in.lease)
+	ip := join.Object(objectName(in.vpc.Name), in.allocation)
 	ip.Spec.PodName = in.vpc.Name
 	return ip
 }
@@ -136,7 +136,7 @@ func (r *Reconciler) remove(ctx context.Context, vpc string) error {
 	if err := r.Northbound.Apply(ctx, translate.TransitOwner(vpc), nil); err != nil {
 		return fmt.Errorf("delete the way out of VPC %s: %w", vpc, err)
 	}
-	r.leases.Release(ctx, vpc, translate.TransitPort(vpc))
+	r.allocations.Release(ctx, vpc, translate.TransitPort(vpc))
 	return iprecord.Delete(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
 }
 

@@ -28,9 +28,9 @@ import (
 type inputs struct {
 	vpc  *kubeovnv1.Vpc
 	join join.Subnet
-	// lease is the address on the join subnet, once it is allocated.
-	lease    ipam.Lease
-	services []netip.Prefix
+	// allocation has the address on the join subnet, once there is one.
+	allocation ipam.Allocation
+	services   []netip.Prefix
 	// outgoing are the CIDRs of subnets with natOutgoing, routeTables the tables that subnets use besides the main table.
 	outgoing    []netip.Prefix
 	routeTables []string

@@ -29,7 +29,7 @@ func measure(in inputs) {
 	if in.up && in.conflict == "" {
 		value = 1
 	}
-	info.Set([]string{in.vpc.Name, in.pair.Active, in.pair.Standby, ipfamily.Join(in.lease.Addresses)}, value)
+	info.Set([]string{in.vpc.Name, in.pair.Active, in.pair.Standby, ipfamily.Join(in.allocation.Addresses)}, value)
 }
 
 // unmeasure deletes the series of a VPC.

@@ -44,7 +44,7 @@ const indexNode = "transit.node"
 // SetupWithManager registers the reconciler. It enqueues a Vpc for changes of: the Vpc and its subnets; the nodes of its pair and their
 // Leases; its IP object; the join subnet; and drift of its rows. Changes of other nodes enqueue only VPCs that lack a node.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	r.leases.Allocator = r.Allocator
+	r.allocations.Allocator = r.Allocator
 	r.Leases.Subscribe(func(node string) {
 		for _, vpc := range r.carriedBy(ctx, node) {
 			r.moved.Add(vpc)
@@ -70,7 +70,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(join.Holder(vpcOf).Source(mgr.GetCache(), r.Gate, predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(&r.moved).
-		WatchesRawSource(r.leases.Source()).
+		WatchesRawSource(r.allocations.Source()).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindTransit)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
 			reconciler.OwnersOf(r.Northbound, translate.KindTransit), join.Holder(vpcOf).All(r.Client))).

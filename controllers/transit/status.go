@@ -38,7 +38,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	base := vpc.DeepCopy()
 	if applied == nil {
 		vpc.Status.Transit = &kubeovnv1.VpcTransit{Node: in.pair.Active, Standby: in.pair.Standby}
-		for _, address := range in.lease.Addresses {
+		for _, address := range in.allocation.Addresses {
 			vpc.Status.Transit.Addresses = append(vpc.Status.Transit.Addresses, address.String())
 		}
 	}
@@ -77,7 +77,7 @@ func conditionOf(in inputs, applied error) metav1.Condition {
 		c.Message = fmt.Sprintf("no node serves: traffic to Services and the outside is still sent to %s", in.pair.Active)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonCarried
-		c.Message = fmt.Sprintf("%s carries the traffic to Services and the outside, from %s", in.pair.Active, ipfamily.Join(in.lease.Addresses))
+		c.Message = fmt.Sprintf("%s carries the traffic to Services and the outside, from %s", in.pair.Active, ipfamily.Join(in.allocation.Addresses))
 		if missing := in.missing(); missing != "" {
 			c.Message += "; " + missing
 		}
@@ -88,7 +88,7 @@ func conditionOf(in inputs, applied error) metav1.Condition {
 // missing describes the CIDRs of subnets with natOutgoing whose family the join subnet does not have.
 func (in *inputs) missing() string {
 	has := map[ipfamily.Family]bool{}
-	for _, address := range in.lease.Addresses {
+	for _, address := range in.allocation.Addresses {
 		has[ipfamily.Of(address)] = true
 	}
 	var lacking []string

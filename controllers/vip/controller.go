@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/grants"
 	"github.com/kiln-net/kiln/internal/address/ipam"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/address/reservation"
 	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/interest"
@@ -32,7 +32,7 @@ import (
 )
 
 // Reconciler allocates the addresses of Vips. It allocates them before the Vip's status contains them, and frees them once the Vip is
-// deleted. A pod that uses a Vip as its own address has a shared lease of it.
+// deleted. A pod that uses a Vip as its own address has a shared allocation of it.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -50,14 +50,14 @@ type Reconciler struct {
 
 // state is the result of applying a Vip.
 type state struct {
-	lease   ipam.Lease
-	problem *validation.Problem
-	users   []vipusers.User // pods that may use the Vip
-	usedBy  string          // the port that uses the addresses as its own
-	err     error
+	allocation ipam.Allocation
+	problem    *validation.Problem
+	users      []vipusers.User // pods that may use the Vip
+	usedBy     string          // the port that uses the addresses as its own
+	err        error
 }
 
-// Reconcile brings a Vip's lease and its virtual ports up to date.
+// Reconcile brings a Vip's allocation and its virtual ports up to date.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	vip, err := k8s.Find[kubeovnv1.Vip](ctx, r.Client, req.NamespacedName)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // serve allocates the Vip's addresses, and applies virtual ports for the pods that share them by the last valid spec. The record of a new valid spec enqueues
 // the Vip again.
 func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
-	s.lease, s.problem, s.err = r.hold(ctx, vip)
+	s.allocation, s.problem, s.err = r.hold(ctx, vip)
 	s.usedBy = r.Allocator.UserOf(translate.VipHolder(vip.Name))
 	for _, user := range r.Vips.UsersOf(vip.Name) {
 		denied, err := r.Grants.Vip(ctx, user.Pod.Namespace, vip)
@@ -97,7 +97,7 @@ func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 			s.users = append(s.users, user)
 		}
 	}
-	in := translate.VipInputs{Name: vip.Name, Subnet: s.lease.Subnet, Addresses: s.lease.Addresses}
+	in := translate.VipInputs{Name: vip.Name, Subnet: s.allocation.Subnet, Addresses: s.allocation.Addresses}
 	if s.usedBy == "" && k8s.AppliedVip(vip).Spec.Type == "" {
 		in.Parents = s.parents()
 	}
@@ -133,7 +133,7 @@ func (r *Reconciler) leavesBy(ctx context.Context, name string) (string, error) 
 func (s *state) parents() []string {
 	var ports []string
 	for _, user := range s.users {
-		if user.Use&vipusers.Shared != 0 && s.lease.Subnet != "" && user.Subnet == s.lease.Subnet {
+		if user.Use&vipusers.Shared != 0 && s.allocation.Subnet != "" && user.Subnet == s.allocation.Subnet {
 			ports = append(ports, user.Port.Name)
 		}
 	}
@@ -173,7 +173,7 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	if err := r.apply(ctx, name, nil); err != nil {
 		return err
 	}
-	leases.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.VipHolder(name), "the Vip is deleted")
+	allocations.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.VipHolder(name), "the Vip is deleted")
 	return nil
 }
 

@@ -77,9 +77,9 @@ func TestAPodHasTheAddressesOfAVipAlone(t *testing.T) {
 	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no longer used by pod default/late")
 	w.Delete(late)
 	w.Gone(v)
-	lease, held := process.Allocator.Lookup("vip/v")
+	allocation, held := process.Allocator.Lookup("vip/v")
 	if held {
-		t.Errorf("the deleted Vip holds %v", lease)
+		t.Errorf("the deleted Vip holds %v", allocation)
 	}
 	w.pod("next", "ip_address", "10.16.0.9") // the address is free
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Restore restores the leases of Vips from their status. Call it before any allocation, and after the leases of ports, including absent
-// pods, are restored: one of these may be a shared lease of a Vip's address.
+// Restore restores the allocations of Vips from their status. Call it before any allocation, and after the allocations of ports, including absent
+// pods, are restored: one of these may be a shared allocation of a Vip's address.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	var vips kubeovnv1.VipList
 	if err := r.Client.List(ctx, &vips, client.UnsafeDisableDeepCopy); err != nil {
@@ -44,12 +44,12 @@ func requestOf(vip *kubeovnv1.Vip) reservation.Request {
 	}
 }
 
-// hold returns the Vip's lease; it allocates one if there is none, unless the Vip is being deleted.
-func (r *Reconciler) hold(ctx context.Context, vip *kubeovnv1.Vip) (ipam.Lease, *validation.Problem, error) {
+// hold returns the Vip's allocation; it makes one if there is none, unless the Vip is being deleted.
+func (r *Reconciler) hold(ctx context.Context, vip *kubeovnv1.Vip) (ipam.Allocation, *validation.Problem, error) {
 	request := requestOf(vip)
 	if vip.DeletionTimestamp != nil {
-		lease, _ := r.Allocator.Lookup(request.Holder)
-		return lease, nil, nil
+		allocation, _ := r.Allocator.Lookup(request.Holder)
+		return allocation, nil, nil
 	}
 	return r.reserver().Hold(ctx, request, nil)
 }

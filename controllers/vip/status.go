@@ -23,10 +23,10 @@ import (
 // again.
 func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s state) error {
 	base, status := vip.DeepCopy(), &vip.Status
-	addresses := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
+	addresses := reservation.Texts(s.allocation.Addresses, [2]string{status.V4IP, status.V6IP})
 	status.V4IP, status.V6IP = addresses[0], addresses[1]
-	if len(s.lease.Addresses) > 0 {
-		status.MAC = s.lease.MAC.String()
+	if len(s.allocation.Addresses) > 0 {
+		status.MAC = s.allocation.MAC.String()
 	}
 	var ignored []string
 	if len(vip.Spec.AttachSubnets) > 0 {

@@ -84,8 +84,8 @@ func TestDefaultNetworksThatAreDeletedByForceExistAgain(t *testing.T) {
 		}
 		n.hasForeignPort("Logical_Switch_Port", s.Name)
 	}
-	if lease, ok := n.process.Allocator.Lookup("running.default"); !ok || fmt.Sprint(lease.Addresses) != fmt.Sprint(running.Addresses) {
-		t.Errorf("the running pod has %v, and had %v", lease.Addresses, running.Addresses)
+	if allocation, ok := n.process.Allocator.Lookup("running.default"); !ok || fmt.Sprint(allocation.Addresses) != fmt.Sprint(running.Addresses) {
+		t.Errorf("the running pod has %v, and had %v", allocation.Addresses, running.Addresses)
 	}
 	later, err := n.process.Allocator.Allocate("later.default", ipam.Request{Subnet: kubeovnv1.DefaultSubnet})
 	if n.Must(err); fmt.Sprint(later.Addresses) == fmt.Sprint(running.Addresses) {

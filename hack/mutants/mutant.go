@@ -71,5 +71,5 @@ func (m mutant) overlay(root, dir string) (string, error) {
 
 // table returns all mutants, in the order of the page.
 func table() []mutant {
-	return slices.Concat(ipam, leases, plan, translation, policies, operator, validation, plugin, node)
+	return slices.Concat(ipam, allocations, plan, translation, policies, operator, validation, plugin, node)
 }

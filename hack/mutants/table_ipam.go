@@ -21,8 +21,8 @@ var ipam = []mutant{{
 }, {
 	id: "ipam-restore-refused", bug: "after a restart, pods of a switch that is over a lowered limit lose their addresses",
 	file: "internal/address/ipam/subnet.go",
-	old:  "Lease, error) {\n\tif !w.asIs {",
-	new:  "Lease, error) {\n\t{",
+	old:  "Allocation, error) {\n\tif !w.asIs {",
+	new:  "Allocation, error) {\n\t{",
 }, {
 	id: "ipam-newest-first", bug: "the address that was released last is allocated first",
 	file: "internal/address/ipam/pool.go",
@@ -54,7 +54,7 @@ var ipam = []mutant{{
 	old:  "p.slots[i].port = owner\n\t\t\ts.endSharing(port, family)",
 	new:  "s.endSharing(port, family)\n\t\t\tp.free(i)",
 }, {
-	id: "ipam-deleted-subnet-takes-others", bug: "the deletion of a subnet removes the leases of ports that moved to another subnet meanwhile",
+	id: "ipam-deleted-subnet-takes-others", bug: "the deletion of a subnet removes the allocations of ports that moved to another subnet meanwhile",
 	file: "internal/address/ipam/ipam.go",
 	old:  `if sh.ports[port].subnet == sub {`,
 	new:  `if sh.ports[port].subnet != nil {`,
@@ -87,34 +87,34 @@ var ipam = []mutant{{
 	new:  "",
 }}
 
-var leases = []mutant{{
-	id: "leases-deleted-reservation", bug: "an IP object that is being deleted still reserves its addresses",
-	file: "internal/address/leases/reservation.go",
+var allocations = []mutant{{
+	id: "allocations-deleted-reservation", bug: "an IP object that is being deleted still reserves its addresses",
+	file: "internal/address/allocations/reservation.go",
 	old:  `if ip == nil || ip.DeletionTimestamp != nil {`,
 	new:  `if ip == nil {`,
 }, {
-	id: "leases-ordinal-with-zeros", bug: "a pod named web-01 keeps its addresses as if it were pod 1 of StatefulSet web",
-	file: "internal/address/leases/names.go",
+	id: "allocations-ordinal-with-zeros", bug: "a pod named web-01 keeps its addresses as if it were pod 1 of StatefulSet web",
+	file: "internal/address/allocations/names.go",
 	old:  ` || strconv.Itoa(ordinal) != pod.Name[i+1:]`,
 	new:  ``,
 }, {
-	id: "leases-record-reserves", bug: "the IP object that records a pod's addresses reserves them for ever",
-	file: "internal/address/leases/reservation.go",
+	id: "allocations-record-reserves", bug: "the IP object that records a pod's addresses reserves them for ever",
+	file: "internal/address/allocations/reservation.go",
 	old:  `return !recorded`,
 	new:  `return !recorded || len(ip.Labels) > 0`,
 }, {
-	id: "leases-other-family", bug: "a reservation of one IPv4 address takes an IPv6 address too",
-	file: "internal/address/leases/reservation.go",
+	id: "allocations-other-family", bug: "a reservation of one IPv4 address takes an IPv6 address too",
+	file: "internal/address/allocations/reservation.go",
 	old:  `request.Families = append(request.Families, ipfamily.Of(address))`,
 	new:  `_ = address`,
 }, {
-	id: "leases-forgotten-owner", bug: "a pod that is present again stays in the list of absent pods of its StatefulSet",
+	id: "allocations-forgotten-owner", bug: "a pod that is present again stays in the list of absent pods of its StatefulSet",
 	file: "controllers/pod/retention/states.go",
 	old:  `delete(s.byOwner[owner], port); len`,
 	new:  `len`,
 }, {
-	id: "leases-source", bug: "the log names the subnet as the source of an address that an annotation requests",
-	file: "internal/address/leases/log.go",
+	id: "allocations-source", bug: "the log names the subnet as the source of an address that an annotation requests",
+	file: "internal/address/allocations/log.go",
 	old:  "\tcase len(request.Addresses) > 0:\n\t\treturn SourceRequest\n",
 	new:  "",
 }}

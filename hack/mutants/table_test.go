@@ -23,7 +23,7 @@ const (
 
 // areas are the packages whose decisions have mutants.
 var areas = []string{
-	"internal/address/ipam", "internal/address/leases", "internal/northbound", "internal/northbound/translate", "controllers/policy", "controllers/operator/raft",
+	"internal/address/ipam", "internal/address/allocations", "internal/northbound", "internal/northbound/translate", "controllers/policy", "controllers/operator/raft",
 	"controllers/operator/rollout", "internal/validation", "cni/plugin", "cni/wire", "agent/host",
 }
 

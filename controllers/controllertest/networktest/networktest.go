@@ -55,7 +55,7 @@ func Services(p *controllertest.Process) svc.CIDRs {
 	return svc.CIDRs{Configured: cidrs, Reader: p.Client}
 }
 
-// Restore creates the default VPC and its subnets, and restores the leases of ports. pods and join are CIDRs in the format of cidrBlock.
+// Restore creates the default VPC and its subnets, and restores the allocations of ports. pods and join are CIDRs in the format of cidrBlock.
 func Restore(ctx context.Context, p *controllertest.Process, pods, join string) error {
 	var defaults subnet.Defaults
 	var err error

@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/grants"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/ippools"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 )
@@ -42,29 +42,29 @@ type Chooser struct {
 }
 
 // For allocates addresses from the first of a pod's subnets that has some for the port. The error is a *Problem if the pod has to wait.
-func (c *Chooser) For(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod) (ipam.Lease, leases.Source, error) {
+func (c *Chooser) For(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod) (ipam.Allocation, allocations.Source, error) {
 	claim, err := claimOf(port, pod)
 	if err != nil {
-		return ipam.Lease{}, "", err
+		return ipam.Allocation{}, "", err
 	}
 	wants, err := c.reserved(ctx, claim)
 	if wants == nil && err == nil {
 		wants, err = c.wants(ctx, claim)
 	}
 	if err != nil {
-		return ipam.Lease{}, "", err
+		return ipam.Allocation{}, "", err
 	}
 	var obstacles, names []string
 	full, early := true, false
 	for _, want := range wants {
 		names = append(names, want.Subnet)
-		lease, err := c.allocate(ctx, port, pod.Spec.NodeName, want)
+		allocation, err := c.allocate(ctx, port, pod.Spec.NodeName, want)
 		if err == nil {
-			return lease, leases.SourceOf(want), nil
+			return allocation, allocations.SourceOf(want), nil
 		}
 		obstacle, ok := explain(want.Subnet, err)
 		if !ok {
-			return ipam.Lease{}, "", err
+			return ipam.Allocation{}, "", err
 		}
 		cause, checked := c.causeOf(ctx, err, want, claim.Vip)
 		obstacle, early = obstacle+cause, early || !checked
@@ -80,7 +80,7 @@ func (c *Chooser) For(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod)
 		p := (*Problem)(nil)
 		early = early || errors.As(err, &p) && p.Quiet
 	}
-	return ipam.Lease{}, "", &Problem{Message: strings.Join(obstacles, "; "), Subnets: names, Full: full, Quiet: early}
+	return ipam.Allocation{}, "", &Problem{Message: strings.Join(obstacles, "; "), Subnets: names, Full: full, Quiet: early}
 }
 
 // claim is what a pod requests for a port.
@@ -96,19 +96,19 @@ func claimOf(port kubeovnv1.Port, pod *corev1.Pod) (*claim, error) {
 	if err != nil {
 		return nil, &Problem{Message: err.Error()}
 	}
-	return &claim{request, port, kubeovnv1.IsMirror(pod.Annotations), leases.OfStatefulSet(pod)}, nil
+	return &claim{request, port, kubeovnv1.IsMirror(pod.Annotations), allocations.OfStatefulSet(pod)}, nil
 }
 
 // reserved returns the allocation request for the addresses that a user has reserved for a port, none without a reservation.
 func (c *Chooser) reserved(ctx context.Context, claim *claim) ([]ipam.Request, error) {
 	ip, err := c.IPObject(ctx, claim.port.Name)
 	switch {
-	case err != nil || !leases.IsReservation(ip):
+	case err != nil || !allocations.IsReservation(ip):
 		return nil, err
 	case claim.mirror:
 		return nil, ErrMirror
 	}
-	want, err := leases.RequestOf(ip)
+	want, err := allocations.RequestOf(ip)
 	if err != nil {
 		return nil, &Problem{Message: fmt.Sprintf("IP %s: %v", ip.Name, err)}
 	}
@@ -118,15 +118,15 @@ func (c *Chooser) reserved(ctx context.Context, claim *claim) ([]ipam.Request, e
 // ErrMirror is the problem of a mirror pod with the name of an absent pod: the addresses of that pod stay retained.
 var ErrMirror = &Problem{Message: "addresses are retained for another pod of this name, and a static pod does not get them: rename the static pod"}
 
-// Suits reports whether a pod would still get a lease that was retained for it.
-func (c *Chooser) Suits(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
+// Suits reports whether a pod would still get an allocation that was retained for it.
+func (c *Chooser) Suits(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod, allocation ipam.Allocation) (bool, error) {
 	claim, err := claimOf(port, pod)
 	if err != nil {
 		return false, err
 	}
 	wants, err := c.wants(ctx, claim)
 	for _, want := range wants {
-		if want.Subnet == lease.Subnet && c.Allocator.Fits(port.Name, want) {
+		if want.Subnet == allocation.Subnet && c.Allocator.Fits(port.Name, want) {
 			return true, nil
 		}
 	}
@@ -134,16 +134,16 @@ func (c *Chooser) Suits(ctx context.Context, port kubeovnv1.Port, pod *corev1.Po
 }
 
 // Reserve allocates addresses for a port without a pod. The error is a *Problem if that has to wait.
-func (c *Chooser) Reserve(ctx context.Context, port kubeovnv1.Port, want ipam.Request) (ipam.Lease, error) {
-	lease, err := c.allocate(ctx, port, "", want)
+func (c *Chooser) Reserve(ctx context.Context, port kubeovnv1.Port, want ipam.Request) (ipam.Allocation, error) {
+	allocation, err := c.allocate(ctx, port, "", want)
 	if err == nil {
-		return lease, nil
+		return allocation, nil
 	}
 	message, users := explain(want.Subnet, err)
 	if !users {
-		return lease, fmt.Errorf("reserve addresses: %w", err)
+		return allocation, fmt.Errorf("reserve addresses: %w", err)
 	}
-	return lease, &Problem{Message: message, Subnets: []string{want.Subnet}}
+	return allocation, &Problem{Message: message, Subnets: []string{want.Subnet}}
 }
 
 // causeOf returns, as the end of a message, why an object is not applied that a pod needs for its address: tenants cannot read these objects. checked
@@ -186,16 +186,16 @@ func (c *Chooser) candidates(ctx context.Context, claim *claim) ([]string, error
 }
 
 // allocate allocates an address for a port of a pod on a node. node is empty if the address is reserved for a future pod.
-func (c *Chooser) allocate(ctx context.Context, port kubeovnv1.Port, node string, want ipam.Request) (ipam.Lease, error) {
+func (c *Chooser) allocate(ctx context.Context, port kubeovnv1.Port, node string, want ipam.Request) (ipam.Allocation, error) {
 	s, err := c.Subnet(ctx, port.Provider, want.Subnet)
 	if err != nil {
-		return ipam.Lease{}, err
+		return ipam.Allocation{}, err
 	}
 	if s.DeletionTimestamp != nil {
-		return ipam.Lease{}, &Problem{Message: fmt.Sprintf("subnet %s is being deleted: choose another one", want.Subnet)}
+		return ipam.Allocation{}, &Problem{Message: fmt.Sprintf("subnet %s is being deleted: choose another one", want.Subnet)}
 	}
 	if a, is := lookup.SharedAmong(&s.Spec, want.Addresses); is && want.SharedBy == "" { // the addresses of a Vip are checked when it gets them
-		return ipam.Lease{}, &Problem{Message: fmt.Sprintf(
+		return ipam.Allocation{}, &Problem{Message: fmt.Sprintf(
 			"address %s is one of the vips of subnet %s, which pods share: ask for another one, or share it by annotation %s", a, s.Name,
 			kubeovnv1.AnnotationPortVips.Key())}
 	}

@@ -138,7 +138,7 @@ func (c *Chooser) Note(port, vpc, node string, addresses []netip.Addr) {
 //
 // Pods of the default VPC check the claims of pods of custom VPCs, and a pod of a custom VPC claims an address before it checks the default
 // VPC's subnets: of two concurrent allocations of an address, one skips it.
-func (c *Chooser) allocateUnambiguous(ctx context.Context, pod vpcPod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
+func (c *Chooser) allocateUnambiguous(ctx context.Context, pod vpcPod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Allocation, error) {
 	switch {
 	case pod.vpc != kubeovnv1.DefaultVpc:
 	case s.Spec.PhysicalGateway():
@@ -148,25 +148,25 @@ func (c *Chooser) allocateUnambiguous(ctx context.Context, pod vpcPod, s *kubeov
 	}
 	reached, err := c.reached(ctx, s)
 	if err != nil {
-		return ipam.Lease{}, err
+		return ipam.Allocation{}, err
 	}
-	lease, err := c.allocateInVpc(want, pod, reached)
+	allocation, err := c.allocateInVpc(want, pod, reached)
 	if err != nil {
 		c.Drop(pod.port)
 		err = &overlapError{error: err, subnets: reached.subnets}
 	}
-	return lease, err
+	return allocation, err
 }
 
 // allocateInDefault allocates an address for a pod of the default VPC.
-func (c *Chooser) allocateInDefault(port string, want ipam.Request) (ipam.Lease, error) {
+func (c *Chooser) allocateInDefault(port string, want ipam.Request) (ipam.Allocation, error) {
 	if c.none() {
 		return c.Allocator.Allocate(port, want)
 	}
 	want.Avoid = func(address netip.Addr) bool { return c.at(address) != "" }
 	for range overlapTries {
-		if lease, err := c.Allocator.Allocate(port, want); !errors.Is(err, ipam.ErrExhausted) {
-			return lease, err
+		if allocation, err := c.Allocator.Allocate(port, want); !errors.Is(err, ipam.ErrExhausted) {
+			return allocation, err
 		}
 	}
 	want.Avoid = nil
@@ -174,7 +174,7 @@ func (c *Chooser) allocateInDefault(port string, want ipam.Request) (ipam.Lease,
 }
 
 // allocateInVpc allocates an address for a pod of a custom VPC. The allocator calls Avoid with the subnet's lock held.
-func (c *Chooser) allocateInVpc(want ipam.Request, pod vpcPod, reached *reached) (ipam.Lease, error) {
+func (c *Chooser) allocateInVpc(want ipam.Request, pod vpcPod, reached *reached) (ipam.Allocation, error) {
 	taken := func(address netip.Addr) string {
 		c.claim(address, pod, true)
 		return reached.holderOf(address)
@@ -186,11 +186,11 @@ func (c *Chooser) allocateInVpc(want ipam.Request, pod vpcPod, reached *reached)
 		c.Drop(pod.port)
 		for _, address := range want.Addresses {
 			if by := taken(address); by != "" {
-				return ipam.Lease{}, &ipam.TakenError{Address: address, By: by}
+				return ipam.Allocation{}, &ipam.TakenError{Address: address, By: by}
 			}
 		}
-		if lease, err := c.Allocator.Allocate(pod.port, want); !errors.Is(err, ipam.ErrExhausted) {
-			return lease, err
+		if allocation, err := c.Allocator.Allocate(pod.port, want); !errors.Is(err, ipam.ErrExhausted) {
+			return allocation, err
 		}
 	}
 	want.Avoid = func(address netip.Addr) bool { return taken(address) != "" }
@@ -242,10 +242,10 @@ func (c *Chooser) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached, e
 	return out, err
 }
 
-// Unambiguous reports whether a pod on a node may get a lease that was retained for its port. It may not if a pod of a custom VPC would get an address
-// that every node reaches elsewhere: while no pod had the lease, a pod of the default VPC can have got its address.
-func (c *Chooser) Unambiguous(ctx context.Context, port, node string, lease ipam.Lease) (bool, error) {
-	s, err := Subnet(ctx, c.Client, lease.Subnet)
+// Unambiguous reports whether a pod on a node may get an allocation that was retained for its port. It may not if a pod of a custom VPC would get an address
+// that every node reaches elsewhere: while no pod had the allocation, a pod of the default VPC can have got its address.
+func (c *Chooser) Unambiguous(ctx context.Context, port, node string, allocation ipam.Allocation) (bool, error) {
+	s, err := Subnet(ctx, c.Client, allocation.Subnet)
 	if s == nil || err != nil || lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
 		return err == nil, err // the caller reports a subnet that does not exist
 	}
@@ -253,7 +253,7 @@ func (c *Chooser) Unambiguous(ctx context.Context, port, node string, lease ipam
 	if err != nil {
 		return false, err
 	}
-	for _, address := range lease.Addresses {
+	for _, address := range allocation.Addresses {
 		c.claim(address, vpcPod{port: port, vpc: lookup.VpcOf(s), node: node}, true)
 		if reached.holderOf(address) != "" {
 			c.Drop(port)
@@ -266,10 +266,10 @@ func (c *Chooser) Unambiguous(ctx context.Context, port, node string, lease ipam
 // Settle records the addresses of a port on a node. node is empty while no pod has the port: then pods of the default VPC do not get the addresses
 // without a request for them, because the pod for which they are retained would be refused. Settle returns which addresses are ambiguous, as a message for the pod's
 // user, or "": they were requested, or the subnet had no others.
-func (c *Chooser) Settle(ctx context.Context, port, node string, lease ipam.Lease) string {
-	s, err := Subnet(ctx, c.Client, lease.Subnet)
+func (c *Chooser) Settle(ctx context.Context, port, node string, allocation ipam.Allocation) string {
+	s, err := Subnet(ctx, c.Client, allocation.Subnet)
 	if s == nil || err != nil {
-		return "" // the lease ends with its subnet
+		return "" // the allocation ends with its subnet
 	}
 	vpc := lookup.VpcOf(s)
 	if vpc == kubeovnv1.DefaultVpc && (node == "" || c.none()) {
@@ -277,10 +277,10 @@ func (c *Chooser) Settle(ctx context.Context, port, node string, lease ipam.Leas
 	}
 	var conflicts map[netip.Addr]string
 	if vpc != kubeovnv1.DefaultVpc {
-		conflicts = c.note(lease.Addresses, vpcPod{port: port, vpc: vpc, node: node})
+		conflicts = c.note(allocation.Addresses, vpcPod{port: port, vpc: vpc, node: node})
 	}
 	var ambiguous []string
-	for _, address := range lease.Addresses {
+	for _, address := range allocation.Addresses {
 		other := conflicts[address]
 		if vpc == kubeovnv1.DefaultVpc {
 			other = c.at(address)

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -161,7 +161,7 @@ func wantsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usabl
 func limitToListed(claim *claim, wants []ipam.Request) ([]ipam.Request, error) {
 	choices := claim.Choices
 	if claim.ofSet {
-		_, ordinal := leases.StatefulSetOf(claim.port.Key())
+		_, ordinal := allocations.StatefulSetOf(claim.port.Key())
 		if ordinal < 0 || ordinal >= len(choices) {
 			return nil, &Problem{Message: fmt.Sprintf("annotation %s lists %d addresses, and none for ordinal %d: add some",
 				kubeovnv1.AnnotationIPPool.Key(), len(choices), ordinal)}

@@ -19,14 +19,14 @@ import (
 
 // allocateInUnderlay allocates an address of a physical network for a pod of the default VPC. It leaves out the addresses of nodes and of the API server, which are
 // hosts of the same network.
-func (c *Chooser) allocateInUnderlay(ctx context.Context, port string, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
+func (c *Chooser) allocateInUnderlay(ctx context.Context, port string, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Allocation, error) {
 	reached, err := c.reached(ctx, s)
 	if err != nil {
-		return ipam.Lease{}, err
+		return ipam.Allocation{}, err
 	}
 	for _, address := range want.Addresses {
 		if owner := reached.hosts[address]; owner != "" {
-			return ipam.Lease{}, &ipam.TakenError{Address: address, By: owner}
+			return ipam.Allocation{}, &ipam.TakenError{Address: address, By: owner}
 		}
 	}
 	want.Avoid = func(address netip.Addr) bool { return reached.hosts[address] != "" }

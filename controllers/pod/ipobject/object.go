@@ -24,8 +24,8 @@ func PortOf(ip *kubeovnv1.IP) (kubeovnv1.Port, bool) {
 }
 
 // OfPod returns the wanted IP object of a port that a pod on a node has. podType is the kind of workload that retains its addresses, or "".
-func OfPod(port kubeovnv1.Port, node, podType string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := newIP(port.Name, lease)
+func OfPod(port kubeovnv1.Port, node, podType string, allocation ipam.Allocation) *kubeovnv1.IP {
+	ip := newIP(port.Name, allocation)
 	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = port.Namespace, port.Owner, node
 	ip.Labels[kubeovnv1.LabelNode] = labelValue(node)
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
@@ -35,32 +35,32 @@ func OfPod(port kubeovnv1.Port, node, podType string, lease ipam.Lease) *kubeovn
 	return ip
 }
 
-// Retained returns the wanted IP object of a lease that is retained for a kind of workload.
-func Retained(port kubeovnv1.Port, podType string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := newIP(port.Name, lease)
+// Retained returns the wanted IP object of an allocation that is retained for a kind of workload.
+func Retained(port kubeovnv1.Port, podType string, allocation ipam.Allocation) *kubeovnv1.IP {
+	ip := newIP(port.Name, allocation)
 	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = port.Namespace, port.Owner, podType
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
 	return ip
 }
 
 // Reserved returns the wanted IP object of a reservation without a pod. It takes the names of a pod from the existing IP object.
-func Reserved(have *kubeovnv1.IP, lease ipam.Lease) *kubeovnv1.IP {
-	ip := newIP(have.Name, lease)
+func Reserved(have *kubeovnv1.IP, allocation ipam.Allocation) *kubeovnv1.IP {
+	ip := newIP(have.Name, allocation)
 	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = have.Spec.Namespace, have.Spec.PodName, have.Spec.PodType
 	return ip
 }
 
-func newIP(port string, lease ipam.Lease) *kubeovnv1.IP {
+func newIP(port string, allocation ipam.Allocation) *kubeovnv1.IP {
 	ip := &kubeovnv1.IP{
-		ObjectMeta: metav1.ObjectMeta{Name: port, Labels: subnetLabels(lease.Subnet)},
+		ObjectMeta: metav1.ObjectMeta{Name: port, Labels: subnetLabels(allocation.Subnet)},
 		Spec: kubeovnv1.IPSpec{
-			Subnet:     lease.Subnet,
-			IPAddress:  ipfamily.Join(lease.Addresses),
-			MACAddress: lease.MAC.String(),
+			Subnet:     allocation.Subnet,
+			IPAddress:  ipfamily.Join(allocation.Addresses),
+			MACAddress: allocation.MAC.String(),
 		},
 	}
 	byFamily := map[ipfamily.Family]*string{ipfamily.IPv4: &ip.Spec.V4IPAddress, ipfamily.IPv6: &ip.Spec.V6IPAddress}
-	for _, address := range lease.Addresses {
+	for _, address := range allocation.Addresses {
 		*byFamily[ipfamily.Of(address)] = address.String()
 	}
 	return ip

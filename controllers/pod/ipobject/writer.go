@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipobject keeps one IP object per port with a lease, for users and for the next process. It is asynchronous: no pod waits for its
+// Package ipobject keeps one IP object per port with an allocation, for users and for the next process. It is asynchronous: no pod waits for its
 // IP object.
 package ipobject
 
@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -36,12 +36,12 @@ import (
 // Writer is the controller of IP objects: only it writes them. Its exported fields are required, but for Pace; the zero value of Pace writes IP objects at
 // once. A reconcile key is the name of an IP object, which is the name of its port.
 type Writer struct {
-	Client     client.Client
-	Northbound *northbound.Engine
-	Allocator  *ipam.Allocator
-	Leases     Leases
-	Gate       *reconciler.StartGate
-	Pace       Pace
+	Client      client.Client
+	Northbound  *northbound.Engine
+	Allocator   *ipam.Allocator
+	Allocations Allocations
+	Gate        *reconciler.StartGate
+	Pace        Pace
 	// Warn emits a warning event on an IP object.
 	Warn func(ip *kubeovnv1.IP, message string)
 
@@ -55,15 +55,15 @@ type Writer struct {
 	complete atomic.Bool
 }
 
-// Leases decides about leases. All methods are safe for concurrent use.
-type Leases interface {
-	// Want returns the wanted IP object of a port with a lease, nil while that is not decided. have is the existing one, or nil.
-	Want(ctx context.Context, port string, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error)
+// Allocations decides about allocations. All methods are safe for concurrent use.
+type Allocations interface {
+	// Want returns the wanted IP object of a port with an allocation, nil while that is not decided. have is the existing one, or nil.
+	Want(ctx context.Context, port string, have *kubeovnv1.IP, allocation ipam.Allocation) (*kubeovnv1.IP, error)
 	// Obstacle returns why a port has to wait for its addresses, "" if it does not wait.
 	Obstacle(port string) string
-	// Decide requests a decision about the lease of a port. ip is the IP object, which may be deleted.
+	// Decide requests a decision about the allocation of a port. ip is the IP object, which may be deleted.
 	Decide(port string, ip *kubeovnv1.IP)
-	// IsAbsent reports whether no pod has the lease of a port.
+	// IsAbsent reports whether no pod has the allocation of a port.
 	IsAbsent(port string) bool
 	// Recorded is called when the IP object of a port without a pod is up to date.
 	Recorded(port string)
@@ -97,17 +97,17 @@ func (w *Writer) synced(informers cache.Informers) source.Source {
 	})
 }
 
-// onIP enqueues IP objects that differ from their lease: others have changed them, or the pod was deleted.
+// onIP enqueues IP objects that differ from their allocation: others have changed them, or the pod was deleted.
 func (w *Writer) onIP() handler.EventHandler {
 	check := func(ctx context.Context, ip *kubeovnv1.IP, q k8s.Queue) {
 		w.writes.newest(ip.Name, ip)
-		if w.isStale(ctx, ip) || w.Leases.IsAbsent(ip.Name) { // the write that records an absent pod's lease may have had no answer
+		if w.isStale(ctx, ip) || w.Allocations.IsAbsent(ip.Name) { // the write that records an absent pod's allocation may have had no answer
 			q.Add(requestFor(ip.Name))
 		}
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q k8s.Queue) {
-			// staleObjects checks all cached IP objects once the allocator has the leases, and sets complete before it reads them. This source
+			// staleObjects checks all cached IP objects once the allocator has the allocations, and sets complete before it reads them. This source
 			// starts at about the same time, so its initial list may contain an IP object that staleObjects has not seen.
 			if !e.IsInInitialList || w.complete.Load() {
 				check(ctx, e.Object.(*kubeovnv1.IP), q)
@@ -119,8 +119,8 @@ func (w *Writer) onIP() handler.EventHandler {
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q k8s.Queue) {
 			w.writes.forget(e.Object.GetName())
 			ip := e.Object.(*kubeovnv1.IP)
-			if w.Leases.IsAbsent(ip.Name) || leases.IsReservation(ip) {
-				w.Leases.Decide(ip.Name, ip)
+			if w.Allocations.IsAbsent(ip.Name) || allocations.IsReservation(ip) {
+				w.Allocations.Decide(ip.Name, ip)
 			}
 			if w.holds(ip.Name) {
 				q.Add(requestFor(ip.Name))
@@ -131,11 +131,11 @@ func (w *Writer) onIP() handler.EventHandler {
 
 func requestFor(port string) ctrl.Request { return k8s.RequestOf(types.NamespacedName{Name: port}) }
 
-// staleObjects lists the IP objects that differ from their leases, and queues missing IP objects. From then on Update checks
+// staleObjects lists the IP objects that differ from their allocations, and queues missing IP objects. From then on Update checks
 // ports one by one.
 func (w *Writer) staleObjects(ctx context.Context) ([]types.NamespacedName, error) {
 	for name, ip := range w.early { // IP objects deleted since then cause no event
-		w.Leases.Decide(name, ip)
+		w.Allocations.Decide(name, ip)
 	}
 	w.complete.Store(true)
 	var ips kubeovnv1.IPList
@@ -152,7 +152,7 @@ func (w *Writer) staleObjects(ctx context.Context) ([]types.NamespacedName, erro
 	return stale, nil
 }
 
-// queueMissing queues the IP objects of pods' ports that have a lease, but no IP object.
+// queueMissing queues the IP objects of pods' ports that have an allocation, but no IP object.
 func (w *Writer) queueMissing(ctx context.Context) {
 	var ports []string
 	northbound.Each(w.Northbound, translate.KindPod, func(_ desired.Owner, row *nb.LogicalSwitchPort) { ports = append(ports, row.Name) })
@@ -166,22 +166,22 @@ func (w *Writer) queueMissing(ctx context.Context) {
 	}
 }
 
-// holds reports whether a pod, or a reservation, has a lease.
+// holds reports whether a pod, or a reservation, has an allocation.
 func (w *Writer) holds(port string) bool {
-	lease, held := w.Allocator.Lookup(port)
-	return held && !leases.OfNode(lease)
+	allocation, held := w.Allocator.Lookup(port)
+	return held && !allocations.OfNode(allocation)
 }
 
 // isStale reports whether an IP object needs a change or a deletion. It is false for IP objects of nodes.
 func (w *Writer) isStale(ctx context.Context, ip *kubeovnv1.IP) bool {
-	if _, isPods := PortOf(ip); !isPods && !leases.IsReservation(ip) {
+	if _, isPods := PortOf(ip); !isPods && !allocations.IsReservation(ip) {
 		return false
 	}
-	lease, held := w.Allocator.Lookup(ip.Name)
-	if !held || leases.OfNode(lease) {
+	allocation, held := w.Allocator.Lookup(ip.Name)
+	if !held || allocations.OfNode(allocation) {
 		return true
 	}
-	want, err := w.Leases.Want(ctx, ip.Name, ip, lease)
+	want, err := w.Allocations.Want(ctx, ip.Name, ip, allocation)
 	return err != nil || want == nil || !isUpToDate(ip, want)
 }
 
@@ -235,7 +235,7 @@ func (w *Writer) newest(ctx context.Context, name string) (*kubeovnv1.IP, time.D
 	return newest, believed, nil
 }
 
-// Reconcile brings the IP object of one port up to date with its lease.
+// Reconcile brings the IP object of one port up to date with its allocation.
 func (w *Writer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	port := req.Name
 	defer w.queue.done(port)
@@ -243,39 +243,39 @@ func (w *Writer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	lease, held := w.Allocator.Lookup(port)
-	if !held || leases.OfNode(lease) {
-		return ctrl.Result{}, w.withoutLease(ctx, port, have)
+	allocation, held := w.Allocator.Lookup(port)
+	if !held || allocations.OfNode(allocation) {
+		return ctrl.Result{}, w.withoutAllocation(ctx, port, have)
 	}
-	want, err := w.Leases.Want(ctx, port, have, lease)
+	want, err := w.Allocations.Want(ctx, port, have, allocation)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("decide about the IP of port %s: %w", port, err)
 	}
 	if want == nil {
 		if have != nil {
-			w.Leases.Decide(port, have)
+			w.Allocations.Decide(port, have)
 		}
 		return ctrl.Result{}, nil
 	}
 	if err := w.write(ctx, have, want); err != nil {
 		return ctrl.Result{}, err
 	}
-	if w.Leases.IsAbsent(port) {
+	if w.Allocations.IsAbsent(port) {
 		if have, _, err = w.newest(ctx, port); err == nil && have != nil && isUpToDate(have, want) {
-			w.Leases.Recorded(port)
+			w.Allocations.Recorded(port)
 		}
 	}
 	return ctrl.Result{RequeueAfter: believed}, err
 }
 
-// withoutLease handles the IP object of a port without a lease: a reservation waits for its addresses, and another IP object is deleted.
-func (w *Writer) withoutLease(ctx context.Context, port string, have *kubeovnv1.IP) error {
-	if leases.IsReservation(have) {
+// withoutAllocation handles the IP object of a port without an allocation: a reservation waits for its addresses, and another IP object is deleted.
+func (w *Writer) withoutAllocation(ctx context.Context, port string, have *kubeovnv1.IP) error {
+	if allocations.IsReservation(have) {
 		ready := apimeta.FindStatusCondition(have.Status.Conditions, kubeovnv1.ConditionReady)
-		if obstacle := w.Leases.Obstacle(port); obstacle != "" && (ready == nil || ready.Message != obstacle || ready.ObservedGeneration != have.Generation) {
+		if obstacle := w.Allocations.Obstacle(port); obstacle != "" && (ready == nil || ready.Message != obstacle || ready.ObservedGeneration != have.Generation) {
 			return w.setReady(ctx, have, obstacle)
 		}
-		w.Leases.Decide(port, have)
+		w.Allocations.Decide(port, have)
 		return nil
 	}
 	if have == nil {
@@ -294,13 +294,13 @@ func (w *Writer) write(ctx context.Context, have, want *kubeovnv1.IP) error {
 	case have == nil:
 		return w.create(ctx, want)
 	case isUpToDate(have, want):
-		if leases.IsReservation(have) {
+		if allocations.IsReservation(have) {
 			return w.setReady(ctx, have, "") // an earlier attempt may have ended before
 		}
 		return nil
 	case canBecome(have, want):
 		return w.change(ctx, have, want)
-	case leases.IsReservation(have):
+	case allocations.IsReservation(have):
 		message := fmt.Sprintf("the pod has %s of subnet %s already: delete the pod for this to count", want.Spec.IPAddress, want.Spec.Subnet)
 		w.Warn(have, message)
 		return w.setReady(ctx, have, message)
@@ -343,7 +343,7 @@ func (w *Writer) change(ctx context.Context, have, want *kubeovnv1.IP) error {
 	if err != nil {
 		return err
 	}
-	if err := w.wrote(ctx, next); err != nil || !leases.IsReservation(have) {
+	if err := w.wrote(ctx, next); err != nil || !allocations.IsReservation(have) {
 		return err
 	}
 	return w.setReady(ctx, next, "")

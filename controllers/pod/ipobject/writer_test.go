@@ -40,7 +40,7 @@ func TestAnIPObjectBetweenTheTwoListsIsReconciled(t *testing.T) {
 		{"created later", true, false, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Writer{Allocator: ipam.New(), Leases: &held{}}
+			r := &Writer{Allocator: ipam.New(), Allocations: &held{}}
 			r.complete.Store(c.complete)
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 			defer q.ShutDown()
@@ -93,11 +93,11 @@ func (c *staleClient) expect(t *testing.T, when string, posts, patches, deletes 
 	}
 }
 
-// held are leases that a pod has.
+// held are allocations that a pod has.
 type held struct{ pod *corev1.Pod }
 
-func (h *held) Want(_ context.Context, _ string, _ *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
-	return OfPod(kubeovnv1.NewPort(h.pod.Namespace, h.pod.Name, kubeovnv1.ProviderOVN), h.pod.Spec.NodeName, "", lease), nil
+func (h *held) Want(_ context.Context, _ string, _ *kubeovnv1.IP, allocation ipam.Allocation) (*kubeovnv1.IP, error) {
+	return OfPod(kubeovnv1.NewPort(h.pod.Namespace, h.pod.Name, kubeovnv1.ProviderOVN), h.pod.Spec.NodeName, "", allocation), nil
 }
 
 func (*held) Obstacle(string) string       { return "" }
@@ -118,7 +118,7 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 		c := &staleClient{}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}}
 		w := &Writer{
-			Client: c, Allocator: allocator, Leases: &held{pod: pod},
+			Client: c, Allocator: allocator, Allocations: &held{pod: pod},
 		}
 		pass := func() time.Duration {
 			result, err := w.Reconcile(t.Context(), requestFor("a.shop"))

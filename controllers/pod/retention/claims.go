@@ -17,15 +17,15 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/ippools"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// claimRules decides about leases whose only evidence is a pod's annotations. Without admission policies, users with write access to pod
+// claimRules decides about allocations whose only evidence is a pod's annotations. Without admission policies, users with write access to pod
 // annotations can forge them.
 type claimRules struct {
 	reader  client.Reader // the cache
@@ -35,13 +35,13 @@ type claimRules struct {
 
 // deny returns why the claim of a pod is not granted, or "". It is if the namespace may use the subnet and the pools that contain
 // the addresses, none of them is one of the subnet's vips, and no host of a physical network can have the MAC address, or if the IP object of the port has the same addresses. Tenants cannot write
-// IP objects, so these prove the lease of a running pod whose namespace is no longer listed.
+// IP objects, so these prove the allocation of a running pod whose namespace is no longer listed.
 func (c *claimRules) deny(ctx context.Context, of claim) (string, error) {
 	if c == nil {
 		return "", nil
 	}
-	namespace, lease := of.owner.Namespace, of.lease
-	s, err := address.Subnet(ctx, c.reader, lease.Subnet)
+	namespace, allocation := of.owner.Namespace, of.allocation
+	s, err := address.Subnet(ctx, c.reader, allocation.Subnet)
 	if s == nil || err != nil {
 		return "", err // the allocator has no such subnet either
 	}
@@ -50,15 +50,15 @@ func (c *claimRules) deny(ctx context.Context, of claim) (string, error) {
 		return "", err
 	}
 	if denied == "" {
-		if denied, err = c.deniedByPool(ctx, namespace, s, lease.Addresses); err != nil {
+		if denied, err = c.deniedByPool(ctx, namespace, s, allocation.Addresses); err != nil {
 			return "", err
 		}
 	}
-	if vip, shared := lookup.SharedAmong(&s.Spec, lease.Addresses); denied == "" && shared {
+	if vip, shared := lookup.SharedAmong(&s.Spec, allocation.Addresses); denied == "" && shared {
 		denied = fmt.Sprintf("%s is one of the vips of subnet %s", vip, s.Name)
 	}
-	if denied == "" && c.chooser.Secures(s) && address.ForeignMAC(s, lease.MAC, lease.Addresses) {
-		denied = fmt.Sprintf("hosts of the physical network of subnet %s may have MAC address %s", s.Name, lease.MAC)
+	if denied == "" && c.chooser.Secures(s) && address.ForeignMAC(s, allocation.MAC, allocation.Addresses) {
+		denied = fmt.Sprintf("hosts of the physical network of subnet %s may have MAC address %s", s.Name, allocation.MAC)
 	}
 	if denied == "" {
 		return "", nil
@@ -88,7 +88,7 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 	return "", nil
 }
 
-// matchesIPObject reports whether the IP object of a claim's port contains the lease's subnet and addresses, and its MAC address or none.
+// matchesIPObject reports whether the IP object of a claim's port contains the allocation's subnet and addresses, and its MAC address or none.
 func (c *claimRules) matchesIPObject(ctx context.Context, of claim) (bool, error) {
 	if c == nil {
 		return false, nil
@@ -100,10 +100,10 @@ func (c *claimRules) matchesIPObject(ctx context.Context, of claim) (bool, error
 	if ip == nil || of.contradicts(ip) {
 		return false, nil
 	}
-	lease := of.lease
+	allocation := of.allocation
 	addresses, err := ipfamily.ParseAddrs(ip.Spec.IPAddress)
 	mac, noMAC := net.ParseMAC(ip.Spec.MACAddress)
-	return err == nil && ip.Spec.Subnet == lease.Subnet && slices.Equal(addresses, lease.Addresses) && (noMAC != nil || bytes.Equal(mac, lease.MAC)), nil
+	return err == nil && ip.Spec.Subnet == allocation.Subnet && slices.Equal(addresses, allocation.Addresses) && (noMAC != nil || bytes.Equal(mac, allocation.MAC)), nil
 }
 
 // retained returns the IP objects that retain addresses, for workloads or for users.
@@ -112,7 +112,7 @@ func (c *claimRules) retained(ctx context.Context) ([]kubeovnv1.IP, error) {
 		return nil, nil
 	}
 	var ips kubeovnv1.IPList
-	if err := c.live.List(ctx, &ips, leases.ThatRetain()); err != nil {
+	if err := c.live.List(ctx, &ips, allocations.ThatRetain()); err != nil {
 		return nil, fmt.Errorf("list IPs that keep addresses: %w", err)
 	}
 	return ips.Items, nil
@@ -125,7 +125,7 @@ type place struct {
 }
 
 // granted returns the claims that rules allow. Of several claims of one address, those that an IP object proves come first. A claim of an
-// address that an IP object retains, or that an OvnEip or a multicast querier has, needs this proof, because their leases are restored
+// address that an IP object retains, or that an OvnEip or a multicast querier has, needs this proof, because their allocations are restored
 // after those of pods.
 func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules *claimRules) ([]claim, error) {
 	var all []claim
@@ -136,12 +136,12 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
 		}
 		if denied != "" {
-			s.log.Info("A lease is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port, "reason", denied)
+			s.log.Info("An allocation is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port, "reason", denied)
 			continue
 		}
 		all = append(all, c)
-		for _, a := range c.lease.Addresses {
-			claimants[place{c.lease.Subnet, a}]++
+		for _, a := range c.allocation.Addresses {
+			claimants[place{c.allocation.Subnet, a}]++
 		}
 	}
 	if len(all) == 0 {
@@ -154,8 +154,8 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 	var proven, others []claim
 	for _, c := range all {
 		holding, disputed := "", false
-		for _, a := range c.lease.Addresses {
-			at := place{c.lease.Subnet, a}
+		for _, a := range c.allocation.Addresses {
+			at := place{c.allocation.Subnet, a}
 			if h := holders[at]; h.name != "" && (h.name != c.port || c.contradicts(h.ip)) {
 				holding = h.name
 			}
@@ -174,7 +174,7 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 		case holding == "":
 			others = append(others, c)
 		default:
-			s.log.Info("A lease is not restored: its address belongs to another holder, and no IP object proves it", "port", c.port, "holder", holding)
+			s.log.Info("An allocation is not restored: its address belongs to another holder, and no IP object proves it", "port", c.port, "holder", holding)
 		}
 	}
 	return append(proven, others...), nil
@@ -204,7 +204,7 @@ func (s *restoration) provenFirst(ctx context.Context, claims iter.Seq[claim], r
 // contradicts reports whether an IP object with the name of the claim's port names another port. ip may be nil.
 func (c claim) contradicts(ip *kubeovnv1.IP) bool {
 	port, isPods := kubeovnv1.NamedPort(c.owner.Namespace, c.owner.Name, c.port)
-	return isPods && leases.NamesOther(ip, port)
+	return isPods && allocations.NamesOther(ip, port)
 }
 
 // holder has addresses; ip is the IP object that retains them, nil for other holders.
@@ -222,7 +222,7 @@ func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place
 		}
 	}
 	for c := range s.querierClaims() {
-		add(holder{name: c.port}, c.lease.Subnet, c.lease.Addresses)
+		add(holder{name: c.port}, c.allocation.Subnet, c.allocation.Addresses)
 	}
 	for i := range s.eips.Items {
 		eip := &s.eips.Items[i]
@@ -234,7 +234,7 @@ func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place
 		return nil, err
 	}
 	for i := range ips {
-		if request, err := leases.RequestOf(&ips[i]); err == nil && ips[i].DeletionTimestamp == nil {
+		if request, err := allocations.RequestOf(&ips[i]); err == nil && ips[i].DeletionTimestamp == nil {
 			add(holder{ips[i].Name, &ips[i]}, request.Subnet, request.Addresses)
 		}
 	}

@@ -12,51 +12,51 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
-	"github.com/kiln-net/kiln/internal/address/leases"
 )
 
 // Keeper decides for the writer of IP objects.
-var _ ipobject.Leases = (*Keeper)(nil)
+var _ ipobject.Allocations = (*Keeper)(nil)
 
-// Want implements ipobject.Leases.
-func (k *Keeper) Want(ctx context.Context, name string, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
+// Want implements ipobject.Allocations.
+func (k *Keeper) Want(ctx context.Context, name string, have *kubeovnv1.IP, allocation ipam.Allocation) (*kubeovnv1.IP, error) {
 	switch absent := k.states.of(name); {
-	case absent.state == Retained && absent.recorded && have == nil, absent.state == Reserved && !leases.IsReservation(have):
-		return nil, nil // a user has deleted it, and the lease is about to be freed
+	case absent.state == Retained && absent.recorded && have == nil, absent.state == Reserved && !allocations.IsReservation(have):
+		return nil, nil // a user has deleted it, and the allocation is about to be freed
 	case absent.state == Retained: // a pod of this name may exist, and wait
-		return ipobject.Retained(absent.port, absent.podType, lease), nil
+		return ipobject.Retained(absent.port, absent.podType, allocation), nil
 	case absent.state == Reserved:
-		return ipobject.Reserved(have, lease), nil
+		return ipobject.Reserved(have, allocation), nil
 	}
 	port := k.portOf(name, have)
 	pod, err := k.PodAt(ctx, port)
 	if pod == nil || err != nil {
 		return nil, err
 	}
-	return ipobject.OfPod(port, pod.Spec.NodeName, k.podType(pod), lease), nil
+	return ipobject.OfPod(port, pod.Spec.NodeName, k.podType(pod), allocation), nil
 }
 
-// Obstacle implements ipobject.Leases.
+// Obstacle implements ipobject.Allocations.
 func (k *Keeper) Obstacle(port string) string { return k.Waiting(port) }
 
-// Decide implements ipobject.Leases.
+// Decide implements ipobject.Allocations.
 func (k *Keeper) Decide(port string, ip *kubeovnv1.IP) { k.Enqueue(k.portOf(port, ip).Key()) }
 
-// IsAbsent reports whether the lease of a port is kept while no pod has it.
+// IsAbsent reports whether the allocation of a port is kept while no pod has it.
 func (k *Keeper) IsAbsent(port string) bool { return k.states.of(port).state != Held }
 
-// Recorded implements ipobject.Leases: the port of a retained lease can be removed.
+// Recorded implements ipobject.Allocations: the port of a retained allocation can be removed.
 func (k *Keeper) Recorded(port string) {
-	if lease, changed := k.states.record(port); changed {
-		k.Enqueue(lease.port.Key())
+	if allocation, changed := k.states.record(port); changed {
+		k.Enqueue(allocation.port.Key())
 	}
 }
 
-// Port returns the port with a name that has a lease.
+// Port returns the port with a name that has an allocation.
 func (k *Keeper) Port(name string) kubeovnv1.Port { return k.portOf(name, nil) }
 
-// Retained returns the port whose lease a workload retains under a name; its owner is empty if there is none. The port of another pod can have the same name.
+// Retained returns the port whose allocation a workload retains under a name; its owner is empty if there is none. The port of another pod can have the same name.
 func (k *Keeper) Retained(name string) kubeovnv1.Port {
 	if absent := k.states.of(name); absent.state == Retained && absent.port.Owner != "" {
 		return absent.port
@@ -64,7 +64,7 @@ func (k *Keeper) Retained(name string) kubeovnv1.Port {
 	return kubeovnv1.Port{}
 }
 
-// portOf returns the port with a name: of a retained lease, of a pod, or of the pod that its IP object names. ip may be nil.
+// portOf returns the port with a name: of a retained allocation, of a pod, or of the pod that its IP object names. ip may be nil.
 func (k *Keeper) portOf(name string, ip *kubeovnv1.IP) kubeovnv1.Port {
 	if port := k.Retained(name); port.Owner != "" {
 		return port
@@ -83,15 +83,15 @@ func (k *Keeper) portOf(name string, ip *kubeovnv1.IP) kubeovnv1.Port {
 	return kubeovnv1.Port{Provider: kubeovnv1.ProviderOVN, Name: name}
 }
 
-// restoreRetained restores the leases that IP objects retain, for absent pods or for no pod. It enqueues their owners; once the gate is open,
-// their passes free the leases that need not be retained. live reads from the API server, because the cache has no IP objects yet, except on a standby that takes over.
+// restoreRetained restores the allocations that IP objects retain, for absent pods or for no pod. It enqueues their owners; once the gate is open,
+// their passes free the allocations that need not be retained. live reads from the API server, because the cache has no IP objects yet, except on a standby that takes over.
 func (k *Keeper) restoreRetained(ctx context.Context, live client.Reader) error {
 	reader := live
 	if k.IPObjects.Cached() {
 		reader = k.Client
 	}
 	var ips kubeovnv1.IPList
-	if err := reader.List(ctx, &ips, leases.ThatRetain()); err != nil {
+	if err := reader.List(ctx, &ips, allocations.ThatRetain()); err != nil {
 		return fmt.Errorf("list IPs that keep addresses: %w", err)
 	}
 	found := make(map[string]*kubeovnv1.IP, len(ips.Items))
@@ -109,22 +109,22 @@ func (k *Keeper) restoreRetained(ctx context.Context, live client.Reader) error 
 }
 
 func (k *Keeper) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
-	request, err := leases.RequestOf(ip)
-	lease, held := k.Allocator.Lookup(ip.Name)
+	request, err := allocations.RequestOf(ip)
+	allocation, held := k.Allocator.Lookup(ip.Name)
 	if err != nil || len(request.Addresses) == 0 {
 		return
 	}
 	if !held {
-		lease = ipam.Lease{Subnet: request.Subnet, Addresses: request.Addresses, MAC: request.MAC}
-		if err := k.Allocator.Restore(ip.Name, lease); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "cannot restore a lease", "port", ip.Name, "from", "IP object")
+		allocation = ipam.Allocation{Subnet: request.Subnet, Addresses: request.Addresses, MAC: request.MAC}
+		if err := k.Allocator.Restore(ip.Name, allocation); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot restore an allocation", "port", ip.Name, "from", "IP object")
 			return
 		}
-		lease, _ = k.Allocator.Lookup(ip.Name)
-		leases.LogGiven(ctrl.LoggerFrom(ctx), ip.Name, lease, leases.SourceRestored)
+		allocation, _ = k.Allocator.Lookup(ip.Name)
+		allocations.LogGiven(ctrl.LoggerFrom(ctx), ip.Name, allocation, allocations.SourceRestored)
 	}
 	port := k.portOf(ip.Name, ip)
-	taken := !held && port.Owner != "" && leases.NamesOther(ip, port) // by the event of a new pod
+	taken := !held && port.Owner != "" && allocations.NamesOther(ip, port) // by the event of a new pod
 	if taken {
 		port, _ = kubeovnv1.NamedPort(ip.Spec.Namespace, ip.Spec.PodName, ip.Name)
 	} else if pod, err := k.PodAt(ctx, port); err != nil || pod != nil {
@@ -135,5 +135,5 @@ func (k *Keeper) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 		state = Retained
 	}
 	k.states.put(absent{port: port, state: state, podType: ip.Spec.PodType, recorded: true})
-	k.Addresses.Settle(ctx, ip.Name, "", lease)
+	k.Addresses.Settle(ctx, ip.Name, "", allocation)
 }

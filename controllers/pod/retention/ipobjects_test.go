@@ -20,17 +20,17 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipam"
 )
 
-// The port of an absent pod is removed only after its IP object records the lease: a new process could not restore the lease otherwise.
-func TestARetainedLeaseIsRecordedBeforeItsPortIsRemoved(t *testing.T) {
+// The port of an absent pod is removed only after its IP object records the allocation: a new process could not restore the allocation otherwise.
+func TestARetainedAllocationIsRecordedBeforeItsPortIsRemoved(t *testing.T) {
 	var enqueued []types.NamespacedName
 	k := &Keeper{
 		PortNamed: func(string) (kubeovnv1.Port, bool, bool) { return kubeovnv1.Port{}, false, false },
 		Enqueue:   func(key types.NamespacedName) { enqueued = append(enqueued, key) },
 	}
 	port := kubeovnv1.NewPort("shop", "db-0", kubeovnv1.ProviderOVN)
-	lease := ipam.Lease{Subnet: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")}}
+	allocation := ipam.Allocation{Subnet: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")}}
 	k.states.put(absent{port: port, state: Retained, podType: kubeovnv1.PodTypeStatefulSet})
-	want, err := k.Want(t.Context(), port.Name, nil, lease)
+	want, err := k.Want(t.Context(), port.Name, nil, allocation)
 	if err != nil || want == nil || want.Spec.PodName != "db-0" || want.Spec.V6IPAddress != "fd00::2" || want.Spec.NodeName != "" {
 		t.Fatalf("before the IP object is written, it is to be %+v (%v)", want, err)
 	}
@@ -39,7 +39,7 @@ func TestARetainedLeaseIsRecordedBeforeItsPortIsRemoved(t *testing.T) {
 	if len(enqueued) != 1 || enqueued[0] != port.Key() {
 		t.Errorf("enqueued %v, want %s once", enqueued, port.Key())
 	}
-	if want, err = k.Want(t.Context(), port.Name, nil, lease); want != nil || err != nil {
+	if want, err = k.Want(t.Context(), port.Name, nil, allocation); want != nil || err != nil {
 		t.Errorf("a user has deleted the IP object, and it is to be %+v (%v)", want, err)
 	}
 }
@@ -64,13 +64,13 @@ func TestPortsOfIPObjects(t *testing.T) {
 		t.Errorf("a reservation that names no pod has key %s", got)
 	}
 	k.PodAt = func(context.Context, kubeovnv1.Port) (*corev1.Pod, error) { return nil, nil }
-	if want, err := k.Want(t.Context(), free.Name, free, ipam.Lease{Subnet: "s1"}); want != nil || err != nil {
+	if want, err := k.Want(t.Context(), free.Name, free, ipam.Allocation{Subnet: "s1"}); want != nil || err != nil {
 		t.Errorf("the IP object of a port that no pod has is to be %+v (%v)", want, err)
 	}
 }
 
-// The event of a new pod has recorded a port with the name of a retained one before the start reads the IP object. The retained lease stays with its own port.
-func TestARetainedLeaseIsOfItsPortAndNotOfTheName(t *testing.T) {
+// The event of a new pod has recorded a port with the name of a retained one before the start reads the IP object. The retained allocation stays with its own port.
+func TestARetainedAllocationIsOfItsPortAndNotOfTheName(t *testing.T) {
 	retained, late := kubeovnv1.NewPort("victim", "db-0", "net.default"), kubeovnv1.NewPort("default", "db-0.victim.net", kubeovnv1.ProviderOVN)
 	scheme := runtime.NewScheme()
 	if err := kubeovnv1.AddToScheme(scheme); err != nil {
@@ -87,20 +87,20 @@ func TestARetainedLeaseIsOfItsPortAndNotOfTheName(t *testing.T) {
 	if err := k.Allocator.SetSubnet("s1", ipam.Subnet{CIDRs: cidrs}); err != nil {
 		t.Fatal(err)
 	}
-	ip := ipobject.Retained(retained, kubeovnv1.PodTypeStatefulSet, ipam.Lease{
+	ip := ipobject.Retained(retained, kubeovnv1.PodTypeStatefulSet, ipam.Allocation{
 		Subnet: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")}, MAC: []byte{2, 0, 0, 0, 0, 2},
 	})
 	k.restoreOne(t.Context(), ip)
 	if got := k.Retained(ip.Name); got != retained {
-		t.Errorf("the lease is retained for %+v, want %+v", got, retained)
+		t.Errorf("the allocation is retained for %+v, want %+v", got, retained)
 	}
 	if got := k.portOf(ip.Name, ip); got != retained {
 		t.Errorf("the name is of %+v", got)
 	}
-	if lease, held := k.Allocator.Lookup(ip.Name); !held || len(lease.Addresses) != 2 {
-		t.Errorf("the lease is %+v", lease)
+	if allocation, held := k.Allocator.Lookup(ip.Name); !held || len(allocation.Addresses) != 2 {
+		t.Errorf("the allocation is %+v", allocation)
 	}
-	want, err := k.Want(t.Context(), ip.Name, ip, ipam.Lease{Subnet: "s1"})
+	want, err := k.Want(t.Context(), ip.Name, ip, ipam.Allocation{Subnet: "s1"})
 	if err != nil || want.Spec.Namespace != "victim" || want.Spec.PodName != "db-0" {
 		t.Errorf("the IP object is to be %+v (%v)", want, err)
 	}
@@ -109,14 +109,14 @@ func TestARetainedLeaseIsOfItsPortAndNotOfTheName(t *testing.T) {
 	}
 	k.states.forget(ip.Name)
 	if got := k.Retained(ip.Name); got != (kubeovnv1.Port{}) {
-		t.Errorf("no lease is retained, and the name is of %+v", got)
+		t.Errorf("no allocation is retained, and the name is of %+v", got)
 	}
 }
 
 // The IP object of one port does not prove the claim of another port with the same name.
 func TestAClaimIsProvenByTheIPObjectOfItsPort(t *testing.T) {
 	victim, other := kubeovnv1.NewPort("victim", "db-0", "net.default"), kubeovnv1.NewPort("default", "db-0.victim.net", kubeovnv1.ProviderOVN)
-	ip := ipobject.Retained(victim, kubeovnv1.PodTypeStatefulSet, ipam.Lease{Subnet: "s1"})
+	ip := ipobject.Retained(victim, kubeovnv1.PodTypeStatefulSet, ipam.Allocation{Subnet: "s1"})
 	unnamed := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: victim.Name}}
 	for _, c := range []struct {
 		port        kubeovnv1.Port

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retention decides how long a port keeps its lease without a pod: until its workload creates the pod again, until a user deletes the IP object that
-// reserves the addresses, or not at all. It also restores leases at the start.
+// Package retention decides how long a port keeps its allocation without a pod: until its workload creates the pod again, until a user deletes the IP object that
+// reserves the addresses, or not at all. It also restores allocations at the start.
 package retention
 
 import (
@@ -20,13 +20,13 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 )
 
-// Keeper keeps leases that no pod has.
+// Keeper keeps allocations that no pod has.
 type Keeper struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -59,7 +59,7 @@ const maxRetained = 1000
 // reasonNotRetained is the reason of the event on the workload, or else the namespace, of a pod whose addresses are not retained.
 const reasonNotRetained = "AddressNotRetained"
 
-// Decision is what follows for the lease of a port that no pod has. With the state Held the port stays as it is: the IP object does not record its new state yet.
+// Decision is what follows for the allocation of a port that no pod has. With the state Held the port stays as it is: the IP object does not record its new state yet.
 type Decision struct {
 	State State
 	// reason is why the addresses are freed.
@@ -68,20 +68,20 @@ type Decision struct {
 	ip      *kubeovnv1.IP // of a reservation
 }
 
-// Gone decides about the lease of a port whose pod was deleted, or needs none. The caller removes the port, and then calls Enter, unless the state is Held.
+// Gone decides about the allocation of a port whose pod was deleted, or needs none. The caller removes the port, and then calls Enter, unless the state is Held.
 func (k *Keeper) Gone(ctx context.Context, port kubeovnv1.Port) (Decision, error) {
 	ip, err := k.IPObjects.Find(ctx, port.Name)
 	if err != nil {
 		return Decision{}, err
 	}
 	before := k.states.of(port.Name)
-	if leases.IsReservation(ip) {
+	if allocations.IsReservation(ip) {
 		return Decision{State: next[reserved][before.state], ip: ip}, nil
 	}
 	d := Decision{reason: "the pod no longer needs a port"}
-	lease, held := k.Allocator.Lookup(port.Name)
-	isNodes, err := leases.PortIsNodes(ctx, k.Client, port.Name)
-	if !held || leases.OfNode(lease) || isNodes || err != nil {
+	allocation, held := k.Allocator.Lookup(port.Name)
+	isNodes, err := allocations.PortIsNodes(ctx, k.Client, port.Name)
+	if !held || allocations.OfNode(allocation) || isNodes || err != nil {
 		return d, err
 	}
 	if d.podType, err = k.awaitedBy(ctx, port, ip); err != nil {
@@ -102,7 +102,7 @@ func (k *Keeper) Gone(ctx context.Context, port kubeovnv1.Port) (Decision, error
 		d.reason = "the namespace retains too many addresses of absent pods"
 		k.warnOfBudget(ctx, port, most)
 	case d.State == Retained && (before.state != Retained || !before.recorded):
-		// From now on, events of the workload find the lease. An earlier event has already changed the cache, which the next pass reads again.
+		// From now on, events of the workload find the allocation. An earlier event has already changed the cache, which the next pass reads again.
 		k.states.put(absent{port: port, state: Retained, podType: d.podType})
 		k.IPObjects.Check(port.Name)
 		d.State = Held
@@ -116,9 +116,9 @@ func (k *Keeper) Enter(ctx context.Context, port kubeovnv1.Port, d Decision) (*k
 	case Reserved:
 		return d.ip, k.reserve(ctx, port, d.ip)
 	case Retained:
-		lease, _ := k.Allocator.Lookup(port.Name)
-		k.Addresses.Settle(ctx, port.Name, "", lease)
-		leases.LogRetained(logr.FromContextOrDiscard(ctx), port.Name, lease, "a "+d.podType+" may create the pod again")
+		allocation, _ := k.Allocator.Lookup(port.Name)
+		k.Addresses.Settle(ctx, port.Name, "", allocation)
+		allocations.LogRetained(logr.FromContextOrDiscard(ctx), port.Name, allocation, "a "+d.podType+" may create the pod again")
 		return nil, nil
 	}
 	return nil, k.Free(ctx, port, d.reason)
@@ -127,9 +127,9 @@ func (k *Keeper) Enter(ctx context.Context, port kubeovnv1.Port, d Decision) (*k
 // Free frees the addresses of a port that is removed. The reason is for the log.
 func (k *Keeper) Free(ctx context.Context, port kubeovnv1.Port, reason string) error {
 	k.states.forget(port.Name)
-	if lease, ok := k.Allocator.Lookup(port.Name); ok && !leases.OfNode(lease) {
-		leases.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, reason)
-	} else if ip, err := k.IPObjects.Find(ctx, port.Name); ip == nil || err != nil { // DeleteSubnet may have removed the lease
+	if allocation, ok := k.Allocator.Lookup(port.Name); ok && !allocations.OfNode(allocation) {
+		allocations.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, reason)
+	} else if ip, err := k.IPObjects.Find(ctx, port.Name); ip == nil || err != nil { // DeleteSubnet may have removed the allocation
 		return err
 	}
 	k.IPObjects.Check(port.Name)
@@ -138,40 +138,40 @@ func (k *Keeper) Free(ctx context.Context, port kubeovnv1.Port, reason string) e
 
 // reserve holds the addresses that an IP object reserves while no pod has the port.
 func (k *Keeper) reserve(ctx context.Context, port kubeovnv1.Port, ip *kubeovnv1.IP) error {
-	lease, held := k.Allocator.Lookup(port.Name)
-	if held && leases.OfNode(lease) {
+	allocation, held := k.Allocator.Lookup(port.Name)
+	if held && allocations.OfNode(allocation) {
 		return nil // the name of the port is a node's
 	}
-	request, invalid := leases.RequestOf(ip)
+	request, invalid := allocations.RequestOf(ip)
 	if invalid != nil || !held || len(request.Addresses) == 0 || !k.Allocator.Fits(port.Name, request) {
 		if held { // a deleted pod of that name
-			leases.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, "the IP object reserves others")
+			allocations.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, "the IP object reserves others")
 			k.states.forget(port.Name)
 		}
 		if invalid != nil {
 			return &address.Problem{Message: invalid.Error()}
 		}
 		var err error
-		if lease, err = k.Addresses.Reserve(ctx, port, request); err != nil {
+		if allocation, err = k.Addresses.Reserve(ctx, port, request); err != nil {
 			return err
 		}
-		leases.LogGiven(logr.FromContextOrDiscard(ctx), port.Name, lease, leases.SourceReservation)
+		allocations.LogGiven(logr.FromContextOrDiscard(ctx), port.Name, allocation, allocations.SourceReservation)
 	}
 	k.states.put(absent{port: port, state: Reserved, recorded: true})
-	k.Addresses.Settle(ctx, port.Name, "", lease)
+	k.Addresses.Settle(ctx, port.Name, "", allocation)
 	k.IPObjects.Check(port.Name) // also sets the condition
 	return nil
 }
 
-// Gained records that a pod has the lease of a port, and reports whether no pod had it before.
+// Gained records that a pod has the allocation of a port, and reports whether no pod had it before.
 func (k *Keeper) Gained(port kubeovnv1.Port) bool { return k.states.forget(port.Name) }
 
-// Inherits reports whether a pod takes over the lease of its port: an IP object reserves it, or the pod belongs to a StatefulSet or a
+// Inherits reports whether a pod takes over the allocation of its port: an IP object reserves it, or the pod belongs to a StatefulSet or a
 // virtual machine and replaces the previous pod.
-func (k *Keeper) Inherits(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
+func (k *Keeper) Inherits(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod, allocation ipam.Allocation) (bool, error) {
 	away := k.states.of(port.Name).state != Held
-	if away { // false while a virtual machine migrates: its source pod still has the lease
-		if unambiguous, err := k.Addresses.Unambiguous(ctx, port.Name, pod.Spec.NodeName, lease); !unambiguous || err != nil {
+	if away { // false while a virtual machine migrates: its source pod still has the allocation
+		if unambiguous, err := k.Addresses.Unambiguous(ctx, port.Name, pod.Spec.NodeName, allocation); !unambiguous || err != nil {
 			return false, err
 		}
 	}
@@ -179,18 +179,18 @@ func (k *Keeper) Inherits(ctx context.Context, port kubeovnv1.Port, pod *corev1.
 	switch {
 	case err != nil:
 		return false, err
-	case kubeovnv1.IsMirror(pod.Annotations) && (away || leases.IsReservation(ip)):
+	case kubeovnv1.IsMirror(pod.Annotations) && (away || allocations.IsReservation(ip)):
 		return false, address.ErrMirror
-	case leases.IsReservation(ip) || k.podType(pod) == "":
-		return leases.IsReservation(ip), nil
+	case allocations.IsReservation(ip) || k.podType(pod) == "":
+		return allocations.IsReservation(ip), nil
 	}
-	return k.Addresses.Suits(ctx, port, pod, lease)
+	return k.Addresses.Suits(ctx, port, pod, allocation)
 }
 
 // warnOfBudget reports that the addresses of a deleted pod are freed. Its text is the same for all pods of a workload, so that they share one event.
 func (k *Keeper) warnOfBudget(ctx context.Context, port kubeovnv1.Port, most int) {
 	var about client.Object = &corev1.Namespace{}
-	owner, ordinal := leases.StatefulSetOf(port.Key())
+	owner, ordinal := allocations.StatefulSetOf(port.Key())
 	set := &appsv1.StatefulSet{}
 	if ordinal >= 0 && k.Client.Get(ctx, owner, set, client.UnsafeDisableDeepCopy) == nil {
 		about = set
@@ -207,7 +207,7 @@ func (k *Keeper) podType(pod *corev1.Pod) string {
 	switch {
 	case k.KeepMachines && kubeovnv1.MachineOf(pod) != "":
 		return kubeovnv1.PodTypeVirtualMachine
-	case leases.OfStatefulSet(pod):
+	case allocations.OfStatefulSet(pod):
 		return kubeovnv1.PodTypeStatefulSet
 	}
 	return ""
@@ -221,7 +221,7 @@ func (k *Keeper) awaitedBy(ctx context.Context, port kubeovnv1.Port, ip *kubeovn
 		}
 		return kubeovnv1.PodTypeVirtualMachine, nil
 	}
-	owner, ordinal := leases.StatefulSetOf(port.Key())
+	owner, ordinal := allocations.StatefulSetOf(port.Key())
 	if ordinal < 0 {
 		return "", nil
 	}
@@ -235,7 +235,7 @@ func (k *Keeper) awaitedBy(ctx context.Context, port kubeovnv1.Port, ip *kubeovn
 	return kubeovnv1.PodTypeStatefulSet, nil
 }
 
-// isMachines reports whether a lease belongs to a virtual machine. The retained lease decides; else the port; else the IP
+// isMachines reports whether an allocation belongs to a virtual machine. The retained allocation decides; else the port; else the IP
 // object.
 func (k *Keeper) isMachines(port kubeovnv1.Port, ip *kubeovnv1.IP) bool {
 	if !k.KeepMachines {

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -27,7 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Restore fills the allocator before any allocation. It restores leases in use (see the function Restore), and then the leases that IP
+// Restore fills the allocator before any allocation. It restores allocations in use (see the function Restore), and then the allocations that IP
 // objects retain for absent pods or for no pod. live reads from the API server, because the cache has no IP objects yet, except on a
 // standby that takes over.
 func (k *Keeper) Restore(ctx context.Context, live client.Reader) error {
@@ -42,7 +42,7 @@ func (k *Keeper) Restore(ctx context.Context, live client.Reader) error {
 // nodes. The first claim of an address wins; a later one is logged, and the reconciler of its port or pod resolves the conflict. Call it
 // once the caches of pods, nodes and subnets have synced, and before any allocation.
 //
-// IP objects restore no lease. They record leases afterwards, so a pod with an IP object, but with neither a port nor annotations, uses
+// IP objects restore no allocation. They record allocations afterwards, so a pod with an IP object, but with neither a port nor annotations, uses
 // no address (docs/decisions/2026-11-21-start.md). They only prove claims, see claimRules.
 func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator) error {
 	return restore(ctx, reader, engine, allocator, nil)
@@ -74,13 +74,13 @@ func restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 	return nil
 }
 
-// claim is a lease that existed before the start, and its source.
+// claim is an allocation that existed before the start, and its source.
 type claim struct {
-	port  string
-	owner types.NamespacedName // of the port; empty unless it is a pod's
-	uid   string               // of the pod that the port was made for
-	lease ipam.Lease
-	from  string
+	port       string
+	owner      types.NamespacedName // of the port; empty unless it is a pod's
+	uid        string               // of the pod that the port was made for
+	allocation ipam.Allocation
+	from       string
 	// asked applies the rules of a pod's own request to the claim: the gateway's address and addresses outside the subnet are refused. A
 	// user with write access to a pod's annotations could have forged such a claim.
 	asked bool
@@ -95,7 +95,7 @@ type restoration struct {
 	nodes     []corev1.Node
 	ports     []claim // of pods
 	nodePorts []claim
-	transits  []translate.TransitLease
+	transits  []translate.TransitAllocation
 	vpcs      kubeovnv1.VpcList
 	vips      kubeovnv1.VipList
 	eips      kubeovnv1.OvnEipList
@@ -118,21 +118,21 @@ func (s *restoration) read(ctx context.Context, reader client.Reader) error {
 	return nil
 }
 
-// readPorts reads the leases of the ports in the northbound database that pods and nodes own.
+// readPorts reads the allocations of the ports in the northbound database that pods and nodes own.
 func (s *restoration) readPorts(engine *northbound.Engine) {
 	for kind, claims := range map[string]*[]claim{translate.KindPod: &s.ports, translate.KindNode: &s.nodePorts} {
 		northbound.Each(engine, kind, func(owner desired.Owner, row *nb.LogicalSwitchPort) {
-			if p, ok := translate.ReadPortLease(row); ok {
+			if p, ok := translate.ReadPortAllocation(row); ok {
 				*claims = append(*claims, claim{
 					port: p.Port, owner: types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}, uid: p.UID,
-					lease: ipam.Lease{Subnet: p.Subnet, Addresses: p.Addresses, MAC: p.MAC}, from: "northbound port",
+					allocation: ipam.Allocation{Subnet: p.Subnet, Addresses: p.Addresses, MAC: p.MAC}, from: "northbound port",
 				})
 			}
 		})
 	}
 	northbound.Each(engine, translate.KindTransit, func(owner desired.Owner, row *nb.LogicalRouterPort) {
-		if lease, ok := translate.ReadTransitLease(owner, row); ok {
-			s.transits = append(s.transits, lease)
+		if allocation, ok := translate.ReadTransitAllocation(owner, row); ok {
+			s.transits = append(s.transits, allocation)
 		}
 	})
 }
@@ -143,24 +143,24 @@ func (s *restoration) keepAll(claims iter.Seq[claim]) {
 	}
 }
 
-// keep restores a claim, unless its port already has a lease.
+// keep restores a claim, unless its port already has an allocation.
 func (s *restoration) keep(c claim) {
 	if s.held(c.port) {
 		return
 	}
 	if err := s.grant(c); err != nil {
-		s.log.Error(err, "cannot restore a lease", "port", c.port, "from", c.from)
+		s.log.Error(err, "cannot restore an allocation", "port", c.port, "from", c.from)
 		return
 	}
-	leases.LogGiven(s.log, c.port, c.lease, leases.SourceRestored)
+	allocations.LogGiven(s.log, c.port, c.allocation, allocations.SourceRestored)
 }
 
 func (s *restoration) grant(c claim) error {
-	if !c.asked || s.unusable[c.lease.Subnet] {
-		return s.allocator.Restore(c.port, c.lease)
+	if !c.asked || s.unusable[c.allocation.Subnet] {
+		return s.allocator.Restore(c.port, c.allocation)
 	}
-	want := ipam.Request{Subnet: c.lease.Subnet, Addresses: c.lease.Addresses, MAC: c.lease.MAC, AnyPool: true}
-	for _, address := range c.lease.Addresses {
+	want := ipam.Request{Subnet: c.allocation.Subnet, Addresses: c.allocation.Addresses, MAC: c.allocation.MAC, AnyPool: true}
+	for _, address := range c.allocation.Addresses {
 		want.Families = append(want.Families, ipfamily.Of(address))
 	}
 	_, err := s.allocator.Allocate(c.port, want)
@@ -207,16 +207,16 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...), OwnPorts: translate.OwnPorts(spec.Vlan != "", len(shared))}, nil
 }
 
-// claimedLayout returns a layout with one claimed address of each family. Leases outside of it are restored as well.
+// claimedLayout returns a layout with one claimed address of each family. Allocations outside of it are restored as well.
 func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	var layout ipam.Subnet
 	var has [2]bool
 	for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.interconnectionClaims(), s.transitClaims()} {
 		for c := range source {
-			if c.lease.Subnet != subnet {
+			if c.allocation.Subnet != subnet {
 				continue
 			}
-			for _, address := range c.lease.Addresses {
+			for _, address := range c.allocation.Addresses {
 				if family := ipfamily.Of(address); !has[family] {
 					has[family] = true
 					layout.CIDRs = append(layout.CIDRs, netip.PrefixFrom(address, address.BitLen()))

@@ -12,14 +12,14 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/ippools"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// portClaims yields the leases of ports. Ports of deleted pods count, because their addresses are in use until the ports are removed. A
+// portClaims yields the allocations of ports. Ports of deleted pods count, because their addresses are in use until the ports are removed. A
 // port is skipped if its pod's successor has published addresses: these have precedence.
 func (s *restoration) portClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
@@ -36,25 +36,25 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 			}
 		}
 		for _, t := range s.transits {
-			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: t.Addresses, MAC: t.MAC}
-			if !yield(claim{port: translate.TransitPort(t.Vpc), lease: lease, from: "northbound port"}) {
+			allocation := ipam.Allocation{Subnet: kubeovnv1.JoinSubnet, Addresses: t.Addresses, MAC: t.MAC}
+			if !yield(claim{port: translate.TransitPort(t.Vpc), allocation: allocation, from: "northbound port"}) {
 				return
 			}
 		}
 	}
 }
 
-// podClaims yields the leases in the annotations of pods without a lease, so a normal restart parses no annotations. It skips leases of
+// podClaims yields the allocations in the annotations of pods without an allocation, so a normal restart parses no annotations. It skips allocations of
 // the nodes' subnet, and of the addresses of a Vip that the pod does not name: no pod can have them.
 func (s *restoration) podClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for _, pod := range s.pods {
-			if !leases.OnPodNetwork(pod) || !kubeovnv1.IsPublished(pod) {
+			if !allocations.OnPodNetwork(pod) || !kubeovnv1.IsPublished(pod) {
 				continue
 			}
 			port := kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN)
 			c, ok := s.annotated(port.Name, pod.Annotations)
-			if !ok || leases.OfNode(c.lease) || s.ofAnotherVip(c.lease, strings.TrimSpace(pod.Annotations[kubeovnv1.AnnotationVip.Key()])) {
+			if !ok || allocations.OfNode(c.allocation) || s.ofAnotherVip(c.allocation, strings.TrimSpace(pod.Annotations[kubeovnv1.AnnotationVip.Key()])) {
 				continue
 			}
 			if c.asked, c.owner = true, port.Key(); !yield(c) {
@@ -64,12 +64,12 @@ func (s *restoration) podClaims() iter.Seq[claim] {
 	}
 }
 
-// nodeClaims returns the leases in the annotations of nodes.
+// nodeClaims returns the allocations in the annotations of nodes.
 func (s *restoration) nodeClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.nodes {
 			c, ok := s.annotated(translate.NodePort(s.nodes[i].Name), s.nodes[i].Annotations)
-			if ok && leases.OfNode(c.lease) && !yield(c) {
+			if ok && allocations.OfNode(c.allocation) && !yield(c) {
 				return
 			}
 		}
@@ -86,8 +86,8 @@ func (s *restoration) querierClaims() iter.Seq[claim] {
 			if err != nil || macErr != nil {
 				continue
 			}
-			lease := ipam.Lease{Subnet: subnet.Name, Addresses: []netip.Addr{address}, MAC: mac}
-			if !yield(claim{port: translate.QuerierHolder(subnet.Name), lease: lease, from: "status"}) {
+			allocation := ipam.Allocation{Subnet: subnet.Name, Addresses: []netip.Addr{address}, MAC: mac}
+			if !yield(claim{port: translate.QuerierHolder(subnet.Name), allocation: allocation, from: "status"}) {
 				return
 			}
 		}
@@ -104,8 +104,8 @@ func (s *restoration) interconnectionClaims() iter.Seq[claim] {
 			if err != nil || macErr != nil || len(addresses) == 0 {
 				continue
 			}
-			lease := ipam.Lease{Subnet: subnet.Name, Addresses: addresses, MAC: mac}
-			if !yield(claim{port: translate.InterconnectionHolder(subnet.Name), lease: lease, from: "status"}) {
+			allocation := ipam.Allocation{Subnet: subnet.Name, Addresses: addresses, MAC: mac}
+			if !yield(claim{port: translate.InterconnectionHolder(subnet.Name), allocation: allocation, from: "status"}) {
 				return
 			}
 		}
@@ -121,20 +121,20 @@ func (s *restoration) transitClaims() iter.Seq[claim] {
 			if vpc.Status.Transit == nil || s.held(port) {
 				continue
 			}
-			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: ipfamily.ValidAddrs(vpc.Status.Transit.Addresses...)}
-			if len(lease.Addresses) == 0 {
+			allocation := ipam.Allocation{Subnet: kubeovnv1.JoinSubnet, Addresses: ipfamily.ValidAddrs(vpc.Status.Transit.Addresses...)}
+			if len(allocation.Addresses) == 0 {
 				continue
 			}
-			mac := ipfamily.MAC(lease.Addresses[0], 0)
-			lease.MAC = mac[:]
-			if !yield(claim{port: port, lease: lease, from: "status"}) {
+			mac := ipfamily.MAC(allocation.Addresses[0], 0)
+			allocation.MAC = mac[:]
+			if !yield(claim{port: port, allocation: allocation, from: "status"}) {
 				return
 			}
 		}
 	}
 }
 
-// annotated returns the claim in annotations; false if there is none, or the port already has a lease.
+// annotated returns the claim in annotations; false if there is none, or the port already has an allocation.
 func (s *restoration) annotated(port string, annotations map[string]string) (claim, bool) {
 	if s.held(port) {
 		return claim{}, false
@@ -143,16 +143,16 @@ func (s *restoration) annotated(port string, annotations map[string]string) (cla
 	if err != nil || len(network.Addresses) == 0 {
 		return claim{}, false
 	}
-	lease := ipam.Lease{Subnet: network.LogicalSwitch, Addresses: network.Addresses, MAC: network.MAC}
-	return claim{port: port, lease: lease, from: "annotations"}, true
+	allocation := ipam.Allocation{Subnet: network.LogicalSwitch, Addresses: network.Addresses, MAC: network.MAC}
+	return claim{port: port, allocation: allocation, from: "annotations"}, true
 }
 
-// ofAnotherVip reports whether a lease contains an address of a Vip of its subnet, other than the Vip with the given name.
-func (s *restoration) ofAnotherVip(lease ipam.Lease, name string) bool {
+// ofAnotherVip reports whether an allocation contains an address of a Vip of its subnet, other than the Vip with the given name.
+func (s *restoration) ofAnotherVip(allocation ipam.Allocation, name string) bool {
 	for i := range s.vips.Items {
 		vip := &s.vips.Items[i]
-		if vip.Name != name && address.VipSubnet(vip) == lease.Subnet &&
-			slices.ContainsFunc(address.VipAddresses(vip), func(a netip.Addr) bool { return slices.Contains(lease.Addresses, a) }) {
+		if vip.Name != name && address.VipSubnet(vip) == allocation.Subnet &&
+			slices.ContainsFunc(address.VipAddresses(vip), func(a netip.Addr) bool { return slices.Contains(allocation.Addresses, a) }) {
 			return true
 		}
 	}

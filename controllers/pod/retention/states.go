@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/address/leases"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 )
 
-// State is the state of the lease of a port.
+// State is the state of the allocation of a port.
 type State int
 
 // States.
@@ -27,7 +27,7 @@ const (
 	Reserved
 )
 
-// cause is an event that may change the state of a lease.
+// cause is an event that may change the state of an allocation.
 type cause int
 
 const (
@@ -55,75 +55,75 @@ var next = map[cause]map[State]State{
 	ended:    {Free: Free, Held: Free, Retained: Free, Reserved: Free},
 }
 
-// absent is a lease that no pod has.
+// absent is an allocation that no pod has.
 type absent struct {
 	port  kubeovnv1.Port
 	state State
 	// podType is the kind of workload that creates the pod again, a value of IPSpec.PodType; empty for a reservation.
 	podType string
-	// recorded is true once the IP object has this state. Until then the port stays in the northbound database: a new process could not restore the lease.
+	// recorded is true once the IP object has this state. Until then the port stays in the northbound database: a new process could not restore the allocation.
 	recorded bool
 }
 
-// states are the leases that no pod has, by the names of their ports. A lease that is not listed is Held, if the allocator has it, or else Free.
+// states are the allocations that no pod has, by the names of their ports. An allocation that is not listed is Held, if the allocator has it, or else Free.
 type states struct {
-	mu      sync.Mutex
-	leases  map[string]absent
-	byOwner map[types.NamespacedName]map[string]struct{} // by the StatefulSet
-	// forWorkloads counts the leases of each namespace that are retained for workloads.
+	mu          sync.Mutex
+	allocations map[string]absent
+	byOwner     map[types.NamespacedName]map[string]struct{} // by the StatefulSet
+	// forWorkloads counts the allocations of each namespace that are retained for workloads.
 	forWorkloads map[string]int
 }
 
-// put sets the lease of a port that no pod has.
-func (s *states) put(lease absent) {
+// put sets the allocation of a port that no pod has.
+func (s *states) put(allocation absent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(lease.port.Name)
-	if s.leases == nil {
-		s.leases, s.byOwner, s.forWorkloads = map[string]absent{}, map[types.NamespacedName]map[string]struct{}{}, map[string]int{}
+	s.drop(allocation.port.Name)
+	if s.allocations == nil {
+		s.allocations, s.byOwner, s.forWorkloads = map[string]absent{}, map[types.NamespacedName]map[string]struct{}{}, map[string]int{}
 	}
-	s.leases[lease.port.Name] = lease
-	if lease.state == Retained {
-		s.forWorkloads[lease.port.Namespace]++
+	s.allocations[allocation.port.Name] = allocation
+	if allocation.state == Retained {
+		s.forWorkloads[allocation.port.Namespace]++
 	}
-	owner, _ := leases.StatefulSetOf(lease.port.Key())
+	owner, _ := allocations.StatefulSetOf(allocation.port.Key())
 	if s.byOwner[owner] == nil {
 		s.byOwner[owner] = map[string]struct{}{}
 	}
-	s.byOwner[owner][lease.port.Name] = struct{}{}
+	s.byOwner[owner][allocation.port.Name] = struct{}{}
 }
 
-// record sets recorded, and returns the lease of a port and whether that is a change.
-func (s *states) record(port string) (lease absent, changed bool) {
+// record sets recorded, and returns the allocation of a port and whether that is a change.
+func (s *states) record(port string) (allocation absent, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lease, ok := s.leases[port]
-	if !ok || lease.recorded {
-		return lease, false
+	allocation, ok := s.allocations[port]
+	if !ok || allocation.recorded {
+		return allocation, false
 	}
-	lease.recorded = true
-	s.leases[port] = lease
-	return lease, true
+	allocation.recorded = true
+	s.allocations[port] = allocation
+	return allocation, true
 }
 
-// of returns the lease of a port that no pod has; its state is Held for another port.
+// of returns the allocation of a port that no pod has; its state is Held for another port.
 func (s *states) of(port string) absent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lease, ok := s.leases[port]; ok {
-		return lease
+	if allocation, ok := s.allocations[port]; ok {
+		return allocation
 	}
 	return absent{state: Held}
 }
 
-// retainedIn returns the number of leases of a namespace that are retained for workloads. Tenants cause these; only administrators reserve others.
+// retainedIn returns the number of allocations of a namespace that are retained for workloads. Tenants cause these; only administrators reserve others.
 func (s *states) retainedIn(namespace string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.forWorkloads[namespace]
 }
 
-// forget removes the lease of a port, and reports whether there was one.
+// forget removes the allocation of a port, and reports whether there was one.
 func (s *states) forget(port string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,31 +131,31 @@ func (s *states) forget(port string) bool {
 }
 
 func (s *states) drop(port string) bool {
-	lease, ok := s.leases[port]
+	allocation, ok := s.allocations[port]
 	if !ok {
 		return false
 	}
-	if lease.state == Retained {
-		if s.forWorkloads[lease.port.Namespace]--; s.forWorkloads[lease.port.Namespace] == 0 {
-			delete(s.forWorkloads, lease.port.Namespace)
+	if allocation.state == Retained {
+		if s.forWorkloads[allocation.port.Namespace]--; s.forWorkloads[allocation.port.Namespace] == 0 {
+			delete(s.forWorkloads, allocation.port.Namespace)
 		}
 	}
-	delete(s.leases, port)
-	owner, _ := leases.StatefulSetOf(lease.port.Key())
+	delete(s.allocations, port)
+	owner, _ := allocations.StatefulSetOf(allocation.port.Key())
 	if delete(s.byOwner[owner], port); len(s.byOwner[owner]) == 0 {
 		delete(s.byOwner, owner)
 	}
 	return true
 }
 
-// ofType lists the keys of the leases that are retained for a kind of workload.
+// ofType lists the keys of the allocations that are retained for a kind of workload.
 func (s *states) ofType(podType string) []types.NamespacedName {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []types.NamespacedName
-	for _, lease := range s.leases {
-		if lease.podType == podType {
-			keys = append(keys, lease.port.Key())
+	for _, allocation := range s.allocations {
+		if allocation.podType == podType {
+			keys = append(keys, allocation.port.Key())
 		}
 	}
 	return keys
@@ -167,7 +167,7 @@ func (s *states) ofSet(set types.NamespacedName) []types.NamespacedName {
 	defer s.mu.Unlock()
 	keys := make([]types.NamespacedName, 0, len(s.byOwner[set]))
 	for port := range s.byOwner[set] {
-		keys = append(keys, s.leases[port].port.Key())
+		keys = append(keys, s.allocations[port].port.Key())
 	}
 	return keys
 }

@@ -27,13 +27,13 @@ func TestStatesOfAbsentPods(t *testing.T) {
 		t.Errorf("of StatefulSets: %v", got)
 	}
 	if n := s.retainedIn("shop"); n != 1 {
-		t.Errorf("%d leases are retained for workloads, want the one of db-0", n)
+		t.Errorf("%d allocations are retained for workloads, want the one of db-0", n)
 	}
 	if got := s.of(second.Name).state; got != Reserved {
 		t.Errorf("a reservation has state %d", got)
 	}
 	if _, changed := s.record(first.Name); !changed || !s.of(first.Name).recorded {
-		t.Error("the record of a lease is lost")
+		t.Error("the record of an allocation is lost")
 	}
 	if _, changed := s.record(first.Name); changed {
 		t.Error("a second record is a change")
@@ -43,12 +43,12 @@ func TestStatesOfAbsentPods(t *testing.T) {
 			t.Errorf("%s is unknown", p.Name)
 		}
 	}
-	if len(s.leases)+len(s.byOwner)+len(s.forWorkloads) != 0 {
-		t.Errorf("left behind: %v %v", s.leases, s.byOwner)
+	if len(s.allocations)+len(s.byOwner)+len(s.forWorkloads) != 0 {
+		t.Errorf("left behind: %v %v", s.allocations, s.byOwner)
 	}
 }
 
-// The table has a state for each event in each state, and a lease without addresses never becomes retained.
+// The table has a state for each event in each state, and an allocation without addresses never becomes retained.
 func TestTheTableOfStatesIsComplete(t *testing.T) {
 	for e := gained; e <= ended; e++ {
 		for before := Free; before <= Reserved; before++ {
@@ -57,7 +57,7 @@ func TestTheTableOfStatesIsComplete(t *testing.T) {
 				t.Errorf("event %d in state %d has no next state", e, before)
 			}
 			if before == Free && after == Retained {
-				t.Errorf("event %d retains a lease without addresses", e)
+				t.Errorf("event %d retains an allocation without addresses", e)
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func (m *machines) mayExist(key types.NamespacedName) bool {
 	return exists && (!ok || vm.DeletionTimestamp == nil)
 }
 
-// FollowMachines enqueues the retained leases of deleted machines. It watches machines as soon as their CRD exists.
+// FollowMachines enqueues the retained allocations of deleted machines. It watches machines as soon as their CRD exists.
 func (k *Keeper) FollowMachines(c metadata.Interface) source.Source {
 	return source.Func(func(ctx context.Context, q k8s.Queue) error {
 		if !k.KeepMachines {
@@ -90,7 +90,7 @@ func (k *Keeper) FollowMachines(c metadata.Interface) source.Source {
 	})
 }
 
-// watchMachines starts the informer of machines, and enqueues all their retained leases once it has synced.
+// watchMachines starts the informer of machines, and enqueues all their retained allocations once it has synced.
 func (k *Keeper) watchMachines(ctx context.Context, c metadata.Interface, q k8s.Queue) {
 	ctx, stop := context.WithCancel(ctx)
 	informer := metadatainformer.NewFilteredMetadataInformer(c, machineResource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
@@ -132,7 +132,7 @@ func (m *machines) forget() {
 	m.informer, m.stop = nil, nil
 }
 
-// enqueueRetained enqueues all retained leases of machines.
+// enqueueRetained enqueues all retained allocations of machines.
 func (k *Keeper) enqueueRetained(q k8s.Queue) {
 	for _, key := range k.states.ofType(kubeovnv1.PodTypeVirtualMachine) {
 		q.Add(ctrl.Request{NamespacedName: key})

@@ -135,9 +135,9 @@ func BenchmarkRestore(b *testing.B) {
 	ports := names(100_000)
 	s := spec(b, "10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1")
 	from := filled(b, s, len(ports))
-	leases := make([]Lease, len(ports))
+	allocations := make([]Allocation, len(ports))
 	for i, port := range ports {
-		leases[i], _ = from.Lookup(port)
+		allocations[i], _ = from.Lookup(port)
 	}
 	b.ReportAllocs()
 	var a *Allocator
@@ -146,7 +146,7 @@ func BenchmarkRestore(b *testing.B) {
 		if i%len(ports) == 0 {
 			a = with(b, s)
 		}
-		if err := a.Restore(ports[i%len(ports)], leases[i%len(ports)]); err != nil {
+		if err := a.Restore(ports[i%len(ports)], allocations[i%len(ports)]); err != nil {
 			b.Fatal(err)
 		}
 		i++

@@ -9,7 +9,7 @@ import (
 )
 
 // TestCostPerAddress counts memory allocations, which do not depend on the machine: to allocate and release a pod's address
-// takes the two of its lease, in small and large subnets, full or empty.
+// takes the two of its allocation, in small and large subnets, full or empty.
 func TestCostPerAddress(t *testing.T) {
 	for _, tt := range cidrs {
 		t.Run(tt.name, func(t *testing.T) {
@@ -19,12 +19,12 @@ func TestCostPerAddress(t *testing.T) {
 					allocatePort(t, a, "pod.ns")
 					a.Release("pod.ns")
 				}
-				lease := testing.AllocsPerRun(1000, func() {
+				allocation := testing.AllocsPerRun(1000, func() {
 					allocatePort(t, a, "pod.ns")
 					a.Release("pod.ns")
 				})
-				if lease > 2 {
-					t.Errorf("with %d held, a pod that comes and goes takes %v allocations of memory, want the 2 of its lease", held, lease)
+				if allocation > 2 {
+					t.Errorf("with %d held, a pod that comes and goes takes %v allocations of memory, want the 2 of its result", held, allocation)
 				}
 			}
 		})

@@ -11,8 +11,8 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
-// fits reports whether a port's holding h, whose lease is l, satisfies w.
-func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
+// fits reports whether a port's holding h, whose allocation is l, satisfies w.
+func (s *subnet) fits(port string, h holding, l Allocation, w want) bool {
 	if (w.asIs || len(w.MAC) > 0) && !bytes.Equal(w.MAC, l.MAC) {
 		return false
 	}

@@ -25,7 +25,7 @@ import (
 
 // Subnet is the allocator's configuration of a subnet.
 type Subnet struct {
-	// CIDRs, one per family, in the order of addresses in leases.
+	// CIDRs, one per family, in the order of addresses in allocations.
 	CIDRs []netip.Prefix
 	// Gateways are inside CIDRs and never allocated.
 	Gateways []netip.Addr
@@ -42,7 +42,7 @@ type Pool struct {
 	Ranges []ipfamily.Range
 }
 
-// Request describes the lease that a port needs.
+// Request describes the allocation that a port needs.
 type Request struct {
 	Subnet string
 	// Addresses that the port must get, at most one per family.
@@ -55,7 +55,7 @@ type Request struct {
 	Pools []string
 	// AnyPool allows Addresses of any pool.
 	AnyPool bool
-	// SharedBy is a holder, the owner of a shared lease: the port uses all of Addresses, which the owner holds too. When the port
+	// SharedBy is a holder, the owner of a shared allocation: the port uses all of Addresses, which the owner holds too. When the port
 	// releases them, the owner holds them alone again. The MAC address may be the owner's, too.
 	SharedBy string
 	// Avoid returns true for addresses that the port must not get unless it requests them; nil avoids none. It is called with
@@ -65,8 +65,8 @@ type Request struct {
 	MAC net.HardwareAddr
 }
 
-// Lease is the allocation of a port.
-type Lease struct {
+// Allocation holds the addresses and the MAC address of a port.
+type Allocation struct {
 	Subnet string
 	// Addresses, at most one per family, in the order of Subnet.CIDRs.
 	Addresses []netip.Addr
@@ -83,7 +83,7 @@ var (
 	ErrNoPool = errors.New("no such IPPool in the subnet")
 	// ErrNoFamily reports that the subnet has no CIDR of a requested family.
 	ErrNoFamily = errors.New("subnet has no CIDR of this family")
-	// ErrNotHeld reports that no owner holds an address of a shared lease.
+	// ErrNotHeld reports that no owner holds an address of a shared allocation.
 	ErrNotHeld = errors.New("no owner shares this address")
 )
 
@@ -173,7 +173,7 @@ func (a *Allocator) Notify(f func(subnet string)) {
 	a.listeners = append(slices.Clip(a.listeners), f)
 }
 
-// SetSubnet adds or changes a subnet. Existing leases stay, even outside the new CIDRs, and so do the subnet's pools.
+// SetSubnet adds or changes a subnet. Existing allocations stay, even outside the new CIDRs, and so do the subnet's pools.
 func (a *Allocator) SetSubnet(name string, s Subnet) error {
 	_, err := a.ChangeSubnet(name, s, nil)
 	return err
@@ -196,7 +196,7 @@ func (a *Allocator) ChangeSubnet(name string, s Subnet, inTheWay func(Holder) bo
 	return a.set(sub, func(spec *Subnet, _ *[]Pool) { *spec = s }, inTheWay)
 }
 
-// SetPools sets the pools of a subnet. An address in several pools belongs to the first. Existing leases stay. Setting the same
+// SetPools sets the pools of a subnet. An address in several pools belongs to the first. Existing allocations stay. Setting the same
 // pools again changes nothing.
 func (a *Allocator) SetPools(subnet string, pools []Pool) error {
 	sub := a.subnet(subnet)
@@ -236,7 +236,7 @@ func (a *Allocator) set(sub *subnet, change func(*Subnet, *[]Pool), inTheWay fun
 	return held, nil
 }
 
-// DeleteSubnet deletes a subnet and every lease in it.
+// DeleteSubnet deletes a subnet and every allocation in it.
 func (a *Allocator) DeleteSubnet(name string) {
 	a.mu.Lock()
 	sub, ok := a.subnets[name]
@@ -259,27 +259,27 @@ func (a *Allocator) DeleteSubnet(name string) {
 // HasSubnet reports whether the allocator has the subnet.
 func (a *Allocator) HasSubnet(name string) bool { return a.subnet(name) != nil }
 
-// Allocate returns a lease that satisfies the request, or an error. It is idempotent: a port keeps a lease that still fits. A
-// lease that does not fit a changed request is replaced. A lease still fits after its subnet got a second family.
-func (a *Allocator) Allocate(port string, r Request) (Lease, error) {
+// Allocate returns an allocation that satisfies the request, or an error. It is idempotent: a port keeps an allocation that still fits. A
+// allocation that does not fit a changed request is replaced. An allocation still fits after its subnet got a second family.
+func (a *Allocator) Allocate(port string, r Request) (Allocation, error) {
 	return a.change(port, want{Request: r})
 }
 
-// Restore restores the lease that a port had before the start. It accepts any address that no other port holds, including
+// Restore restores the allocation that a port had before the start. It accepts any address that no other port holds, including
 // excluded addresses and addresses outside the CIDRs. Two restored ports may have the same MAC address.
-func (a *Allocator) Restore(port string, l Lease) error {
+func (a *Allocator) Restore(port string, l Allocation) error {
 	_, err := a.change(port, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true})
 	return err
 }
 
-// RestoreShared is Restore for the owner of shared leases: ports that already hold its addresses become their users. Call it after
+// RestoreShared is Restore for the owner of shared allocations: ports that already hold its addresses become their users. Call it after
 // the ports are restored.
-func (a *Allocator) RestoreShared(holder string, l Lease) error {
+func (a *Allocator) RestoreShared(holder string, l Allocation) error {
 	_, err := a.change(holder, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true, shares: true})
 	return err
 }
 
-// Release frees the port's lease, if it has one. Addresses of a shared lease return to the owner if the port is their user, and stay
+// Release frees the port's allocation, if it has one. Addresses of a shared allocation return to the owner if the port is their user, and stay
 // with the user if the port is their owner.
 func (a *Allocator) Release(port string) {
 	sh := a.shard(port)
@@ -295,19 +295,19 @@ func (a *Allocator) Release(port string) {
 	}
 }
 
-// Lookup returns the port's lease.
-func (a *Allocator) Lookup(port string) (Lease, bool) {
+// Lookup returns the port's allocation.
+func (a *Allocator) Lookup(port string) (Allocation, bool) {
 	sh := a.shard(port)
 	sh.Lock()
 	defer sh.Unlock()
 	h, ok := sh.ports[port]
 	if !ok {
-		return Lease{}, false
+		return Allocation{}, false
 	}
-	return h.subnet.leaseOf(h)
+	return h.subnet.allocationOf(h)
 }
 
-// Fits reports whether the port's lease satisfies the request, so that Allocate would change nothing.
+// Fits reports whether the port's allocation satisfies the request, so that Allocate would change nothing.
 func (a *Allocator) Fits(port string, r Request) bool {
 	sh := a.shard(port)
 	sh.Lock()
@@ -316,23 +316,23 @@ func (a *Allocator) Fits(port string, r Request) bool {
 	return ok && h.subnet.name == r.Subnet && h.subnet.holds(port, h, r)
 }
 
-// want is a request, or with asIs a lease to restore without checks against the subnet.
+// want is a request, or with asIs an allocation to restore without checks against the subnet.
 type want struct {
 	Request
 	asIs   bool
 	shares bool
 }
 
-// change makes the port hold the wanted lease. It releases the port's holding in another subnet only after that succeeded.
-func (a *Allocator) change(port string, w want) (Lease, error) {
+// change makes the port hold the wanted allocation. It releases the port's holding in another subnet only after that succeeded.
+func (a *Allocator) change(port string, w want) (Allocation, error) {
 	sub := a.subnet(w.Subnet)
 	if sub == nil {
-		return Lease{}, fmt.Errorf("subnet %s: %w", w.Subnet, ErrNoSubnet)
+		return Allocation{}, fmt.Errorf("subnet %s: %w", w.Subnet, ErrNoSubnet)
 	}
 	sh := a.shard(port)
 	sh.Lock()
 	old := sh.ports[port]
-	h, lease, err := sub.change(port, old, w)
+	h, allocation, err := sub.change(port, old, w)
 	if h != old && h.subnet != nil {
 		sh.ports[port] = h
 	}
@@ -342,7 +342,7 @@ func (a *Allocator) change(port string, w want) (Lease, error) {
 	}
 	sh.Unlock()
 	if err != nil {
-		return Lease{}, fmt.Errorf("subnet %s: port %s: %w", w.Subnet, port, err)
+		return Allocation{}, fmt.Errorf("subnet %s: port %s: %w", w.Subnet, port, err)
 	}
 	if moved {
 		a.changed(old.subnet.name)
@@ -350,7 +350,7 @@ func (a *Allocator) change(port string, w want) (Lease, error) {
 	if h != old {
 		a.changed(w.Subnet)
 	}
-	return lease, nil
+	return allocation, nil
 }
 
 func (a *Allocator) shard(port string) *shard {

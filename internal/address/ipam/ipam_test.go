@@ -86,7 +86,7 @@ func TestEveryAddressIsGivenOnceInOrder(t *testing.T) {
 		{name: "a /128 has one", cidrs: "fd00::7/128", want: "fd00::7"},
 		{name: "everything excluded leaves nothing", cidrs: "10.0.0.0/29", exclude: []string{"10.0.0.0/8"}},
 		{name: "the smaller family ends a dual-stack subnet", cidrs: "10.0.0.0/30,fd00::/64", gateways: "10.0.0.1,fd00::1", want: "10.0.0.2,fd00::2"},
-		{name: "leases keep the order of the CIDRs", cidrs: "fd00::/64,10.0.0.0/30", gateways: "fd00::1,10.0.0.2", want: "fd00::2,10.0.0.1"},
+		{name: "allocations keep the order of the CIDRs", cidrs: "fd00::/64,10.0.0.0/30", gateways: "fd00::1,10.0.0.2", want: "fd00::2,10.0.0.1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestAllocateIsIdempotentUntilTheRequestChanges(t *testing.T) {
 	}
 }
 
-func TestAFailedReplacementKeepsTheOldLease(t *testing.T) {
+func TestAFailedReplacementKeepsTheOldAllocation(t *testing.T) {
 	a := with(t, spec(t, "10.0.0.0/24,fd00::/64", "10.0.0.1,fd00::1", "10.0.0.200"))
 	allocate(t, a, "other", "10.0.0.9")
 	allocate(t, a, "p", "10.0.0.200")
@@ -295,15 +295,15 @@ func TestMACsFollowFromAddresses(t *testing.T) {
 
 func TestRestoreTakesAddressesAsTheyAre(t *testing.T) {
 	a := with(t, spec(t, "10.0.0.0/24", "10.0.0.1", "10.0.0.50"))
-	lease := func(addr, m string) Lease {
-		return Lease{Subnet: "s", Addresses: []netip.Addr{netip.MustParseAddr(addr)}, MAC: mac(m)}
+	allocation := func(addr, m string) Allocation {
+		return Allocation{Subnet: "s", Addresses: []netip.Addr{netip.MustParseAddr(addr)}, MAC: mac(m)}
 	}
 	shared := "02:00:00:00:00:01"
-	for port, l := range map[string]Lease{
-		"excluded": lease("10.0.0.50", shared),
-		"outside":  lease("10.9.0.1", shared),
-		"six":      lease("fd00::5", "02:00:00:00:00:03"),
-		"high":     lease("10.0.0.99", "02:00:00:00:00:04"),
+	for port, l := range map[string]Allocation{
+		"excluded": allocation("10.0.0.50", shared),
+		"outside":  allocation("10.9.0.1", shared),
+		"six":      allocation("fd00::5", "02:00:00:00:00:03"),
+		"high":     allocation("10.0.0.99", "02:00:00:00:00:04"),
 		"nomac":    {Subnet: "s", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.98")}},
 	} {
 		if err := a.Restore(port, l); err != nil {
@@ -317,10 +317,10 @@ func TestRestoreTakesAddressesAsTheyAre(t *testing.T) {
 		}
 	}
 	var taken *TakenError
-	if err := a.Restore("late", lease("10.0.0.50", "02:00:00:00:00:09")); !errors.As(err, &taken) || taken.By != "excluded" {
+	if err := a.Restore("late", allocation("10.0.0.50", "02:00:00:00:00:09")); !errors.As(err, &taken) || taken.By != "excluded" {
 		t.Errorf("got %v, want taken by excluded", err)
 	}
-	if err := a.Restore("late", Lease{Subnet: "none"}); !errors.Is(err, ErrNoSubnet) {
+	if err := a.Restore("late", Allocation{Subnet: "none"}); !errors.Is(err, ErrNoSubnet) {
 		t.Errorf("got %v, want no such subnet", err)
 	}
 	if got := allocate(t, a, "new"); got != "10.0.0.100" {

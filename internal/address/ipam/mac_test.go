@@ -15,12 +15,12 @@ import (
 func TestAMACThatFollowsFromAnAddressIsTakenWhileItsPortHasIt(t *testing.T) {
 	a := with(t, spec(t, "10.0.0.0/28", "10.0.0.1"))
 	allocate(t, a, "first", "10.0.0.5")
-	lease, _ := a.Lookup("first")
-	if addr, ok := ipfamily.OfMAC([6]byte(lease.MAC)); !ok || addr != lease.Addresses[0] {
-		t.Fatalf("MAC address %s follows from %s, %v; want %s", lease.MAC, addr, ok, lease.Addresses[0])
+	allocation, _ := a.Lookup("first")
+	if addr, ok := ipfamily.OfMAC([6]byte(allocation.MAC)); !ok || addr != allocation.Addresses[0] {
+		t.Fatalf("MAC address %s follows from %s, %v; want %s", allocation.MAC, addr, ok, allocation.Addresses[0])
 	}
 	ask := func(port string) error {
-		_, err := a.Allocate(port, Request{Subnet: "s", MAC: lease.MAC})
+		_, err := a.Allocate(port, Request{Subnet: "s", MAC: allocation.MAC})
 		return err
 	}
 	var taken *TakenError
@@ -32,8 +32,8 @@ func TestAMACThatFollowsFromAnAddressIsTakenWhileItsPortHasIt(t *testing.T) {
 		t.Errorf("a request for a released MAC address: %v", err)
 	}
 	allocate(t, a, "first", "10.0.0.5")
-	if got, _ := a.Lookup("first"); got.MAC.String() == lease.MAC.String() {
-		t.Errorf("ports first and second both have %s", lease.MAC)
+	if got, _ := a.Lookup("first"); got.MAC.String() == allocation.MAC.String() {
+		t.Errorf("ports first and second both have %s", allocation.MAC)
 	}
 }
 
@@ -44,8 +44,8 @@ func TestRestoredPortsThatShareAMACThatFollowsFromAnAddress(t *testing.T) {
 	for _, order := range [][]string{{"10.0.0.5", "10.0.0.6"}, {"10.0.0.6", "10.0.0.5"}} {
 		a := with(t, spec(t, "10.0.0.0/28", "10.0.0.1"))
 		for _, address := range order {
-			lease := Lease{Subnet: "s", Addresses: static(address).Addresses, MAC: mac[:]}
-			if err := a.Restore(address, lease); err != nil {
+			allocation := Allocation{Subnet: "s", Addresses: static(address).Addresses, MAC: mac[:]}
+			if err := a.Restore(address, allocation); err != nil {
 				t.Fatal(err)
 			}
 		}

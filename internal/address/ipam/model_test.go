@@ -91,7 +91,7 @@ func (m *model) release(port string) {
 	delete(m.ports, port)
 }
 
-func (m *model) hold(t *testing.T, port string, l Lease) {
+func (m *model) hold(t *testing.T, port string, l Allocation) {
 	t.Helper()
 	m.release(port)
 	for _, addr := range l.Addresses {
@@ -297,7 +297,7 @@ func TestAddressesAreFoundAmongManyToAvoid(t *testing.T) {
 				return int(b[2])<<8+int(b[3]) <= tt.avoid
 			}
 			for i := range tt.come {
-				var l Lease
+				var l Allocation
 				err := ErrExhausted
 				for try := 0; try < 16 && errors.Is(err, ErrExhausted); try++ {
 					l, err = a.Allocate("p", Request{Subnet: "s", Avoid: avoid})

@@ -46,10 +46,10 @@ func TestASwitchGetsNoPortBeyondItsLimit(t *testing.T) {
 	allocate(t, a, "c")
 }
 
-func TestLeasesOfPortsThatExistAreRestoredBeyondTheLimit(t *testing.T) {
+func TestAllocationsOfPortsThatExistAreRestoredBeyondTheLimit(t *testing.T) {
 	a := limited(t, 1)
 	for i := range 3 {
-		if err := a.Restore(fmt.Sprint("p", i), Lease{Subnet: "s", Addresses: static(fmt.Sprintf("10.0.0.%d", i+2)).Addresses}); err != nil {
+		if err := a.Restore(fmt.Sprint("p", i), Allocation{Subnet: "s", Addresses: static(fmt.Sprintf("10.0.0.%d", i+2)).Addresses}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,8 +87,8 @@ func TestAVipOfTwoFamiliesNeedsTwoFreePorts(t *testing.T) {
 	if _, err := a.Allocate(translate.VipHolder("x"), both); !errors.Is(err, ErrExhausted) {
 		t.Errorf("a second port on a full switch: %v", err)
 	}
-	if lease, held := a.Lookup(translate.VipHolder("x")); !held || len(lease.Addresses) != 1 {
-		t.Errorf("after the refusal the Vip has %v", lease.Addresses)
+	if allocation, held := a.Lookup(translate.VipHolder("x")); !held || len(allocation.Addresses) != 1 {
+		t.Errorf("after the refusal the Vip has %v", allocation.Addresses)
 	}
 }
 
@@ -144,8 +144,8 @@ func TestPortsAreCountedThroughAllChanges(t *testing.T) {
 		}
 		want := 1
 		for _, h := range holders {
-			if lease, ok := a.Lookup(h); ok && lease.Subnet == "s" {
-				want += portsFor(h, len(lease.Addresses))
+			if allocation, ok := a.Lookup(h); ok && allocation.Subnet == "s" {
+				want += portsFor(h, len(allocation.Addresses))
 			}
 		}
 		if u := a.Ports("s"); u.Used != want {

@@ -14,25 +14,25 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
-// subnet is the state of one subnet. setLayout, isDivided, close, change, release, leaseOf and holds take its lock; the other
+// subnet is the state of one subnet. setLayout, isDivided, close, change, release, allocationOf and holds take its lock; the other
 // methods require it to be held.
 type subnet struct {
 	sync.Mutex
 	name   string
 	closed bool // deleted: refuses every allocation
 	cidrs  []netip.Prefix
-	spec   Subnet                 // the configuration of the current layout
-	set    []Pool                 // the pools of the current layout
-	order  []ipfamily.Family      // families of CIDRs in order; a family without CIDR is last
-	pools  [2]pool                // by family
-	macs   map[[6]byte]string     // holders of MAC addresses that do not derive from the holder's IPv4 address
-	shared map[string]sharedLease // by user
-	ports  int                    // the holders' ports, see portsOf
+	spec   Subnet                      // the configuration of the current layout
+	set    []Pool                      // the pools of the current layout
+	order  []ipfamily.Family           // families of CIDRs in order; a family without CIDR is last
+	pools  [2]pool                     // by family
+	macs   map[[6]byte]string          // holders of MAC addresses that do not derive from the holder's IPv4 address
+	shared map[string]sharedAllocation // by user
+	ports  int                         // the holders' ports, see portsOf
 
 	portLimit *atomic.Int64 // the allocator's
 }
 
-// holding is the compact form of a port's lease. Without a subnet it is empty.
+// holding is the compact form of a port's allocation. Without a subnet it is empty.
 type holding struct {
 	subnet *subnet
 	slots  [2]int32 // by family
@@ -104,24 +104,24 @@ func (s *subnet) close() []string {
 	return ports
 }
 
-// change makes the port hold the wanted lease. old is its current holding, here or in another subnet. After an error the port
+// change makes the port hold the wanted allocation. old is its current holding, here or in another subnet. After an error the port
 // holds the same addresses as before; if the returned holding is not zero, it replaces old.
-func (s *subnet) change(port string, old holding, w want) (holding, Lease, error) {
+func (s *subnet) change(port string, old holding, w want) (holding, Allocation, error) {
 	s.Lock()
 	defer s.Unlock()
 	if s.closed {
-		return holding{}, Lease{}, ErrNoSubnet
+		return holding{}, Allocation{}, ErrNoSubnet
 	}
 	if old.subnet != s {
 		return s.enter(port, w)
 	}
-	before := s.lease(old)
+	before := s.allocation(old)
 	if s.fits(port, old, before, w) {
 		return old, before, nil
 	}
 	if !w.asIs {
 		if err := s.admit(port, w.Request, portsOf(port, old)); err != nil {
-			return holding{}, Lease{}, err
+			return holding{}, Allocation{}, err
 		}
 	}
 	owner := s.shared[port].owner
@@ -129,26 +129,26 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 	h, err := s.hold(port, w)
 	if err == nil {
 		s.ports += portsOf(port, h) - portsOf(port, old)
-		return h, s.lease(h), nil
+		return h, s.allocation(h), nil
 	}
 	// The lock was held throughout, so no other port can have taken the addresses.
 	h, again := s.restore(port, want{Request: Request{Addresses: before.Addresses, MAC: before.MAC, SharedBy: owner}})
-	return h, Lease{}, errors.Join(err, again)
+	return h, Allocation{}, errors.Join(err, again)
 }
 
-// enter gives a holding to a port that has none in this subnet. A lease to restore is of a port that the switch may have already, so
+// enter gives a holding to a port that has none in this subnet. An allocation to restore is of a port that the switch may have already, so
 // the limit of ports does not refuse it.
-func (s *subnet) enter(port string, w want) (holding, Lease, error) {
+func (s *subnet) enter(port string, w want) (holding, Allocation, error) {
 	if !w.asIs {
 		if err := s.admit(port, w.Request, 0); err != nil {
-			return holding{}, Lease{}, err
+			return holding{}, Allocation{}, err
 		}
 	}
 	h, err := s.hold(port, w)
 	if err == nil {
 		s.ports += portsOf(port, h)
 	}
-	return h, s.lease(h), err
+	return h, s.allocation(h), err
 }
 
 // release frees a port's holding in this subnet.
@@ -159,32 +159,32 @@ func (s *subnet) release(port string, h holding) {
 	s.free(port, h)
 }
 
-// leaseOf returns the lease of a holding, and false after the subnet was deleted.
-func (s *subnet) leaseOf(h holding) (Lease, bool) {
+// allocationOf returns the allocation of a holding, and false after the subnet was deleted.
+func (s *subnet) allocationOf(h holding) (Allocation, bool) {
 	s.Lock()
 	defer s.Unlock()
 	if s.closed {
-		return Lease{}, false
+		return Allocation{}, false
 	}
-	return s.lease(h), true
+	return s.allocation(h), true
 }
 
 // holds reports whether a holding satisfies a request.
 func (s *subnet) holds(port string, h holding, r Request) bool {
 	s.Lock()
 	defer s.Unlock()
-	return !s.closed && s.fits(port, h, s.lease(h), want{Request: r})
+	return !s.closed && s.fits(port, h, s.allocation(h), want{Request: r})
 }
 
-func (s *subnet) lease(h holding) Lease {
+func (s *subnet) allocation(h holding) Allocation {
 	if h.subnet == nil {
-		return Lease{}
+		return Allocation{}
 	}
 	room := new(struct { // one allocation for both saves a fifth of the memory of an Allocate
 		addresses [2]netip.Addr
 		mac       [6]byte
 	})
-	l := Lease{Subnet: s.name, Addresses: room.addresses[:0]}
+	l := Allocation{Subnet: s.name, Addresses: room.addresses[:0]}
 	for _, family := range s.order {
 		if i := h.slots[family]; i != none {
 			l.Addresses = append(l.Addresses, s.pools[family].slots[i].addr)
@@ -344,7 +344,7 @@ func (s *subnet) freeSlots(port string, h holding) {
 		}
 		p := &s.pools[family]
 		switch owner := s.ownerOf(port, family, i); {
-		case p.slots[i].port != port: // the user of a shared lease keeps it
+		case p.slots[i].port != port: // the user of a shared allocation keeps it
 			s.endSharing(p.slots[i].port, family)
 		case owner != "":
 			p.slots[i].port = owner

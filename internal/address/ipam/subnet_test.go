@@ -11,14 +11,14 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
-func TestSetSubnetKeepsLeases(t *testing.T) {
+func TestSetSubnetKeepsAllocations(t *testing.T) {
 	a := with(t, spec(t, "10.0.0.0/30", "10.0.0.1"))
 	allocate(t, a, "a")
 	if err := a.SetSubnet("s", spec(t, "10.0.0.0/29,fd00::/64", "10.0.0.1", "10.0.0.2", "10.0.0.4")); err != nil {
 		t.Fatal(err)
 	}
 	if got := allocate(t, a, "a"); got != "10.0.0.2" {
-		t.Errorf("the lease became %s", got)
+		t.Errorf("the allocation became %s", got)
 	}
 	if got := allocate(t, a, "b"); got != "10.0.0.3,fd00::1" {
 		t.Errorf("after the expansion: got %s", got)
@@ -32,7 +32,7 @@ func TestSetSubnetKeepsLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, ok := a.Lookup("b"); !ok || ipfamily.Join(l.Addresses) != "10.0.0.3,fd00::1" {
-		t.Errorf("the lease outside became %v", l)
+		t.Errorf("the allocation outside became %v", l)
 	}
 	a.Release("b")
 	if u := a.Usage("s"); u.IPv4() != (FamilyUsage{Available: 1, AvailableRanges: "10.7.0.2"}) || u.IPv6() != (FamilyUsage{}) {
@@ -46,7 +46,7 @@ func TestSetSubnetKeepsLeases(t *testing.T) {
 	}
 }
 
-func TestDeleteSubnetForgetsItsLeases(t *testing.T) {
+func TestDeleteSubnetForgetsItsAllocations(t *testing.T) {
 	a := with(t, spec(t, "10.0.0.0/24", ""))
 	allocate(t, a, "a")
 	a.DeleteSubnet("s")

@@ -21,16 +21,16 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 )
 
-// Of returns the IP object of a lease.
-func Of(name string, lease ipam.Lease) *kubeovnv1.IP {
+// Of returns the IP object of an allocation.
+func Of(name string, allocation ipam.Allocation) *kubeovnv1.IP {
 	return &kubeovnv1.IP{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod}},
 		Spec: kubeovnv1.IPSpec{
-			Subnet:      lease.Subnet,
-			IPAddress:   ipfamily.Join(lease.Addresses),
-			MACAddress:  lease.MAC.String(),
-			V4IPAddress: ofFamily(lease.Addresses, ipfamily.IPv4),
-			V6IPAddress: ofFamily(lease.Addresses, ipfamily.IPv6),
+			Subnet:      allocation.Subnet,
+			IPAddress:   ipfamily.Join(allocation.Addresses),
+			MACAddress:  allocation.MAC.String(),
+			V4IPAddress: ofFamily(allocation.Addresses, ipfamily.IPv4),
+			V6IPAddress: ofFamily(allocation.Addresses, ipfamily.IPv6),
 		},
 	}
 }

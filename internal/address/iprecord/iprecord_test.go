@@ -27,7 +27,7 @@ func TestWriteAndDelete(t *testing.T) {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).Build()
 	object := func(address string) *kubeovnv1.IP {
-		return iprecord.Of("querier.shop", ipam.Lease{
+		return iprecord.Of("querier.shop", ipam.Allocation{
 			Subnet: "shop", Addresses: []netip.Addr{netip.MustParseAddr(address), netip.MustParseAddr("fd00:20::2")}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		})
 	}

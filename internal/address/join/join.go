@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -65,26 +65,26 @@ func Full(err error, others string) string {
 	return fmt.Sprintf("subnet %s has no free address: widen its cidrBlock, or remove %s", kubeovnv1.JoinSubnet, others)
 }
 
-// Leases holds the leases of one kind of objects in the join subnet.
-type Leases struct {
+// Allocations holds the allocations of one kind of objects in the join subnet.
+type Allocations struct {
 	Allocator *ipam.Allocator
 
 	// waiting has the objects without an address, by the subnet whose use blocks them.
 	waiting interest.Index[string, string]
 }
 
-// ErrNameTaken is returned when a pod has a port with the object's name, and therefore the lease of that name.
+// ErrNameTaken is returned when a pod has a port with the object's name, and therefore the allocation of that name.
 var ErrNameTaken = errors.New("a pod has a port of this name")
 
-// Lease returns the object's lease: one address per family of the join subnet. It keeps the addresses of its port that are still
+// Allocation returns the object's allocation: one address per family of the join subnet. It keeps the addresses of its port that are still
 // in the subnet. It returns ipam.ErrExhausted when the subnet is full, and ErrNameTaken when a pod's port has the name; a freed
 // address then wakes the object.
-func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) (ipam.Lease, error) {
+func (l *Allocations) Allocation(ctx context.Context, object, port string, subnet Subnet) (ipam.Allocation, error) {
 	held, _ := l.Allocator.Lookup(port)
 	if isAPods(held) {
-		l.waiting.Set(object, held.Subnet) // the lease may have been freed since the lookup, before this object was registered: look again
+		l.waiting.Set(object, held.Subnet) // the allocation may have been freed since the lookup, before this object was registered: look again
 		if held, _ = l.Allocator.Lookup(port); isAPods(held) {
-			return ipam.Lease{}, fmt.Errorf("port %s: %w", port, ErrNameTaken)
+			return ipam.Allocation{}, fmt.Errorf("port %s: %w", port, ErrNameTaken)
 		}
 	}
 	request := ipam.Request{Subnet: kubeovnv1.JoinSubnet, Addresses: within(held.Addresses, subnet.CIDRs), MAC: held.MAC}
@@ -92,34 +92,34 @@ func (l *Leases) Lease(ctx context.Context, object, port string, subnet Subnet) 
 		request.Families = append(request.Families, ipfamily.Of(cidr.Addr()))
 	}
 	if len(request.Addresses) < len(held.Addresses) {
-		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "an address is no longer in the join subnet")
+		allocations.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "an address is no longer in the join subnet")
 	}
-	lease, err := l.Allocator.Allocate(port, request)
+	allocation, err := l.Allocator.Allocate(port, request)
 	if errors.Is(err, ipam.ErrExhausted) {
 		// An address may have been freed after the first attempt, before this object was registered: retry.
 		l.waiting.Set(object, kubeovnv1.JoinSubnet)
-		lease, err = l.Allocator.Allocate(port, request)
+		allocation, err = l.Allocator.Allocate(port, request)
 	}
 	if err == nil {
 		l.waiting.Set(object)
-		if !slices.Equal(lease.Addresses, held.Addresses) {
-			leases.LogGiven(logr.FromContextOrDiscard(ctx), port, lease, leases.SourceSubnet)
+		if !slices.Equal(allocation.Addresses, held.Addresses) {
+			allocations.LogGiven(logr.FromContextOrDiscard(ctx), port, allocation, allocations.SourceSubnet)
 		}
 	}
-	return lease, err
+	return allocation, err
 }
 
-// Release frees an object's lease after its port was removed.
-func (l *Leases) Release(ctx context.Context, object, port string) {
+// Release frees an object's allocation after its port was removed.
+func (l *Allocations) Release(ctx context.Context, object, port string) {
 	l.waiting.Set(object)
 	if held, _ := l.Allocator.Lookup(port); !isAPods(held) {
-		leases.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "the object is deleted or needs none")
+		allocations.Release(logr.FromContextOrDiscard(ctx), l.Allocator, port, "the object is deleted or needs none")
 	}
 }
 
-// isAPods reports whether a lease belongs to a subnet for pods.
-func isAPods(lease ipam.Lease) bool {
-	return lease.Subnet != "" && lease.Subnet != kubeovnv1.JoinSubnet
+// isAPods reports whether an allocation belongs to a subnet for pods.
+func isAPods(allocation ipam.Allocation) bool {
+	return allocation.Subnet != "" && allocation.Subnet != kubeovnv1.JoinSubnet
 }
 
 // within returns the addresses that are in one of the CIDRs.
@@ -134,19 +134,19 @@ func within(addrs []netip.Addr, cidrs []netip.Prefix) []netip.Addr {
 }
 
 // Source enqueues the objects without an address when the use of the subnet that blocks them changes.
-func (l *Leases) Source() source.Source { return reconciler.OnUse(l.Allocator, 0, l.waiting.Of) }
+func (l *Allocations) Source() source.Source { return reconciler.OnUse(l.Allocator, 0, l.waiting.Of) }
 
 // AddressesOf returns a node's addresses on the join subnet, or nil before its port is applied. The annotations show when. Nodes can write
-// them, so the addresses are those of the node's lease.
+// them, so the addresses are those of the node's allocation.
 func AddressesOf(allocator *ipam.Allocator, node *corev1.Node) []netip.Addr {
 	if node.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "" {
 		return nil
 	}
-	lease, _ := allocator.Lookup(kubeovnv1.NodePortName(node.Name))
-	if isAPods(lease) {
+	allocation, _ := allocator.Lookup(kubeovnv1.NodePortName(node.Name))
+	if isAPods(allocation) {
 		return nil
 	}
-	return lease.Addresses
+	return allocation.Addresses
 }
 
 // Published returns the annotations of a node with which the result of AddressesOf changes.

@@ -29,20 +29,20 @@ func TestANodeTakesNoPodsAddress(t *testing.T) {
 	pod, err := allocator.Allocate(port, ipam.Request{Subnet: "ovn-default"})
 	must(err)
 
-	leases := join.Leases{Allocator: allocator}
-	if _, err := leases.Lease(t.Context(), node, port, subnet); !errors.Is(err, join.ErrNameTaken) {
+	allocations := join.Allocations{Allocator: allocator}
+	if _, err := allocations.Allocation(t.Context(), node, port, subnet); !errors.Is(err, join.ErrNameTaken) {
 		t.Errorf("the node got the pod's: %v", err)
 	}
-	leases.Release(t.Context(), node, port)
+	allocations.Release(t.Context(), node, port)
 	if holder := allocator.Holder("ovn-default", pod.Addresses[0]); holder != port {
 		t.Errorf("the pod's address is %q's", holder)
 	}
 
 	allocator.Release(port)
-	if lease, err := leases.Lease(t.Context(), node, port, subnet); err != nil || lease.Subnet != kubeovnv1.JoinSubnet {
-		t.Errorf("after the pod's deletion: %v, %v", lease, err)
+	if allocation, err := allocations.Allocation(t.Context(), node, port, subnet); err != nil || allocation.Subnet != kubeovnv1.JoinSubnet {
+		t.Errorf("after the pod's deletion: %v, %v", allocation, err)
 	}
-	leases.Release(t.Context(), node, port)
+	allocations.Release(t.Context(), node, port)
 	if _, held := allocator.Lookup(port); held {
 		t.Error("the deleted node holds an address")
 	}

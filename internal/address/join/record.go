@@ -23,10 +23,10 @@ import (
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
-// Object returns the IP object of a lease in the join subnet.
-func Object(name string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := iprecord.Of(name, lease)
-	ip.Labels[kubeovnv1.LabelSubnet], ip.Labels[lease.Subnet] = lease.Subnet, ""
+// Object returns the IP object of an allocation in the join subnet.
+func Object(name string, allocation ipam.Allocation) *kubeovnv1.IP {
+	ip := iprecord.Of(name, allocation)
+	ip.Labels[kubeovnv1.LabelSubnet], ip.Labels[allocation.Subnet] = allocation.Subnet, ""
 	return ip
 }
 

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
-	"github.com/kiln-net/kiln/internal/address/leases"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -51,7 +51,7 @@ type Reserver struct {
 }
 
 // Restore reserves the addresses in the object's status. It logs a failure, and a later Hold retries the allocation. Call it
-// after all leases of ports are restored, including leases of absent pods, and before anything is allocated.
+// after all allocations of ports are restored, including allocations of absent pods, and before anything is allocated.
 func (d Reserver) Restore(ctx context.Context, w Request) {
 	addresses, err := Addresses(w.StatusAddresses)
 	if err != nil || len(addresses) == 0 {
@@ -62,36 +62,36 @@ func (d Reserver) Restore(ctx context.Context, w Request) {
 	if w.Shareable {
 		restore = d.Allocator.RestoreShared
 	}
-	if err := restore(w.Holder, ipam.Lease{Subnet: w.Subnet, Addresses: addresses, MAC: mac}); err != nil {
+	if err := restore(w.Holder, ipam.Allocation{Subnet: w.Subnet, Addresses: addresses, MAC: mac}); err != nil {
 		log.FromContext(ctx).Error(err, "cannot keep the addresses of "+w.What+" from an earlier process", "holder", w.Holder)
 	}
 }
 
-// Hold returns the object's lease, or allocates one for its request. Without addresses in the spec it requests the addresses in
+// Hold returns the object's allocation, or allocates one for its request. Without addresses in the spec it requests the addresses in
 // the status. The user has to fix a problem; an ErrWaiting needs no change by the user.
-func (d Reserver) Hold(ctx context.Context, w Request, check func(*kubeovnv1.Subnet) *validation.Problem) (ipam.Lease, *validation.Problem, error) {
-	if lease, held := d.Allocator.Lookup(w.Holder); held {
-		return lease, nil, nil
+func (d Reserver) Hold(ctx context.Context, w Request, check func(*kubeovnv1.Subnet) *validation.Problem) (ipam.Allocation, *validation.Problem, error) {
+	if allocation, held := d.Allocator.Lookup(w.Holder); held {
+		return allocation, nil, nil
 	}
 	request, problem := w.request()
 	if problem != nil {
-		return ipam.Lease{}, problem, nil
+		return ipam.Allocation{}, problem, nil
 	}
 	if problem, err := d.checkSubnet(ctx, w, &request, check); problem != nil || err != nil {
-		return ipam.Lease{}, problem, err
+		return ipam.Allocation{}, problem, err
 	}
-	lease, err := d.Allocator.Allocate(w.Holder, request)
+	allocation, err := d.Allocator.Allocate(w.Holder, request)
 	if err == nil {
-		leases.LogGiven(log.FromContext(ctx), w.Holder, lease, w.source())
-		return lease, nil, nil
+		allocations.LogGiven(log.FromContext(ctx), w.Holder, allocation, w.source())
+		return allocation, nil, nil
 	}
 	if problem := w.obstacle(err); problem != nil {
-		return ipam.Lease{}, problem, nil
+		return ipam.Allocation{}, problem, nil
 	}
 	if errors.Is(err, ipam.ErrNoSubnet) {
 		err = fmt.Errorf("%w for subnet %s to be applied", ErrWaiting, w.Subnet)
 	}
-	return ipam.Lease{}, nil, err
+	return ipam.Allocation{}, nil, err
 }
 
 // request returns the allocator's request. It includes only the families of the given addresses, or all if there are none.
@@ -116,15 +116,15 @@ func (w Request) request() (ipam.Request, *validation.Problem) {
 	return request, nil
 }
 
-// source returns the source of a new lease.
-func (w Request) source() leases.Source {
+// source returns the source of a new allocation.
+func (w Request) source() allocations.Source {
 	switch none := [2]string{}; {
 	case w.SpecAddresses != none:
-		return leases.SourceRequest
+		return allocations.SourceRequest
 	case w.StatusAddresses != none:
-		return leases.SourceStatus
+		return allocations.SourceStatus
 	}
-	return leases.SourceSubnet
+	return allocations.SourceSubnet
 }
 
 // Addresses parses the addresses that are not empty.

@@ -153,8 +153,8 @@ func portAddress(mac net.HardwareAddr, addresses []netip.Addr) string {
 	return strings.Join(parts, " ")
 }
 
-// PortLease is the allocation that a northbound port records for its pod or node.
-type PortLease struct {
+// PortAllocation is the allocation that a northbound port records for its pod or node.
+type PortAllocation struct {
 	Port   string
 	Subnet string
 	// UID is the pod's; empty for a node.
@@ -163,31 +163,31 @@ type PortLease struct {
 	MAC       net.HardwareAddr
 }
 
-// ReadPortLease reads the lease of a port that Pod or Node returned. It returns false if another client changed the port and
+// ReadPortAllocation reads the allocation of a port that Pod or Node returned. It returns false if another client changed the port and
 // its addresses cannot be parsed.
-func ReadPortLease(port *nb.LogicalSwitchPort) (PortLease, bool) {
-	lease := PortLease{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: port.Options[optionPodUID]}
+func ReadPortAllocation(port *nb.LogicalSwitchPort) (PortAllocation, bool) {
+	allocation := PortAllocation{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: port.Options[optionPodUID]}
 	if len(port.Addresses) == 0 {
-		return lease, false
+		return allocation, false
 	}
 	fields := strings.Fields(port.Addresses[0])
 	if hidden := port.ExternalIDs[idAddresses]; hidden != "" && len(fields) == 1 {
 		fields = append(fields, strings.Split(hidden, ",")...)
 	}
 	if len(fields) < 2 {
-		return lease, false
+		return allocation, false
 	}
 	mac, err := net.ParseMAC(fields[0])
 	if err != nil {
-		return lease, false
+		return allocation, false
 	}
-	lease.MAC = mac
+	allocation.MAC = mac
 	for _, f := range fields[1:] {
 		a, err := netip.ParseAddr(f)
 		if err != nil {
-			return lease, false
+			return allocation, false
 		}
-		lease.Addresses = append(lease.Addresses, a)
+		allocation.Addresses = append(allocation.Addresses, a)
 	}
-	return lease, true
+	return allocation, true
 }

@@ -44,7 +44,7 @@ func TestPod(t *testing.T) {
 	rowsOf(t, "pod-", func(in podInput) []desired.Row { return Pod(in.inputs()) })
 }
 
-func TestPodLeaseIsTheLeaseOfThePort(t *testing.T) {
+func TestPodAllocationIsTheAllocationOfThePort(t *testing.T) {
 	in := podInput{
 		Namespace: "shop", Name: "web.0", UID: "u1", Node: "n1", Subnet: "s1", Vpc: "ovn-cluster", PortSecurity: true,
 		Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")},
@@ -53,18 +53,18 @@ func TestPodLeaseIsTheLeaseOfThePort(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, in.Quiet = range []bool{false, true} {
-		got, ok := ReadPortLease(Pod(in.inputs())[0].Model.(*nb.LogicalSwitchPort))
+		got, ok := ReadPortAllocation(Pod(in.inputs())[0].Model.(*nb.LogicalSwitchPort))
 		if !ok {
 			t.Fatal("the port cannot be read")
 		}
-		want := PortLease{Port: "web.0.shop", Subnet: "s1", UID: "u1", Addresses: in.Addresses, MAC: in.MAC.HardwareAddr}
+		want := PortAllocation{Port: "web.0.shop", Subnet: "s1", UID: "u1", Addresses: in.Addresses, MAC: in.MAC.HardwareAddr}
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-			t.Errorf("lease differs (-want +got):\n%s", diff)
+			t.Errorf("allocation differs (-want +got):\n%s", diff)
 		}
 	}
 }
 
-func TestPortsThatHoldNoLease(t *testing.T) {
+func TestPortsThatHoldNoAllocation(t *testing.T) {
 	for name, addresses := range map[string][]string{
 		"without addresses":            nil,
 		"with a MAC address alone":     {"0a:00:00:00:00:02"},
@@ -72,8 +72,8 @@ func TestPortsThatHoldNoLease(t *testing.T) {
 		"of a router":                  {"router"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if lease, ok := ReadPortLease(&nb.LogicalSwitchPort{Addresses: addresses}); ok {
-				t.Errorf("read %+v", lease)
+			if allocation, ok := ReadPortAllocation(&nb.LogicalSwitchPort{Addresses: addresses}); ok {
+				t.Errorf("read %+v", allocation)
 			}
 		})
 	}

@@ -258,31 +258,31 @@ func prefixSet(prefixes []netip.Prefix, address netip.Addr) string {
 	return "{" + strings.Join(list, ", ") + "}"
 }
 
-// TransitLease is the allocation of a VPC's gateway router on the join switch.
-type TransitLease struct {
+// TransitAllocation is the allocation of a VPC's gateway router on the join switch.
+type TransitAllocation struct {
 	Vpc       string
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
 }
 
-// ReadTransitLease reads the lease of a port that Transit returned. It returns false for other ports, and if another client
+// ReadTransitAllocation reads the allocation of a port that Transit returned. It returns false for other ports, and if another client
 // changed the port and it cannot be parsed.
-func ReadTransitLease(owner desired.Owner, port *nb.LogicalRouterPort) (TransitLease, bool) {
-	lease := TransitLease{Vpc: owner.Name}
+func ReadTransitAllocation(owner desired.Owner, port *nb.LogicalRouterPort) (TransitAllocation, bool) {
+	allocation := TransitAllocation{Vpc: owner.Name}
 	if port.Name != namesOfTransit(owner.Name).join {
-		return lease, false
+		return allocation, false
 	}
 	mac, err := net.ParseMAC(port.MAC)
 	if err != nil {
-		return lease, false
+		return allocation, false
 	}
-	lease.MAC = mac
+	allocation.MAC = mac
 	for _, network := range port.Networks {
 		p, err := netip.ParsePrefix(network)
 		if err != nil {
-			return lease, false
+			return allocation, false
 		}
-		lease.Addresses = append(lease.Addresses, p.Addr())
+		allocation.Addresses = append(allocation.Addresses, p.Addr())
 	}
-	return lease, len(lease.Addresses) > 0
+	return allocation, len(allocation.Addresses) > 0
 }

@@ -30,20 +30,20 @@ func TestTransit(t *testing.T) {
 	})
 }
 
-func TestTransitLeaseIsReadBack(t *testing.T) {
+func TestTransitAllocationIsReadBack(t *testing.T) {
 	in := TransitInputs{
 		Vpc: "blue", Node: "n1", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9},
 		Addresses: []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("fd00:100:64::9")},
 	}
-	var leases []TransitLease
+	var allocations []TransitAllocation
 	for _, row := range Transit(in) {
 		if port, ok := row.Model.(*nb.LogicalRouterPort); ok {
-			if lease, ok := ReadTransitLease(TransitOwner("blue"), port); ok {
-				leases = append(leases, lease)
+			if allocation, ok := ReadTransitAllocation(TransitOwner("blue"), port); ok {
+				allocations = append(allocations, allocation)
 			}
 		}
 	}
-	if len(leases) != 1 || leases[0].Vpc != in.Vpc || !slices.Equal(leases[0].Addresses, in.Addresses) || leases[0].MAC.String() != in.MAC.String() {
-		t.Errorf("read %v of the ports of %v", leases, in)
+	if len(allocations) != 1 || allocations[0].Vpc != in.Vpc || !slices.Equal(allocations[0].Addresses, in.Addresses) || allocations[0].MAC.String() != in.MAC.String() {
+		t.Errorf("read %v of the ports of %v", allocations, in)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package leases
+package allocations
 
 import (
 	"github.com/go-logr/logr"
@@ -48,28 +48,28 @@ func SourceOf(request ipam.Request) Source {
 	return SourceSubnet
 }
 
-// LogGiven logs, at verbosity 1, that a port got a lease.
-func LogGiven(log logr.Logger, port string, lease ipam.Lease, source Source) {
-	logAt1(log, "gave addresses to a port", port, lease, "source", string(source))
+// LogGiven logs, at verbosity 1, that a port got an allocation.
+func LogGiven(log logr.Logger, port string, allocation ipam.Allocation, source Source) {
+	logAt1(log, "gave addresses to a port", port, allocation, "source", string(source))
 }
 
-// LogRetained logs, at verbosity 1, that a port's lease stays although its pod is absent.
-func LogRetained(log logr.Logger, port string, lease ipam.Lease, reason string) {
-	logAt1(log, "retained the addresses of a port", port, lease, "reason", reason)
+// LogRetained logs, at verbosity 1, that a port's allocation stays although its pod is absent.
+func LogRetained(log logr.Logger, port string, allocation ipam.Allocation, reason string) {
+	logAt1(log, "retained the addresses of a port", port, allocation, "reason", reason)
 }
 
-// Release frees a port's lease, if it has one, and logs the reason at verbosity 1.
+// Release frees a port's allocation, if it has one, and logs the reason at verbosity 1.
 func Release(log logr.Logger, allocator *ipam.Allocator, port, reason string) {
 	if log.V(1).Enabled() {
-		if lease, held := allocator.Lookup(port); held {
-			logAt1(log, "freed the addresses of a port", port, lease, "reason", reason)
+		if allocation, held := allocator.Lookup(port); held {
+			logAt1(log, "freed the addresses of a port", port, allocation, "reason", reason)
 		}
 	}
 	allocator.Release(port)
 }
 
-func logAt1(log logr.Logger, message, port string, lease ipam.Lease, key, why string) {
+func logAt1(log logr.Logger, message, port string, allocation ipam.Allocation, key, why string) {
 	if log = log.V(1); log.Enabled() {
-		log.Info(message, "port", port, "subnet", lease.Subnet, "addresses", ipfamily.Join(lease.Addresses), key, why)
+		log.Info(message, "port", port, "subnet", allocation.Subnet, "addresses", ipfamily.Join(allocation.Addresses), key, why)
 	}
 }

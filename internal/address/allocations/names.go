@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leases has rules about the holders of leases: nodes, pods of StatefulSets, and reservations of users.
-package leases
+// Package allocations has rules about the holders of allocations: nodes, pods of StatefulSets, and reservations of users.
+package allocations
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipam"
 )
 
-// OfNode reports whether a lease belongs to a node: the join subnet has no pods.
-func OfNode(lease ipam.Lease) bool { return lease.Subnet == kubeovnv1.JoinSubnet }
+// OfNode reports whether an allocation belongs to a node: the join subnet has no pods.
+func OfNode(allocation ipam.Allocation) bool { return allocation.Subnet == kubeovnv1.JoinSubnet }
 
 // StatefulSetOf returns the StatefulSet that a pod of this name would belong to, and the pod's ordinal. The ordinal is negative if no
 // StatefulSet creates such names.

@@ -1,14 +1,14 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gateway_test
+package egress_test
 
 import (
 	"testing"
 
 	eventsv1 "k8s.io/api/events/v1"
 
-	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/controllers/egress"
 )
 
 // Without a Lease, only the node condition reports the failure, 40 s after it.
@@ -19,7 +19,7 @@ func TestAGatewayDiesBeforeItsFirstRenewal(t *testing.T) {
 	n.centralized("s", "10.17.0.0/24", "n1,n2", nil)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
-	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.status("s", "n2", egress.ReasonReady)
 }
 
 func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
@@ -35,7 +35,7 @@ func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 	}
 	stop() // the data path of the node fails; its kubelet still works
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
-	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.status("s", "n2", egress.ReasonReady)
 	n.Measures(1, "centralized_subnet_info", "subnet_name", "s", "gateway_node", "n1,n2", "active_gateway", "n2")
 	n.Measures(failovers+1, "kiln_gateway_failovers_total", "subnet_name", "s")
 	n.Eventually(func() string { // stopped controllers of other tests left series of a subnet s with other gatewayNodes
@@ -44,10 +44,10 @@ func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 		}
 		return ""
 	})
-	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
+	n.Event(s, eventsv1.Event{Reason: egress.ReasonMoved})
 
 	n.run() // a controller that has not received any Lease yet does not move it back
 	n.centralized("later", "10.18.0.0/24", "n2", nil)
-	n.status("later", "n2", gatewayctl.ReasonReady)
+	n.status("later", "n2", egress.ReasonReady)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip4.src == 10.18.0.0/24 reroute 100.64.0.2")
 }

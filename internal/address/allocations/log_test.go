@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package leases
+package allocations
 
 import (
 	"net/netip"
@@ -28,7 +28,7 @@ func TestSourceOf(t *testing.T) {
 	}
 }
 
-func TestLeasesAreLoggedAtVerbosity1(t *testing.T) {
+func TestAllocationsAreLoggedAtVerbosity1(t *testing.T) {
 	allocator := ipam.New()
 	if err := allocator.SetSubnet("a", ipam.Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/24")}}); err != nil {
 		t.Fatal(err)
@@ -41,12 +41,12 @@ func TestLeasesAreLoggedAtVerbosity1(t *testing.T) {
 		var lines []string
 		log := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{Verbosity: verbosity})
 		const port = "web\n.shop"
-		lease := ipam.Lease{Subnet: "a", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.1")}}
-		if err := allocator.Restore(port, lease); err != nil {
+		allocation := ipam.Allocation{Subnet: "a", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.1")}}
+		if err := allocator.Restore(port, allocation); err != nil {
 			t.Fatal(err)
 		}
-		LogGiven(log, port, lease, SourceSubnet)
-		LogRetained(log, port, lease, "for a StatefulSet")
+		LogGiven(log, port, allocation, SourceSubnet)
+		LogRetained(log, port, allocation, "for a StatefulSet")
 		for range 2 { // the second one frees nothing
 			Release(log, allocator, port, "its pod is deleted")
 		}
@@ -54,7 +54,7 @@ func TestLeasesAreLoggedAtVerbosity1(t *testing.T) {
 			t.Errorf("verbosity %d: %q", verbosity, lines)
 		}
 		if _, held := allocator.Lookup(port); held {
-			t.Error("the port has its lease")
+			t.Error("the port has its allocation")
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gateway_test
+package egress_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/controllers/egress"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
@@ -24,35 +24,35 @@ func TestActiveBackupFollowsTheNodes(t *testing.T) {
 	n := start(t, "n1", "n2")
 	s := n.centralized("s", dual, "n2, n1", nil)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::2")
-	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.status("s", "n2", egress.ReasonReady)
 
 	second := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}
 	n.Get(second)
 	before := n.process.Transactions()
 	n.ready(second, corev1.ConditionUnknown)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
-	n.status("s", "n1", gatewayctl.ReasonReady)
-	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
+	n.status("s", "n1", egress.ReasonReady)
+	n.Event(s, eventsv1.Event{Reason: egress.ReasonMoved})
 	if sent := n.process.Transactions() - before; sent != 1 {
 		t.Errorf("moving a gateway took %d transactions, want 1", sent)
 	}
 
 	n.ready(second, corev1.ConditionTrue)
-	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.status("s", "n2", egress.ReasonReady)
 	n.Change(second, func() { second.Spec.Unschedulable = true })
-	n.status("s", "n1", gatewayctl.ReasonReady)
+	n.status("s", "n1", egress.ReasonReady)
 
 	first := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	n.Get(first)
 	n.ready(first, corev1.ConditionFalse)
-	n.status("s", "n2", gatewayctl.ReasonReady) // a cordoned node is better than no node
+	n.status("s", "n2", egress.ReasonReady) // a cordoned node is better than no node
 	n.ready(second, corev1.ConditionFalse)
-	n.status("s", "n2", gatewayctl.ReasonNoActiveGateway)
-	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonNoActiveGateway})
+	n.status("s", "n2", egress.ReasonNoActiveGateway)
+	n.Event(s, eventsv1.Event{Reason: egress.ReasonNoActiveGateway})
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::2") // the last next hop stays
 
 	n.Delete(second)
-	n.status("s", "", gatewayctl.ReasonNoActiveGateway)
+	n.status("s", "", egress.ReasonNoActiveGateway)
 	n.policies("ip4.src == 10.17.0.0/24 drop", "ip6.src == fd00:10:17::/112 drop")
 	n.ready(first, corev1.ConditionTrue)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
@@ -65,7 +65,7 @@ func TestECMPAndSelectorsFollowLabels(t *testing.T) {
 		s.GatewayNodeSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"edge": "yes"}}}
 	})
 	n.policies("ip4.src == 10.17.0.0/24 drop")
-	n.status("s", "", gatewayctl.ReasonNoReadyGateway)
+	n.status("s", "", egress.ReasonNoReadyGateway)
 	nodes := map[string]*corev1.Node{}
 	for _, name := range []string{"n3", "n1"} {
 		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -74,7 +74,7 @@ func TestECMPAndSelectorsFollowLabels(t *testing.T) {
 		nodes[name] = o
 	}
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.3")
-	n.status("s", "n1,n3", gatewayctl.ReasonReady)
+	n.status("s", "n1,n3", egress.ReasonReady)
 	n.ready(nodes["n1"], corev1.ConditionUnknown)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.3")
 	n.ready(nodes["n1"], corev1.ConditionTrue)
@@ -91,13 +91,13 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType = kubeovnv1.GatewayDistributed })
 	n.policies()
 	n.status("s", "", "")
-	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonTypeChanged, Note: "from centralized to distributed"})
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: egress.ReasonTypeChanged, Note: "from centralized to distributed"})
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType, s.GatewayNode = kubeovnv1.GatewayCentralized, "n2,n1" })
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
-	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonTypeChanged, Note: "from distributed to centralized"})
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: egress.ReasonTypeChanged, Note: "from distributed to centralized"})
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode, s.EnableECMP = "n1,n2", true })
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
-	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonNodeChanged, Note: `from "n2,n1" to "n1,n2"`})
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: egress.ReasonNodeChanged, Note: `from "n2,n1" to "n1,n2"`})
 
 	// An invalid spec does not change the policies. The only worker has processed it when the policy of a later subnet exists.
 	wrong := s.DeepCopy() // a copy: the test world uses the specs of the subnets that it created
@@ -114,7 +114,7 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode = "n9" })
 	n.policies("ip4.src == 10.17.0.0/24 drop")
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode = "" })
-	n.status("s", "", gatewayctl.ReasonNoReadyGateway)
+	n.status("s", "", egress.ReasonNoReadyGateway)
 
 	n.Get(s)
 	n.Change(s, func() { s.Finalizers = nil })
@@ -144,7 +144,7 @@ func TestAChangeDuringTheFirstPassIsReported(t *testing.T) {
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType = kubeovnv1.GatewayDistributed })
 	release()
 	n.policies()
-	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: gatewayctl.ReasonTypeChanged, Note: "from centralized to distributed"})
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: egress.ReasonTypeChanged, Note: "from centralized to distributed"})
 }
 
 // While a spec is invalid, nodes act according to the last valid one, and so do the policies.
@@ -154,7 +154,7 @@ func TestAGatewayFailsOverWhileTheSpecIsInvalid(t *testing.T) {
 		s.ExternalEgressGateway, s.PolicyRoutingPriority, s.PolicyRoutingTableID = "192.0.2.1", 1000, 1000
 	})
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
-	n.status("s", "n1", gatewayctl.ReasonReady) // a failover is reported if the status lists the node that is down
+	n.status("s", "n1", egress.ReasonReady) // a failover is reported if the status lists the node that is down
 	other := n.Subnet("t", func(o *kubeovnv1.SubnetSpec) {
 		o.CIDRBlock, o.ExternalEgressGateway, o.PolicyRoutingPriority, o.PolicyRoutingTableID = "10.20.0.0/24", "192.0.2.1", 1000, 1001
 	}, n.process)
@@ -175,11 +175,11 @@ func TestAGatewayFailsOverWhileTheSpecIsInvalid(t *testing.T) {
 	n.ready(first, corev1.ConditionUnknown)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip4.src == 10.19.0.0/24 reroute 100.64.0.2",
 		"ip6.src == fd00:10:17::/112 reroute fd00:100:64::2")
-	n.status("s", "n2", gatewayctl.ReasonReady)
-	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
+	n.status("s", "n2", egress.ReasonReady)
+	n.Event(s, eventsv1.Event{Reason: egress.ReasonMoved})
 	n.status("t", "", "") // s still has table 1000
 	n.change(other, func(o *kubeovnv1.SubnetSpec) { o.PolicyRoutingTableID = 1000 })
-	n.status("t", "", gatewayctl.ReasonTableConflict)
+	n.status("t", "", egress.ReasonTableConflict)
 }
 
 func TestRestartAndDrift(t *testing.T) {
@@ -204,7 +204,7 @@ func TestRestartAndDrift(t *testing.T) {
 }
 
 // A kubelet can write the annotations of its Node. Traffic goes to the address that the node has on the join subnet.
-func TestAGatewayUsesTheLeaseOfItsNode(t *testing.T) {
+func TestAGatewayUsesTheAllocationOfItsNode(t *testing.T) {
 	n := start(t, "n1", "n2")
 	s := n.centralized("s", "10.17.0.0/24", "n1", nil)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gateway routes the traffic that leaves a subnet with a centralized gateway through gateway nodes that are up.
-package gateway
+// Package egress routes the traffic that leaves a subnet with a centralized gateway through gateway nodes that are up.
+package egress
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gateway_test
+package egress_test
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
-	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/controllers/egress"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -99,9 +99,9 @@ func (n *network) run() {
 		}
 		clients, err := kubernetes.NewForConfig(controllertest.Config())
 		n.Must(err)
-		pulses, err := gatewayctl.NewLeaseStates(clients.CoordinationV1().RESTClient(), leases)
+		pulses, err := egress.NewLeaseStates(clients.CoordinationV1().RESTClient(), leases)
 		n.Must(err)
-		r := &gatewayctl.Reconciler{
+		r := &egress.Reconciler{
 			Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate, Leases: pulses,
 		}
 		if n.beforePatch != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
-// sharedLease has the slots of an owner's lease that a port uses. Meanwhile the slots name the user as port; the owner's holding has
+// sharedAllocation has the slots of an owner's allocation that a port uses. Meanwhile the slots name the user as port; the owner's holding has
 // them, too.
-type sharedLease struct {
+type sharedAllocation struct {
 	owner string
 	slots [2]int32 // by family
 }
@@ -38,11 +38,11 @@ func (s *subnet) share(family ipfamily.Family, addr netip.Addr, owner, user stri
 	p.slots[i].port = user
 	l, ok := s.shared[user]
 	if !ok {
-		l = sharedLease{owner: owner, slots: [2]int32{none, none}}
+		l = sharedAllocation{owner: owner, slots: [2]int32{none, none}}
 	}
 	l.slots[family] = i
 	if s.shared == nil {
-		s.shared = map[string]sharedLease{}
+		s.shared = map[string]sharedAllocation{}
 	}
 	s.shared[user] = l
 	return i
@@ -55,7 +55,7 @@ func (s *subnet) passMAC(mac net.HardwareAddr, from, to string) {
 	}
 }
 
-// ownerOf returns the owner of a slot that a port uses; empty if the slot is not of a shared lease.
+// ownerOf returns the owner of a slot that a port uses; empty if the slot is not of a shared allocation.
 func (s *subnet) ownerOf(user string, family int, slot int32) string {
 	if l, ok := s.shared[user]; ok && l.slots[family] == slot {
 		return l.owner
@@ -63,7 +63,7 @@ func (s *subnet) ownerOf(user string, family int, slot int32) string {
 	return ""
 }
 
-// endSharing deletes the slot of a user's shared lease in a family.
+// endSharing deletes the slot of a user's shared allocation in a family.
 func (s *subnet) endSharing(user string, family int) {
 	l, ok := s.shared[user]
 	if !ok {
@@ -86,7 +86,7 @@ func (s *subnet) userOf(port string, h holding) string {
 	return ""
 }
 
-// UserOf returns the port that uses the holder's addresses by a shared lease; empty if there is none.
+// UserOf returns the port that uses the holder's addresses by a shared allocation; empty if there is none.
 func (a *Allocator) UserOf(holder string) string {
 	sh := a.shard(holder)
 	sh.Lock()

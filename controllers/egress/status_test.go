@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gateway_test
+package egress_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/controllers/egress"
 )
 
 func TestRulesAndTablesInStatus(t *testing.T) {
@@ -41,8 +41,8 @@ func TestRulesAndTablesInStatus(t *testing.T) {
 	n.change(s, external)
 	n.status("s", "", "")
 	second := n.Subnet("t", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.18.0.0/24"; external(s) }, n.process)
-	n.status("t", "", gatewayctl.ReasonTableConflict)
-	n.Event(second, eventsv1.Event{Reason: gatewayctl.ReasonTableConflict})
+	n.status("t", "", egress.ReasonTableConflict)
+	n.Event(second, eventsv1.Event{Reason: egress.ReasonTableConflict})
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.PolicyRoutingTableID = 1001 })
 	n.status("t", "", "")
 }
