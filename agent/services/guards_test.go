@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
-
 )
 
 // guarded is a Service with many ports, each restricted to some clients.
