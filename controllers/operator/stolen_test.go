@@ -95,8 +95,8 @@ var operatorWrites = []grant{
 	{"create leases.coordination.k8s.io @own", "leader election: kiln-operator-grants"},
 	{"update leases.coordination.k8s.io @own kiln-operator", ""},
 	{"patch security-groups.kubeovn.io", "the permissions of Kube-OVN: kiln-operator-grants"},
-	{"create tokenreviews.authentication.k8s.io", "of those who read metrics, by itself and by components"},
-	{"create subjectaccessreviews.authorization.k8s.io", "of those who read metrics, by itself and by components"},
+	{"create tokenreviews.authentication.k8s.io", "of requests for metrics, by itself and by components"},
+	{"create subjectaccessreviews.authorization.k8s.io", "of requests for metrics, by itself and by components"},
 }
 
 // operatorMayWrite returns the operator's writes: objects that it owns, by name, and rights that it holds only to grant them to components.
