@@ -346,7 +346,7 @@ func TestPortsOfAPodAreInSetsByThemselves(t *testing.T) {
 	}
 	x.Applied(first, x.Membership(first).Revision)
 	if x.Complete(policy) || !x.Complete(group) {
-		t.Error("the set of the policy is complete without the second port, or that of the group waits for it")
+		t.Error("the set of the policy is complete without the second port, or the set of the group waits for that port")
 	}
 	x.Applied(second, x.Membership(second).Revision)
 	if !x.Complete(policy) {

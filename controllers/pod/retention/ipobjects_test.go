@@ -32,7 +32,7 @@ func TestARetainedAllocationIsRecordedBeforeItsPortIsRemoved(t *testing.T) {
 	k.states.put(absent{port: port, state: Retained, podType: kubeovnv1.PodTypeStatefulSet})
 	want, err := k.Want(t.Context(), port.Name, nil, allocation)
 	if err != nil || want == nil || want.Spec.PodName != "db-0" || want.Spec.V6IPAddress != "fd00::2" || want.Spec.NodeName != "" {
-		t.Fatalf("before the IP object is written, it is to be %+v (%v)", want, err)
+		t.Fatalf("before the IP object is written, the wanted one is %+v (%v)", want, err)
 	}
 	k.Recorded(port.Name)
 	k.Recorded(port.Name)
@@ -40,7 +40,7 @@ func TestARetainedAllocationIsRecordedBeforeItsPortIsRemoved(t *testing.T) {
 		t.Errorf("enqueued %v, want %s once", enqueued, port.Key())
 	}
 	if want, err = k.Want(t.Context(), port.Name, nil, allocation); want != nil || err != nil {
-		t.Errorf("a user has deleted the IP object, and it is to be %+v (%v)", want, err)
+		t.Errorf("a user has deleted the IP object, and the wanted one is %+v (%v)", want, err)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestPortsOfIPObjects(t *testing.T) {
 	}
 	k.PodAt = func(context.Context, kubeovnv1.Port) (*corev1.Pod, error) { return nil, nil }
 	if want, err := k.Want(t.Context(), free.Name, free, ipam.Allocation{Subnet: "s1"}); want != nil || err != nil {
-		t.Errorf("the IP object of a port that no pod has is to be %+v (%v)", want, err)
+		t.Errorf("the wanted IP object of a port that no pod has is %+v (%v)", want, err)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestARetainedAllocationIsOfItsPortAndNotOfTheName(t *testing.T) {
 	}
 	want, err := k.Want(t.Context(), ip.Name, ip, ipam.Allocation{Subnet: "s1"})
 	if err != nil || want.Spec.Namespace != "victim" || want.Spec.PodName != "db-0" {
-		t.Errorf("the IP object is to be %+v (%v)", want, err)
+		t.Errorf("the wanted IP object is %+v (%v)", want, err)
 	}
 	if k.Decide(ip.Name, ip); len(enqueued) != 1 || enqueued[0] != retained.Key() {
 		t.Errorf("enqueued %v, want %s", enqueued, retained.Key())
