@@ -53,7 +53,10 @@ func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: strictMark}}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(mark), mark)
 	if apierrors.IsNotFound(err) {
-		if err = t.keep(ctx); err == nil {
+		if err = nil; p.cluster.Status.Northbound.ClusterID == "" { // otherwise Kiln has served the objects, and the mark was lost
+			err = t.keep(ctx)
+		}
+		if err == nil {
 			mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster apply. Keep this object."}
 			err = r.Create(ctx, mark)
 		}

@@ -155,4 +155,12 @@ func TestKeepTenancy(t *testing.T) {
 	g.Expect(operate.keepTenancy(t.Context(), again)).To(Succeed())
 	g.Expect(again.cluster.Status.StrictSince.Unix()).To(Equal(p.cluster.Status.StrictSince.Unix()))
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
+
+	// The same if the mark is lost while Kiln serves them.
+	g.Expect(theWorld.admin.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}})).To(Succeed())
+	again = seeing(time.Now())
+	again.cluster.Status.Northbound.ClusterID = "c9e3bd2f-2a07-4f5c-a5d2-9a0d4f3bb0a1"
+	g.Expect(operate.keepTenancy(t.Context(), again)).To(Succeed())
+	g.Expect(again.cluster.Status.StrictSince).NotTo(BeNil())
+	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
 }

@@ -89,6 +89,10 @@ func TestARetainedPortKeepsItsName(t *testing.T) {
 		t.Errorf("the name of a retained port is of %+v", h.Port)
 	}
 	p.own(first, kubeovnv1.Port{}) // before the start has read the IP object of the retained port
+	p.wait(first.port, first.pod.UID)
+	if woken := p.drop(second.port); len(woken) != 1 || woken[0] != first.port {
+		t.Errorf("the end of the retention wakes %v", woken)
+	}
 	p.own(second, second.port)
 	if h, _ := p.named(second.port.Name); h.Port != second.port {
 		t.Errorf("the name is of %+v", h.Port)

@@ -90,14 +90,14 @@ func (p *ports) leave(port kubeovnv1.Port) {
 	}
 }
 
-// drop forgets a port that no pod has, and returns the ports that waited for its name.
+// drop forgets a port that no pod has, and returns the ports that wait for its name. They may wait for it although another port has the name by now: the
+// addresses of the dropped one were retained.
 func (p *ports) drop(port kubeovnv1.Port) (waited []kubeovnv1.Port) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leave(port)
-	if h, known := p.byName[port.Name]; known && h.Port != port {
-		return nil
+	if p.byName[port.Name].Port == port {
+		delete(p.byName, port.Name)
 	}
-	delete(p.byName, port.Name)
 	return slices.Collect(maps.Keys(p.waiting[port.Name]))
 }

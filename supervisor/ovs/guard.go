@@ -29,8 +29,9 @@ const (
 	guardTable = "kiln-databases"
 	// guardRefresh is the interval of comparisons of the guard's table: another program may have flushed it.
 	guardRefresh = time.Minute
-	// databasePorts are the ports of the databases for clients and for Raft.
-	databasePorts = "{ 6641-6644, 6649 }"
+	// databasePorts are the ports of the databases for clients and for Raft. Members of 2c371fbd, the first version to upgrade from, also serve clients at 6645;
+	// an upgrade replaces the guards before them.
+	databasePorts = "{ 6641-6645, 6649 }"
 	// podsInterface is the interface on which packets of pods reach their node.
 	podsInterface = "ovn0"
 	// newConnections is the rate of new connections of one source to the databases of a node. ovsdb-server has one thread for handshakes and
@@ -50,7 +51,7 @@ var guardedPorts = []struct {
 }{
 	{"northbound", []int{6643}, func(l limits) []string { return l.Northbound }},
 	{"southbound", []int{6644}, func(l limits) []string { return l.Southbound }},
-	{"clients", []int{6641, 6649}, func(l limits) []string { return l.Clients }},
+	{"clients", []int{6641, 6645, 6649}, func(l limits) []string { return l.Clients }},
 }
 
 // limits are the content of the table, and of the file that preserves it.

@@ -59,7 +59,7 @@ func TestGuardKeepsPortsForMembersAndClients(t *testing.T) {
 	there := nodetest.Wire(t)
 	other := must.Value(netlink.NewHandleAt(there))
 	must.Succeed(t, other.AddrAdd(must.Value(other.LinkByName("peer")), &netlink.Addr{IPNet: netipx.PrefixIPNet(nodetest.Prefixes("2001:db8::2/64")[0]), Flags: syscall.IFA_F_NODAD}))
-	all := []int{6641, 6642, 6643, 6644, 6649, 6651}
+	all := []int{6641, 6642, 6643, 6644, 6645, 6649, 6651}
 	listen(t, all)
 	members := func(addresses ...string) (db v1alpha1.DatabaseStatus) {
 		for i, a := range addresses {
@@ -89,12 +89,12 @@ func TestGuardKeepsPortsForMembersAndClients(t *testing.T) {
 		{
 			name: "a node of the controller reaches the clients' ports", node: "node-1",
 			status: v1alpha1.OVNClusterStatus{Northbound: members("192.0.2.1"), Southbound: members("192.0.2.1"), Clients: []string{"192.0.2.2"}},
-			v4:     []int{6641, 6642, 6649, 6651}, v6: []int{6642, 6651},
+			v4:     []int{6641, 6642, 6645, 6649, 6651}, v6: []int{6642, 6651},
 		},
 		{
 			name: "while the clients are not known their ports are open", node: "node-1",
 			status: v1alpha1.OVNClusterStatus{Northbound: members("192.0.2.1"), Southbound: members("192.0.2.1")},
-			v4:     []int{6641, 6642, 6649, 6651}, v6: []int{6641, 6642, 6649, 6651},
+			v4:     []int{6641, 6642, 6645, 6649, 6651}, v6: []int{6641, 6642, 6645, 6649, 6651},
 		},
 		{
 			name: "without a member there is nothing to guard", node: "node-9",
