@@ -49,11 +49,20 @@ type annotationEntry struct {
 	parse func(*PodRequest, string) error
 	// check returns an error for an invalid request. The request is then ignored and a warning event reports it.
 	check func(string) error
+	// key is of the first network, because every pass of a pod reads all its requests.
+	key string
+}
+
+func withKeys(table []annotationEntry) []annotationEntry {
+	for i := range table {
+		table[i].key = table[i].name.Key()
+	}
+	return table
 }
 
 // annotationTable lists each annotation for each kind of object. docs/reference/api.md has the same rows. The users of a request validate
 // it if it has neither parse nor check: internal/validation for DHCP options, the controllers for annotations of rules and NetworkPolicies.
-var annotationTable = []annotationEntry{
+var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationPodUID, on: OnPod, role: RoleResult},
 	{name: AnnotationAllocated, on: OnPod, role: RoleResult},
 	{name: AnnotationRouted, on: OnPod, role: RoleResult},
@@ -119,7 +128,7 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationLogRate, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationEnforcement, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationPolicyFor, on: OnNetworkPolicy, role: RoleRequest},
-}
+})
 
 // AnnotationsOf returns the annotations of objects of a kind in the order of annotationTable. If roles are given, it returns only
 // annotations with these roles.
@@ -216,9 +225,10 @@ func AllAnnotationKeys() []string {
 // CheckRequests returns an AnnotationError for each invalid annotation with RoleRequest on an object of a kind.
 func CheckRequests(kind string, annotations map[string]string) []error {
 	var invalid []error
+	var ignored PodRequest
 	for _, e := range annotationTable {
 		if e.on == kind && e.role == RoleRequest {
-			if err := e.read(annotations, ProviderOVN, &PodRequest{}); err != nil {
+			if err := e.read(annotations, ProviderOVN, &ignored); err != nil {
 				invalid = append(invalid, err)
 			}
 		}
@@ -228,7 +238,11 @@ func CheckRequests(kind string, annotations map[string]string) []error {
 
 // read parses or checks one request in the annotations of an object. The error is an AnnotationError.
 func (e annotationEntry) read(annotations map[string]string, provider string, into *PodRequest) error {
-	value, err := RequestText(annotations, e.name.For(provider))
+	key := e.key
+	if provider != ProviderOVN {
+		key = e.name.For(provider)
+	}
+	value, err := RequestText(annotations, key)
 	switch {
 	case err != nil || value == "":
 		return err
@@ -238,7 +252,7 @@ func (e annotationEntry) read(annotations map[string]string, provider string, in
 		err = e.check(value)
 	}
 	if err != nil {
-		return &AnnotationError{Key: e.name.For(provider), Value: value, Err: err}
+		return &AnnotationError{Key: key, Value: value, Err: err}
 	}
 	return nil
 }

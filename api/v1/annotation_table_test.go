@@ -11,6 +11,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -142,8 +143,9 @@ func TestRequestsAreChecked(t *testing.T) {
 			if got, want := len(checked), map[bool]int{true: 1}[e.role == RoleRequest]; got != want {
 				t.Errorf("%s=%.40q has %d errors, want %d", e.name, value, got, want)
 			}
-			if _, err := ParsePodRequest(map[string]string{e.name.Key(): value}); (err != nil) != (e.parse != nil) {
-				t.Errorf("of a new pod with %s=%.40q: %v", e.name, value, err)
+			request, err := ParsePodRequest(map[string]string{e.name.Key(): value})
+			if (err != nil) != (e.parse != nil) || !reflect.DeepEqual(request, PodRequest{Provider: ProviderOVN}) {
+				t.Errorf("of a new pod with %s=%.40q: %v, and %+v", e.name, value, err, request)
 			}
 		}
 	}

@@ -99,9 +99,6 @@ func FuzzAnnotations(f *testing.F) {
 		if request, err := ParsePodRequest(pod.Annotations); err == nil {
 			checkRequest(t, request)
 			names = slices.Concat(names, request.Pools, []string{request.Subnet, request.Vip})
-			if hops := ParseNorthGateway(pod.Annotations); !slices.Equal(hops, request.NorthGateway) {
-				t.Errorf("next hops %v, and %v in the request", hops, request.NorthGateway)
-			}
 			if vips := ParsePortVips(pod.Annotations); !slices.Equal(vips, request.Vips) {
 				t.Errorf("vips %v, and %v in the request", vips, request.Vips)
 			}

@@ -70,7 +70,8 @@ type Route struct {
 	Gateway netip.Addr
 }
 
-// ParsePodRequest reads the annotations of the first network. The error is an AnnotationError with the key of the invalid annotation.
+// ParsePodRequest reads the annotations of the first network. The error is an AnnotationError with the key of the first invalid annotation; the
+// request then has the valid ones.
 func ParsePodRequest(annotations map[string]string) (PodRequest, error) {
 	return ParsePodRequestOf(annotations, ProviderOVN)
 }
@@ -78,25 +79,24 @@ func ParsePodRequest(annotations map[string]string) (PodRequest, error) {
 // ParsePodRequestOf is ParsePodRequest for the network of a provider.
 func ParsePodRequestOf(annotations map[string]string, provider string) (PodRequest, error) {
 	r := PodRequest{Provider: provider}
+	var first error
 	for _, e := range annotationTable {
 		if e.parse != nil {
-			if err := e.read(annotations, provider, &r); err != nil {
-				return PodRequest{}, err
+			if err := e.read(annotations, provider, &r); first == nil {
+				first = err
 			}
 		}
+	}
+	if first != nil {
+		return r, first
 	}
 	for _, address := range r.Addresses {
 		if r.Family != "" && r.Family != familyOf(address) {
 			err := fmt.Errorf("%s is not of family %s, the only one that %s asks for: remove one of them", address, r.Family, AnnotationIPFamily.For(provider))
-			return PodRequest{}, &AnnotationError{Key: AnnotationIPAddress.For(provider), Value: annotations[AnnotationIPAddress.For(provider)], Err: err}
+			return r, &AnnotationError{Key: AnnotationIPAddress.For(provider), Value: annotations[AnnotationIPAddress.For(provider)], Err: err}
 		}
 	}
 	return r, nil
-}
-
-// ParseNorthGateway returns the next hops for traffic of a pod that leaves the VPC, or none if the annotation is invalid.
-func ParseNorthGateway(annotations map[string]string) []netip.Addr {
-	return parseRequest(annotations, AnnotationNorthGateway, parseOnePerFamily)
 }
 
 // ParsePortVips returns the addresses that a pod shares with others on its first network without duplicates, or none if the annotation is
@@ -116,7 +116,7 @@ func IsTrue(annotations map[string]string, a Annotation) bool {
 	return err == nil && text == "true"
 }
 
-var keySecurityGroups = AnnotationGroups.Key()
+var keySecurityGroups, keyKeptGroups = AnnotationGroups.Key(), AnnotationKeptGroups.Key()
 
 // ParseSecurityGroups returns the names of a pod's security groups on its first network, sorted and without duplicates. It keeps invalid
 // names, because a group that does not exist allows nothing. For a list that CheckRequests calls too long it returns DenyAllGroup.
@@ -140,7 +140,7 @@ func ParseSecurityGroups(annotations map[string]string) []string {
 
 // KeptSecurityGroups returns the groups that a pod is in according to its results; none if these are for another pod.
 func KeptSecurityGroups(pod *corev1.Pod) []string {
-	kept := pod.Annotations[AnnotationKeptGroups.Key()]
+	kept := pod.Annotations[keyKeptGroups]
 	if kept == "" || !IsPublished(pod) {
 		return nil
 	}

@@ -4,6 +4,7 @@
 package v1
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -36,5 +37,35 @@ func TestParsePodRequest(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, request, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAnInvalidRequestLeavesTheOthers(t *testing.T) {
+	annotations := map[string]string{
+		"ovn.kubernetes.io/ip_address":    "10.16.0.300",
+		"ovn.kubernetes.io/north_gateway": "10.16.0.9",
+		"ovn.kubernetes.io/port_vips":     "10.16.0.x",
+	}
+	request, err := ParsePodRequest(annotations)
+	var invalid *AnnotationError
+	if !errors.As(err, &invalid) || invalid.Key != "ovn.kubernetes.io/ip_address" {
+		t.Errorf("error %v, want the one of the first annotation of the table", err)
+	}
+	want := PodRequest{Provider: ProviderOVN, NorthGateway: []netip.Addr{netip.MustParseAddr("10.16.0.9")}}
+	if diff := cmp.Diff(want, request, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Every pass of a pod reads its requests.
+func TestAPodWithoutRequestsCostsNoAllocations(t *testing.T) {
+	annotations := map[string]string{"other": "annotation"}
+	for name, read := range map[string]func(){
+		"ParsePodRequest": func() { _, _ = ParsePodRequest(annotations) },
+		"CheckRequests":   func() { CheckRequests(OnPod, annotations) },
+	} {
+		if n := testing.AllocsPerRun(10, read); n > 1 { // the request
+			t.Errorf("%s allocates %v times", name, n)
+		}
 	}
 }

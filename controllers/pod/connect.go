@@ -32,7 +32,7 @@ func (r *Reconciler) connect(ctx context.Context, s *subject) (*connection, erro
 	}
 	subnet, err := r.addresses.Subnet(ctx, s.port.Provider, allocation.Subnet)
 	if p := (*address.Problem)(nil); errors.As(err, &p) {
-		p.Quiet = p.Quiet || kubeovnv1.IsPublished(s.pod) // the Subnet's condition reports it, not an event on a connected pod
+		p.Quiet = p.Quiet || s.published // the Subnet's condition reports it, not an event on a connected pod
 	}
 	if err != nil {
 		return nil, err
@@ -54,11 +54,11 @@ func (r *Reconciler) connect(ctx context.Context, s *subject) (*connection, erro
 	if c.dhcp, err = ownDHCP(c, cidrs, gateways); err != nil {
 		k8s.Warn(r.Recorder, s.pod, reasonDHCP, err.Error()) // the subnet's options still apply
 	}
-	c.secure = kubeovnv1.IsTrue(s.pod.Annotations, kubeovnv1.AnnotationPortSecurity) || r.addresses.Secures(subnet) // a pod cannot opt out
+	c.secure = s.asks.secure || r.addresses.Secures(subnet) // a pod cannot opt out
 	if c.shared, err = r.shared(ctx, c); err != nil {
 		return nil, err
 	}
-	c.groups, err = r.Grants.Groups(ctx, s.pod)
+	c.groups, err = r.Grants.Groups(ctx, s.port.Namespace, s.asks.groups, s.asks.keptGroups)
 	return c, err
 }
 
@@ -68,12 +68,24 @@ func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.A
 
 // allocation returns the allocation of a port. It first frees the allocation of a previous pod of the same name, unless the pod inherits it.
 func (r *Reconciler) allocation(ctx context.Context, s *subject) (ipam.Allocation, error) {
-	if err := r.yieldName(ctx, s); err != nil {
+	allocation, held := r.Allocator.Lookup(s.port.Name)
+	owns := r.owns(s)
+	var ip *kubeovnv1.IP
+	var err error
+	if !held || !owns {
+		ip, err = r.ipObjects.Find(ctx, s.port.Name)
+	}
+	if err == nil && !owns {
+		err = r.checkName(ctx, s.port, ip, held)
+	}
+	if err == nil {
+		err = r.yieldName(ctx, s.port, allocation, held)
+	}
+	if err != nil {
 		return ipam.Allocation{}, err
 	}
-	allocation, held := r.Allocator.Lookup(s.port.Name)
 	switch {
-	case held && r.owns(s):
+	case held && owns:
 		early := r.keeper.Gained(s.port) // at the start, the cache did not have the pod yet
 		if early || s.machine != "" && r.addresses.Moved(s.port.Name, s.pod.Spec.NodeName) {
 			r.settle(ctx, s, allocation)
@@ -81,7 +93,7 @@ func (r *Reconciler) allocation(ctx context.Context, s *subject) (ipam.Allocatio
 		}
 		return allocation, nil
 	case held:
-		inherits, err := r.keeper.Inherits(ctx, s.port, s.pod, allocation)
+		inherits, err := r.keeper.Inherits(ctx, &s.asks.Claim, ip, allocation)
 		if p := (*address.Problem)(nil); errors.As(err, &p) {
 			// The previous pod is released as if no pod of this name existed. Each attempt of the waiting pod does this again, so it must not change the
 			// waiting list: a pod that is new there is retried at once.
@@ -100,10 +112,10 @@ func (r *Reconciler) allocation(ctx context.Context, s *subject) (ipam.Allocatio
 			return ipam.Allocation{}, fmt.Errorf("free the allocation of a pod of the same name: %w", err)
 		}
 	}
-	if _, err := readDHCP(s.pod.Annotations); err != nil {
+	if err := s.asks.invalidDHCP; err != nil {
 		return ipam.Allocation{}, &address.Problem{Message: err.Error()}
 	}
-	allocation, source, err := r.addresses.For(ctx, s.port, s.pod)
+	allocation, source, err := r.addresses.For(ctx, &s.asks.Claim, ip)
 	if err == nil {
 		r.got(ctx, s, allocation, source)
 	}
@@ -121,7 +133,7 @@ func (r *Reconciler) free(ctx context.Context, port kubeovnv1.Port, reason strin
 // owns reports whether the allocation of the port was made for this pod, by UID.
 func (r *Reconciler) owns(s *subject) bool {
 	h, known := r.ports.named(s.port.Name)
-	return (!known || h.Port == s.port) && (kubeovnv1.IsPublished(s.pod) || h.pod == s.pod.UID)
+	return (!known || h.Port == s.port) && (s.published || h.pod == s.pod.UID)
 }
 
 // got records that an allocation belongs to the pod, and warns the pod's user.

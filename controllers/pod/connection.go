@@ -33,7 +33,7 @@ type connection struct {
 
 // inputs returns the inputs of the port's rows.
 func (c *connection) inputs(policy translate.PodPolicy) translate.PodInputs {
-	shared, _ := splitShared(c.subnet, c.pod.Annotations)
+	shared, _ := splitShared(c.subnet, c.asks.Vips)
 	in := translate.PodInputs{
 		Namespace:    c.port.Namespace,
 		Name:         c.port.Owner,
@@ -45,8 +45,8 @@ func (c *connection) inputs(policy translate.PodPolicy) translate.PodInputs {
 		MAC:          c.allocation.MAC,
 		OwnDHCP:      c.dhcp,
 		Vips:         shared,
-		NorthGateway: kubeovnv1.ParseNorthGateway(c.pod.Annotations),
-		Unknown:      kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationLayer2Forward) && !c.secure,
+		NorthGateway: c.asks.NorthGateway,
+		Unknown:      c.asks.forwards && !c.secure,
 		Shared:       c.shared,
 		PortSecurity: c.secure,
 		Quiet:        c.underlay != nil && !runs(c.pod) && !slices.ContainsFunc(c.others, runs),
@@ -96,8 +96,7 @@ func (c *connection) network(pod *corev1.Pod) kubeovnv1.PodNetwork {
 
 // splitShared divides the addresses that a pod requests to share into vips of the subnet and others, which are ignored: otherwise the pod could choose the
 // addresses from which its port may send.
-func splitShared(subnet *kubeovnv1.Subnet, annotations map[string]string) (shared, others []netip.Addr) {
-	asked := kubeovnv1.ParsePortVips(annotations)
+func splitShared(subnet *kubeovnv1.Subnet, asked []netip.Addr) (shared, others []netip.Addr) {
 	if len(asked) == 0 {
 		return nil, nil
 	}

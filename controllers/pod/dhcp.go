@@ -48,15 +48,14 @@ func readDHCP(annotations map[string]string) (map[ipfamily.Family]map[string]str
 // ownDHCP returns the DHCP answers to a pod that requests options, which override its subnet's. They apply even if the subnet does not
 // answer DHCP requests of other pods.
 func ownDHCP(c *connection, cidrs []netip.Prefix, gateways []netip.Addr) ([]translate.PodDHCP, error) {
-	asked, err := readDHCP(c.pod.Annotations)
-	if err != nil || len(asked) == 0 {
-		return nil, err
+	if len(c.asks.dhcp) == 0 {
+		return nil, c.asks.invalidDHCP
 	}
 	ofSubnet := map[ipfamily.Family]string{ipfamily.IPv4: c.subnet.Spec.DHCPV4Options, ipfamily.IPv6: c.subnet.Spec.DHCPV6Options}
 	var own []translate.PodDHCP
 	for _, cidr := range cidrs {
 		family := ipfamily.Of(cidr.Addr())
-		options, ok := asked[family]
+		options, ok := c.asks.dhcp[family]
 		gateway := ofFamily(c.gateways, family, func(g netip.Addr) netip.Addr { return g }) // of the families that the pod has addresses of
 		if !ok || len(gateway) == 0 {
 			continue

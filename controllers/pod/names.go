@@ -15,6 +15,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/internal/address/allocations"
+	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -47,11 +48,10 @@ func (r *Reconciler) awaitsName(s *subject) bool {
 // Port names of pods, `<pod>.<namespace>`, and of nodes, `node-<node>`, can conflict, and so can those of underlay subnets, `localnet.<subnet>`. The node has precedence: a tenant must
 // not keep a node from joining.
 
-// yieldName removes a port whose name belongs to a node. It returns a *address.Problem for it, and for a new port with the name of an underlay subnet's port to its physical
-// network, or a name that is reserved for another port. The pod is retried when the node's address on the join subnet becomes free.
-func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
-	port := s.port
-	if name, is := strings.CutPrefix(port.Name, translate.LocalnetPort("")); is && !r.owns(s) && northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(port)) == nil {
+// checkName returns a *address.Problem for a new port with the name of an underlay subnet's port to its physical network, or a name that an IP object has for another
+// port. held: the name has an allocation.
+func (r *Reconciler) checkName(ctx context.Context, port kubeovnv1.Port, ip *kubeovnv1.IP, held bool) error {
+	if name, is := strings.CutPrefix(port.Name, translate.LocalnetPort("")); is && northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(port)) == nil {
 		subnet, err := address.Subnet(ctx, r.Client, name)
 		if err != nil {
 			return err
@@ -60,16 +60,15 @@ func (r *Reconciler) yieldName(ctx context.Context, s *subject) error {
 			return &address.Problem{Message: fmt.Sprintf("port name %s belongs to subnet %s: choose another name for the pod", port.Name, name)}
 		}
 	}
-	allocation, held := r.Allocator.Lookup(port.Name)
-	if !r.owns(s) {
-		ip, err := r.ipObjects.Find(ctx, port.Name)
-		if err != nil {
-			return err
-		}
-		if (held || allocations.IsReservation(ip)) && allocations.NamesOther(ip, port) {
-			return &address.Problem{Message: fmt.Sprintf("IP %s has the port name for another pod: choose another name for the pod", ip.Name)}
-		}
+	if (held || allocations.IsReservation(ip)) && allocations.NamesOther(ip, port) {
+		return &address.Problem{Message: fmt.Sprintf("IP %s has the port name for another pod: choose another name for the pod", ip.Name)}
 	}
+	return nil
+}
+
+// yieldName removes a port whose name belongs to a node, and returns a *address.Problem for it. The pod is retried when the node's address on the join subnet becomes
+// free. held: the name has an allocation.
+func (r *Reconciler) yieldName(ctx context.Context, port kubeovnv1.Port, allocation ipam.Allocation, held bool) error {
 	isNodes, err := allocations.PortIsNodes(ctx, r.Client, port.Name)
 	switch {
 	case err != nil:

@@ -150,9 +150,9 @@ func (noObjects) Get(_ context.Context, key client.ObjectKey, _ client.Object, _
 func TestAPodWaitsForItsNamespace(t *testing.T) {
 	r := &Reconciler{}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "early"}}
-	noIP := func(context.Context, string) (*kubeovnv1.IP, error) { return nil, nil }
-	addresses := address.Chooser{Client: noObjects{}, IPObject: noIP}
-	_, _, err := addresses.For(t.Context(), portOf("early"), pod)
+	addresses := address.Chooser{Client: noObjects{}}
+	claim := address.ClaimOf(portOf("early"), pod, "")
+	_, _, err := addresses.For(t.Context(), &claim, nil)
 	var p *address.Problem
 	if !errors.As(err, &p) || !p.Quiet {
 		t.Fatalf("got %v, want a problem without an event", err)

@@ -96,7 +96,8 @@ func (r *Reconciler) indexLabels(ctx context.Context, before, after *corev1.Pod)
 		r.Sets.DeletePod(podset.KeyOf(after, kubeovnv1.ProviderOVN), after.UID)
 	case host || before != nil && r.owns(r.subject(after)) && podset.Counts(after) &&
 		(!maps.Equal(before.Labels, after.Labels) || before.Annotations[keyGroups] != after.Annotations[keyGroups]):
-		groups, err := r.Grants.Groups(ctx, r.podWrites.newest(after))
+		newest := r.podWrites.newest(after)
+		groups, err := r.Grants.Groups(ctx, newest.Namespace, kubeovnv1.ParseSecurityGroups(newest.Annotations), kubeovnv1.KeptSecurityGroups(newest))
 		if err != nil {
 			return // the cache is stopping
 		}

@@ -29,7 +29,7 @@ func namesakes() (second, first *subject) {
 		return &subject{port: kubeovnv1.NewPort(namespace, name, provider), pod: p}
 	}
 	second, first = subjectAt("victim", "p", "net.default"), subjectAt("default", "p.victim.net", kubeovnv1.ProviderOVN)
-	first.pod.Annotations = kubeovnv1.PodNetwork{UID: first.pod.UID, Allocated: true}.Annotations()
+	first.published = true
 	return second, first
 }
 

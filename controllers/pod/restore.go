@@ -58,7 +58,7 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 			r.ports.own(s, kubeovnv1.Port{})
 		}
 		vpc := s.pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
-		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !kubeovnv1.IsPublished(s.pod) {
+		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !s.published {
 			continue
 		}
 		if network, err := kubeovnv1.ParsePodNetworkOf(s.pod.Annotations, s.port.Provider); err == nil {
@@ -76,5 +76,5 @@ func (r *Reconciler) restorePorts(ctx context.Context) error {
 // restoresName reports whether a pod had the name of its port before the start, but not in the northbound database: the event of a new pod may have come before.
 func (r *Reconciler) restoresName(s *subject) bool {
 	h, known := r.ports.named(s.port.Name)
-	return known && h.Port != s.port && kubeovnv1.IsPublished(s.pod) && northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(h.Port)) == nil
+	return known && h.Port != s.port && s.published && northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(h.Port)) == nil
 }

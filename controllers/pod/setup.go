@@ -51,7 +51,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	r.addresses = address.Chooser{
 		Client: r.Client, Allocator: r.Allocator, Namespaces: r.Namespaces, Pools: r.Pools, Grants: r.Grants, Networks: r.Networks, SecurePorts: r.SecurePorts,
-		IPObject: r.ipObjects.Find,
 	}
 	r.warner.client, r.warner.namespaces, r.warner.addresses, r.warner.recorder = r.Client, r.Namespaces, &r.addresses, r.Recorder
 	r.keeper = retention.Keeper{

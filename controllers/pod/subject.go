@@ -17,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/pod/address"
 	"github.com/kiln-net/kiln/internal/address/allocations"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/podset"
 )
@@ -37,6 +39,30 @@ type subject struct {
 	machine string
 	// others are the targets of the machine's migrations.
 	others []*corev1.Pod
+	// published: the pod's annotations have the result of its allocation.
+	published bool
+	// asks is nil unless the pod is on the pod network.
+	asks *asks
+}
+
+// asks is what the pod of a subject is and asks for, read once per pass. Invalid requests are left out.
+type asks struct {
+	address.Claim
+	secure             bool     // its port drops packets from addresses other than its own
+	forwards           bool     // its port gets the frames to unknown MAC addresses
+	groups, keptGroups []string // security groups that it names, and that it is in according to its results
+	dhcp               map[ipfamily.Family]map[string]string
+	invalidDHCP        error
+}
+
+func (r *Reconciler) asksOf(s *subject) *asks {
+	a := &asks{
+		Claim:  address.ClaimOf(s.port, s.pod, r.keeper.PodType(s.pod)),
+		secure: kubeovnv1.IsTrue(s.pod.Annotations, kubeovnv1.AnnotationPortSecurity), forwards: kubeovnv1.IsTrue(s.pod.Annotations, kubeovnv1.AnnotationLayer2Forward),
+		groups: kubeovnv1.ParseSecurityGroups(s.pod.Annotations), keptGroups: kubeovnv1.KeptSecurityGroups(s.pod),
+	}
+	a.dhcp, a.invalidDHCP = readDHCP(s.pod.Annotations)
+	return a
 }
 
 // machineOf returns the virtual machine that a pod runs; empty for other pods. During a migration two pods run the machine.
@@ -50,7 +76,10 @@ func (r *Reconciler) machineOf(pod *corev1.Pod) string {
 // subject returns the subject with a pod.
 func (r *Reconciler) subject(pod *corev1.Pod, others ...*corev1.Pod) *subject {
 	machine := r.machineOf(pod)
-	return &subject{kubeovnv1.NewPort(pod.Namespace, cmp.Or(machine, pod.Name), kubeovnv1.ProviderOVN), pod, machine, others}
+	return &subject{
+		port: kubeovnv1.NewPort(pod.Namespace, cmp.Or(machine, pod.Name), kubeovnv1.ProviderOVN), pod: pod, machine: machine, others: others,
+		published: kubeovnv1.IsPublished(pod),
+	}
 }
 
 // subjectOf returns the subject of a reconcile key. A machine's pods are reconciled under the machine's key, and a port without a pod's name under
@@ -84,6 +113,7 @@ func (r *Reconciler) subjectOf(ctx context.Context, key types.NamespacedName) (s
 		}
 	}
 	if s.pod != nil && allocations.OnPodNetwork(s.pod) {
+		s.asks = r.asksOf(s)
 		r.ports.own(s, r.keeper.Retained(s.port.Name))
 	}
 	return s, false, nil

@@ -112,11 +112,11 @@ func (w *warner) invalidRequests(_ context.Context, c *connection) (reason, text
 // ignoredForwarding warns if port security is on: the port drops packets from other addresses, and gets no packets to them
 // either (ovn-nb(5), port_security).
 func (w *warner) ignoredForwarding(ctx context.Context, c *connection) (reason, text string) {
-	if !kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationLayer2Forward) {
+	if !c.asks.forwards {
 		return "", ""
 	}
 	s, err := address.Subnet(ctx, w.client, c.allocation.Subnet)
-	if err == nil && s != nil && (kubeovnv1.IsTrue(c.pod.Annotations, kubeovnv1.AnnotationPortSecurity) || w.addresses.Secures(s)) {
+	if err == nil && s != nil && (c.asks.secure || w.addresses.Secures(s)) {
 		text = fmt.Sprintf("annotation %s has no effect, because the port accepts the pod's own addresses only: "+
 			"set portSecurity of subnet %s to Requested, and remove annotation %s", kubeovnv1.AnnotationLayer2Forward.Key(), s.Name, kubeovnv1.AnnotationPortSecurity.Key())
 	}
@@ -125,7 +125,7 @@ func (w *warner) ignoredForwarding(ctx context.Context, c *connection) (reason, 
 
 // ignoredOfMirror reports on a new mirror pod which of its requests are ignored.
 func (w *warner) ignoredOfMirror(ctx context.Context, c *connection) (reason, text string) {
-	if !kubeovnv1.IsMirror(c.pod.Annotations) {
+	if !c.asks.Mirror {
 		return "", ""
 	}
 	var ignored []string
@@ -179,7 +179,7 @@ func (w *warner) unsharedVips(ctx context.Context, c *connection) (reason, text 
 
 // unsharedAddresses warns of addresses in port_vips that the pod does not share.
 func (w *warner) unsharedAddresses(_ context.Context, c *connection) (reason, text string) {
-	if _, others := splitShared(c.subnet, c.pod.Annotations); len(others) > 0 {
+	if _, others := splitShared(c.subnet, c.asks.Vips); len(others) > 0 {
 		text = fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
 			kubeovnv1.AnnotationPortVips.Key(), ipfamily.Join(others), c.subnet.Name)
 	}

@@ -279,7 +279,7 @@ func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.
 	}
 	for i := range pods.Items {
 		if p := &pods.Items[i]; podset.Counts(p) {
-			groups, err := r.Grants.Groups(ctx, p)
+			groups, err := r.Grants.Groups(ctx, p.Namespace, kubeovnv1.ParseSecurityGroups(p.Annotations), kubeovnv1.KeptSecurityGroups(p))
 			if err != nil {
 				return w, err
 			}

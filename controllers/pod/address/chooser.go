@@ -35,19 +35,17 @@ type Chooser struct {
 	Networks *lookup.Networks
 	// SecurePorts makes ports of subnets without portSecurity drop packets from addresses other than their own.
 	SecurePorts bool
-	// IPObject returns the IP object of a port, nil if there is none.
-	IPObject func(ctx context.Context, port string) (*kubeovnv1.IP, error)
 
 	vpcPods
 }
 
-// For allocates addresses from the first of a pod's subnets that has some for the port. The error is a *Problem if the pod has to wait.
-func (c *Chooser) For(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod) (ipam.Allocation, allocations.Source, error) {
-	claim, err := claimOf(port, pod)
-	if err != nil {
-		return ipam.Allocation{}, "", err
+// For allocates addresses from the first of a pod's subnets that has some for its port. ip is the IP object of the port, nil if there is none. The error is a
+// *Problem if the pod has to wait.
+func (c *Chooser) For(ctx context.Context, claim *Claim, ip *kubeovnv1.IP) (ipam.Allocation, allocations.Source, error) {
+	if claim.invalid != nil {
+		return ipam.Allocation{}, "", claim.invalid
 	}
-	wants, err := c.reserved(ctx, claim)
+	wants, err := reserved(claim, ip)
 	if wants == nil && err == nil {
 		wants, err = c.wants(ctx, claim)
 	}
@@ -58,7 +56,7 @@ func (c *Chooser) For(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod)
 	full, early := true, false
 	for _, want := range wants {
 		names = append(names, want.Subnet)
-		allocation, err := c.allocate(ctx, port, pod.Spec.NodeName, want)
+		allocation, err := c.allocate(ctx, claim.Port, claim.Node, want)
 		if err == nil {
 			return allocation, allocations.SourceOf(want), nil
 		}
@@ -83,29 +81,12 @@ func (c *Chooser) For(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod)
 	return ipam.Allocation{}, "", &Problem{Message: strings.Join(obstacles, "; "), Subnets: names, Full: full, Quiet: early}
 }
 
-// claim is what a pod requests for a port.
-type claim struct {
-	kubeovnv1.PodRequest
-	port   kubeovnv1.Port
-	mirror bool // a kubelet made the pod, and its requests do not count
-	ofSet  bool // a StatefulSet made the pod
-}
-
-func claimOf(port kubeovnv1.Port, pod *corev1.Pod) (*claim, error) {
-	request, err := kubeovnv1.ParsePodRequestOf(pod.Annotations, port.Provider)
-	if err != nil {
-		return nil, &Problem{Message: err.Error()}
-	}
-	return &claim{request, port, kubeovnv1.IsMirror(pod.Annotations), allocations.OfStatefulSet(pod)}, nil
-}
-
 // reserved returns the allocation request for the addresses that a user has reserved for a port, none without a reservation.
-func (c *Chooser) reserved(ctx context.Context, claim *claim) ([]ipam.Request, error) {
-	ip, err := c.IPObject(ctx, claim.port.Name)
+func reserved(claim *Claim, ip *kubeovnv1.IP) ([]ipam.Request, error) {
 	switch {
-	case err != nil || !allocations.IsReservation(ip):
-		return nil, err
-	case claim.mirror:
+	case !allocations.IsReservation(ip):
+		return nil, nil
+	case claim.Mirror:
 		return nil, ErrMirror
 	}
 	want, err := allocations.RequestOf(ip)
@@ -119,14 +100,13 @@ func (c *Chooser) reserved(ctx context.Context, claim *claim) ([]ipam.Request, e
 var ErrMirror = &Problem{Message: "addresses are retained for another pod of this name, and a static pod does not get them: rename the static pod"}
 
 // Suits reports whether a pod would still get an allocation that was retained for it.
-func (c *Chooser) Suits(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod, allocation ipam.Allocation) (bool, error) {
-	claim, err := claimOf(port, pod)
-	if err != nil {
-		return false, err
+func (c *Chooser) Suits(ctx context.Context, claim *Claim, allocation ipam.Allocation) (bool, error) {
+	if claim.invalid != nil {
+		return false, claim.invalid
 	}
 	wants, err := c.wants(ctx, claim)
 	for _, want := range wants {
-		if want.Subnet == allocation.Subnet && c.Allocator.Fits(port.Name, want) {
+		if want.Subnet == allocation.Subnet && c.Allocator.Fits(claim.Port.Name, want) {
 			return true, nil
 		}
 	}
@@ -170,8 +150,8 @@ func (c *Chooser) causeOf(ctx context.Context, err error, want ipam.Request, vip
 }
 
 // candidates returns the subnets to try, in order: the requested one, or the subnets of the namespace.
-func (c *Chooser) candidates(ctx context.Context, claim *claim) ([]string, error) {
-	namespace := claim.port.Namespace
+func (c *Chooser) candidates(ctx context.Context, claim *Claim) ([]string, error) {
+	namespace := claim.Port.Namespace
 	if claim.Subnet != "" {
 		return []string{claim.Subnet}, c.mayUseSubnet(ctx, namespace, claim.Subnet)
 	}

@@ -21,10 +21,10 @@ import (
 
 // wants returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
 // that it names, of the pools of its namespace, or else of the part of its subnets that no pool reserves.
-func (c *Chooser) wants(ctx context.Context, claim *claim) ([]ipam.Request, error) {
-	namespace := claim.port.Namespace
+func (c *Chooser) wants(ctx context.Context, claim *Claim) ([]ipam.Request, error) {
+	namespace := claim.Port.Namespace
 	switch {
-	case claim.mirror:
+	case claim.Mirror:
 		return []ipam.Request{{Subnet: kubeovnv1.DefaultSubnet}}, nil
 	case claim.Vip != "":
 		return c.wantsOfVip(ctx, claim)
@@ -158,10 +158,10 @@ func wantsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usabl
 }
 
 // limitToListed limits allocation requests to the addresses that a pod lists: one of them, or for a StatefulSet's pod the one at its ordinal.
-func limitToListed(claim *claim, wants []ipam.Request) ([]ipam.Request, error) {
+func limitToListed(claim *Claim, wants []ipam.Request) ([]ipam.Request, error) {
 	choices := claim.Choices
-	if claim.ofSet {
-		_, ordinal := allocations.StatefulSetOf(claim.port.Key())
+	if claim.Workload == kubeovnv1.PodTypeStatefulSet {
+		_, ordinal := allocations.StatefulSetOf(claim.Port.Key())
 		if ordinal < 0 || ordinal >= len(choices) {
 			return nil, &Problem{Message: fmt.Sprintf("annotation %s lists %d addresses, and none for ordinal %d: add some",
 				kubeovnv1.AnnotationIPPool.Key(), len(choices), ordinal)}

@@ -20,8 +20,8 @@ import (
 )
 
 // wantsOfVip returns the allocation request for the addresses of the Vip that a pod uses as its own.
-func (c *Chooser) wantsOfVip(ctx context.Context, claim *claim) ([]ipam.Request, error) {
-	vip, reason, err := c.Vip(ctx, claim.port.Namespace, claim.Vip)
+func (c *Chooser) wantsOfVip(ctx context.Context, claim *Claim) ([]ipam.Request, error) {
+	vip, reason, err := c.Vip(ctx, claim.Port.Namespace, claim.Vip)
 	switch {
 	case err != nil:
 		return nil, err
@@ -41,8 +41,8 @@ func (c *Chooser) wantsOfVip(ctx context.Context, claim *claim) ([]ipam.Request,
 		}
 		return nil, p
 	}
-	if vip.Spec.Namespace != claim.port.Namespace { // the namespace of a Vip may use the Vip's subnet
-		if err := c.mayUseSubnet(ctx, claim.port.Namespace, VipSubnet(vip)); err != nil {
+	if vip.Spec.Namespace != claim.Port.Namespace { // the namespace of a Vip may use the Vip's subnet
+		if err := c.mayUseSubnet(ctx, claim.Port.Namespace, VipSubnet(vip)); err != nil {
 			return nil, err
 		}
 	}

@@ -34,7 +34,7 @@ func (k *Keeper) Want(ctx context.Context, name string, have *kubeovnv1.IP, allo
 	if pod == nil || err != nil {
 		return nil, err
 	}
-	return ipobject.OfPod(port, pod.Spec.NodeName, k.podType(pod), allocation), nil
+	return ipobject.OfPod(port, pod.Spec.NodeName, k.PodType(pod), allocation), nil
 }
 
 // Obstacle implements ipobject.Allocations.

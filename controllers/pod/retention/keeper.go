@@ -63,9 +63,10 @@ const reasonNotRetained = "AddressNotRetained"
 type Decision struct {
 	State State
 	// reason is why the addresses are freed.
-	reason  string
-	podType string
-	ip      *kubeovnv1.IP // of a reservation
+	reason     string
+	podType    string
+	ip         *kubeovnv1.IP   // of a reservation
+	allocation ipam.Allocation // of the port; none for a reservation
 }
 
 // Gone decides about the allocation of a port whose pod was deleted, or needs none. The caller removes the port, and then calls Enter, unless the state is Held.
@@ -96,7 +97,7 @@ func (k *Keeper) Gone(ctx context.Context, port kubeovnv1.Port) (Decision, error
 	case k.states.retainedIn(port.Namespace) >= most:
 		e = excess
 	}
-	d.State = next[e][before.state]
+	d.State, d.allocation = next[e][before.state], allocation
 	switch {
 	case d.State == Free && e == excess:
 		d.reason = "the namespace retains too many addresses of absent pods"
@@ -116,9 +117,8 @@ func (k *Keeper) Enter(ctx context.Context, port kubeovnv1.Port, d Decision) (*k
 	case Reserved:
 		return d.ip, k.reserve(ctx, port, d.ip)
 	case Retained:
-		allocation, _ := k.Allocator.Lookup(port.Name)
-		k.Addresses.Settle(ctx, port.Name, "", allocation)
-		allocations.LogRetained(logr.FromContextOrDiscard(ctx), port.Name, allocation, "a "+d.podType+" may create the pod again")
+		k.Addresses.Settle(ctx, port.Name, "", d.allocation)
+		allocations.LogRetained(logr.FromContextOrDiscard(ctx), port.Name, d.allocation, "a "+d.podType+" may create the pod again")
 		return nil, nil
 	}
 	return nil, k.Free(ctx, port, d.reason)
@@ -128,7 +128,8 @@ func (k *Keeper) Enter(ctx context.Context, port kubeovnv1.Port, d Decision) (*k
 func (k *Keeper) Free(ctx context.Context, port kubeovnv1.Port, reason string) error {
 	k.states.forget(port.Name)
 	if allocation, ok := k.Allocator.Lookup(port.Name); ok && !allocations.OfNode(allocation) {
-		allocations.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, reason)
+		allocations.LogFreed(logr.FromContextOrDiscard(ctx), port.Name, allocation, reason)
+		k.Allocator.Release(port.Name)
 	} else if ip, err := k.IPObjects.Find(ctx, port.Name); ip == nil || err != nil { // DeleteSubnet may have removed the allocation
 		return err
 	}
@@ -145,7 +146,8 @@ func (k *Keeper) reserve(ctx context.Context, port kubeovnv1.Port, ip *kubeovnv1
 	request, invalid := allocations.RequestOf(ip)
 	if invalid != nil || !held || len(request.Addresses) == 0 || !k.Allocator.Fits(port.Name, request) {
 		if held { // a deleted pod of that name
-			allocations.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, "the IP object reserves others")
+			allocations.LogFreed(logr.FromContextOrDiscard(ctx), port.Name, allocation, "the IP object reserves others")
+			k.Allocator.Release(port.Name)
 			k.states.forget(port.Name)
 		}
 		if invalid != nil {
@@ -167,24 +169,22 @@ func (k *Keeper) reserve(ctx context.Context, port kubeovnv1.Port, ip *kubeovnv1
 func (k *Keeper) Gained(port kubeovnv1.Port) bool { return k.states.forget(port.Name) }
 
 // Inherits reports whether a pod takes over the allocation of its port: an IP object reserves it, or the pod belongs to a StatefulSet or a
-// virtual machine and replaces the previous pod.
-func (k *Keeper) Inherits(ctx context.Context, port kubeovnv1.Port, pod *corev1.Pod, allocation ipam.Allocation) (bool, error) {
-	away := k.states.of(port.Name).state != Held
+// virtual machine and replaces the previous pod. ip is the IP object of the port, nil if there is none.
+func (k *Keeper) Inherits(ctx context.Context, claim *address.Claim, ip *kubeovnv1.IP, allocation ipam.Allocation) (bool, error) {
+	away := k.states.of(claim.Port.Name).state != Held
 	if away { // false while a virtual machine migrates: its source pod still has the allocation
-		if unambiguous, err := k.Addresses.Unambiguous(ctx, port.Name, pod.Spec.NodeName, allocation); !unambiguous || err != nil {
+		if unambiguous, err := k.Addresses.Unambiguous(ctx, claim.Port.Name, claim.Node, allocation); !unambiguous || err != nil {
 			return false, err
 		}
 	}
-	ip, err := k.IPObjects.Find(ctx, port.Name)
+	reservation := allocations.IsReservation(ip)
 	switch {
-	case err != nil:
-		return false, err
-	case kubeovnv1.IsMirror(pod.Annotations) && (away || allocations.IsReservation(ip)):
+	case claim.Mirror && (away || reservation):
 		return false, address.ErrMirror
-	case allocations.IsReservation(ip) || k.podType(pod) == "":
-		return allocations.IsReservation(ip), nil
+	case reservation || claim.Workload == "":
+		return reservation, nil
 	}
-	return k.Addresses.Suits(ctx, port, pod, allocation)
+	return k.Addresses.Suits(ctx, claim, allocation)
 }
 
 // warnOfBudget reports that the addresses of a deleted pod are freed. Its text is the same for all pods of a workload, so that they share one event.
@@ -201,9 +201,9 @@ func (k *Keeper) warnOfBudget(ctx context.Context, port kubeovnv1.Port, most int
 		"Scale down or delete workloads whose pods cannot start", port.Namespace, most))
 }
 
-// podType returns the kind of workload that retains a pod's addresses while the pod is absent; empty if no workload recreates the pod
+// PodType returns the kind of workload that retains a pod's addresses while the pod is absent; empty if no workload recreates the pod
 // by name.
-func (k *Keeper) podType(pod *corev1.Pod) string {
+func (k *Keeper) PodType(pod *corev1.Pod) string {
 	switch {
 	case k.KeepMachines && kubeovnv1.MachineOf(pod) != "":
 		return kubeovnv1.PodTypeVirtualMachine

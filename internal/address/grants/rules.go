@@ -118,15 +118,10 @@ func (g *Groups) Sets() []string {
 	return sets
 }
 
-// Groups decides for the security groups that a pod names. The pod is in a group if the group lists its namespace, or if its results say that it was in the group before: a
+// Groups decides for the security groups that a pod names. The pod is in a group if the group lists its namespace, or if the pod was in the group before and has kept it: a
 // running pod stays in its groups until they are deleted.
-func (r *Rules) Groups(ctx context.Context, pod *corev1.Pod) (Groups, error) {
-	names := kubeovnv1.ParseSecurityGroups(pod.Annotations)
-	if len(names) == 0 {
-		return Groups{}, nil
-	}
+func (r *Rules) Groups(ctx context.Context, namespace string, names, kept []string) (Groups, error) {
 	var g Groups
-	kept := kubeovnv1.KeptSecurityGroups(pod)
 	for _, name := range names {
 		if name == kubeovnv1.DenyAllGroup {
 			g.closed = true
@@ -138,7 +133,7 @@ func (r *Rules) Groups(ctx context.Context, pod *corev1.Pod) (Groups, error) {
 			return Groups{}, fmt.Errorf("get security group %s: %w", name, err)
 		case group == nil:
 			g.Missing, g.closed = append(g.Missing, name), true
-		case r.open, slices.Contains(kept, name), allows(group.Spec.AllowedNamespaces, pod.Namespace):
+		case r.open, slices.Contains(kept, name), allows(group.Spec.AllowedNamespaces, namespace):
 			g.In = append(g.In, name)
 		default:
 			g.Denied, g.closed = append(g.Denied, name), true

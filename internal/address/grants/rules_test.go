@@ -47,7 +47,7 @@ func TestWhichGroupsAPodIsIn(t *testing.T) {
 		if c.annotations["mirror"] != "" {
 			pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
 		}
-		g, err := NewRules(reader, nil, c.open).Groups(t.Context(), pod)
+		g, err := NewRules(reader, nil, c.open).Groups(t.Context(), pod.Namespace, kubeovnv1.ParseSecurityGroups(pod.Annotations), kubeovnv1.KeptSecurityGroups(pod))
 		if got := fmt.Sprintf("in %v, denied %v, missing %v, sets %v", g.In, g.Denied, g.Missing, g.Sets()); err != nil || got != c.want {
 			t.Errorf("%s: %s (%v), want %s", name, got, err, c.want)
 		}
