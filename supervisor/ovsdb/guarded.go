@@ -41,8 +41,8 @@ func (m *member) waitForGuard() {
 	m.wait(reason)
 }
 
-// guardedFile marks, next to the database file, that `kiln ovs` of this node has limited the access to the member's ports. Without it the member does not
-// wait: during the first installation the databases start before ovs-ovn exists.
+// guardedFile has, next to the database file, the UID of the OVNCluster with which `kiln ovs` of this node has limited the access to the member's ports. Without
+// it the member does not wait: during an installation the databases start before ovs-ovn exists, also on data that a removal has retained.
 func (f files) guardedFile() string { return f.path + ".guarded" }
 
 // mustWait reports whether the member must not listen yet: its ports were limited before a reboot of the node, and are not yet limited again.
@@ -50,8 +50,8 @@ func (m *member) mustWait(f files) bool {
 	if m.cluster.Spec.Central.PortAccess == v1alpha1.PortAccessOpen || portguard.Reported(m.options.RunDir) {
 		return false
 	}
-	_, err := os.Stat(f.guardedFile())
-	return err == nil
+	recorded, err := os.ReadFile(f.guardedFile())
+	return err == nil && string(recorded) == string(m.cluster.UID)
 }
 
 // watchGuard sends to changed when `kiln ovs` reports that the ports are limited, which it records in the data directory, or another failure. It returns
@@ -81,7 +81,7 @@ func (m *member) followGuard(ctx context.Context, changed chan<- struct{}) error
 	for {
 		reported, before := portguard.Reported(m.options.RunDir), failure
 		if failure = portguard.Failure(m.options.RunDir); reported || failure != before {
-			if err := m.recordGuard(reported); err != nil {
+			if err := m.recordGuard(); err != nil {
 				return err
 			}
 			select {
@@ -102,15 +102,20 @@ func (m *member) followGuard(ctx context.Context, changed chan<- struct{}) error
 	}
 }
 
-func (m *member) recordGuard(reported bool) error {
+// recordGuard records that the access to the ports is limited, if it is and the OVNCluster is known.
+func (m *member) recordGuard() error {
+	installation := m.installation.Load()
+	if installation == nil || !portguard.Reported(m.options.RunDir) {
+		return nil
+	}
 	path := newFiles(m.options).guardedFile()
-	if _, err := os.Stat(path); err == nil || !reported {
+	if recorded, err := os.ReadFile(path); err == nil && string(recorded) == string(*installation) {
 		return nil
 	}
 	if err := os.MkdirAll(m.options.DataDir, 0o750); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(*installation), 0o600); err != nil {
 		return fmt.Errorf("record that the access to the ports is limited: %w", err)
 	}
 	return nil

@@ -77,6 +77,20 @@ func TestAMemberListensAfterARebootOnlyBehindTheGuard(t *testing.T) {
 		t.Errorf("when the guard fails under a member that runs, the operator reads %+v", status)
 	}
 
+	t.Run("on retained data of an earlier installation", func(t *testing.T) {
+		reboot()
+		retained := newFiles(m.options).guardedFile()
+		tr.must(os.WriteFile(retained, []byte("of a deleted OVNCluster"), 0o600))
+		tr.startWith(m, record)
+		tr.untilConnected(m, 1)
+		tr.must(portguard.Report(m.options.RunDir))
+		supervisortest.Eventually(t, "the guard of this installation is recorded", func() error {
+			if recorded, err := os.ReadFile(retained); err != nil || len(recorded) > 0 { // the OVNCluster of the test has no UID
+				return fmt.Errorf("the record is %q (%v)", recorded, err)
+			}
+			return nil
+		})
+	})
 	t.Run("with open access", func(t *testing.T) {
 		reboot()
 		tr.startWith(m, record)

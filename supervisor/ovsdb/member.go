@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/supervisor"
@@ -27,8 +28,10 @@ type member struct {
 	options Options
 	// waiting is the reported status while the server has not been started; nil while it runs.
 	waiting atomic.Pointer[adminapi.Status]
-	// cluster is the newest OVNCluster.
+	// cluster is the newest OVNCluster. see changes it.
 	cluster *v1alpha1.OVNCluster
+	// installation is the UID of the OVNCluster; nil before it is known.
+	installation atomic.Pointer[types.UID]
 	// began is the record (DatabaseMember.since) of the file that the server runs on.
 	began atomic.Pointer[time.Time]
 	// refused is ovsdb-server's error when it cannot read the file; nil after begin has replaced the file.
@@ -77,6 +80,15 @@ func Run(ctx context.Context, o Options) error {
 		}
 	})
 	return group.Wait()
+}
+
+// see takes the newest OVNCluster.
+func (m *member) see(cluster *v1alpha1.OVNCluster) {
+	m.cluster = cluster
+	m.installation.Store(&cluster.UID)
+	if err := m.recordGuard(); err != nil {
+		m.options.Log.Error(err, "the next start after a reboot may not wait for the limits of the ports")
+	}
 }
 
 // errSuperseded is returned when a recovery has replaced the database, so that the server must not continue with its file.
@@ -169,7 +181,8 @@ func (m *member) follow(ctx context.Context, f files, began time.Time) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case m.cluster = <-m.options.Clusters:
+		case cluster := <-m.options.Clusters:
+			m.see(cluster)
 		}
 	}
 }
@@ -191,7 +204,8 @@ func (m *member) prepare(ctx context.Context, f files) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case m.cluster = <-m.options.Clusters:
+		case cluster := <-m.options.Clusters:
+			m.see(cluster)
 		case <-m.guarded:
 		}
 	}
