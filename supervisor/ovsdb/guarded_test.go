@@ -86,7 +86,7 @@ func TestAMemberListensAfterARebootOnlyBehindTheGuard(t *testing.T) {
 		tr.must(portguard.Report(m.options.RunDir))
 		supervisortest.Eventually(t, "the guard of this installation is recorded", func() error {
 			if recorded, err := os.ReadFile(retained); err != nil || len(recorded) > 0 { // the OVNCluster of the test has no UID
-				return fmt.Errorf("the record is %q (%v)", recorded, err)
+				return fmt.Errorf("the record is %q (%w)", recorded, err)
 			}
 			return nil
 		})
