@@ -131,9 +131,10 @@ func TestSummary(t *testing.T) {
 	}{
 		{"a stage that passes", []result{of(time.Second, true, nil)}, true, 0, "passed"},
 		{"two stages that fail", []result{of(time.Second, true, errors.New("exit 1")), of(time.Second, true, errors.New("exit 1"))}, true, 2, "TestOne"},
-		{"an exceeded budget", []result{of(time.Hour, true, nil)}, true, 1, "12.5 s  example/b"},
-		{"an exceeded budget on a busy machine", []result{of(time.Hour, false, nil)}, true, 0, "other processes"},
-		{"an exceeded budget without KILN_BUDGETS", []result{of(time.Hour, true, nil)}, false, 0, "which fails CI"},
+		{"an exceeded budget", []result{of(2*time.Minute, true, nil)}, true, 0, "12.5 s  example/b"},
+		{"twice its budget", []result{of(time.Hour, true, nil)}, true, 1, "12.5 s  example/b"},
+		{"twice its budget on a busy machine", []result{of(time.Hour, false, nil)}, true, 0, "other processes"},
+		{"twice its budget without KILN_BUDGETS", []result{of(time.Hour, true, nil)}, false, 0, "which fails CI"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out := &bytes.Buffer{}
