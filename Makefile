@@ -200,7 +200,7 @@ bgp: ## The BGP sessions of kube-ovn-speaker with FRR and BIRD of Debian 13, wit
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
-WATCHES ?= controllers/egress controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host
+WATCHES ?= controllers/egress controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/ovnnat controllers/pod controllers/policy controllers/routergateway controllers/service controllers/subnet controllers/trafficmirror controllers/transit controllers/vip controllers/vpc agent/host
 WATCHES_FLAGS ?=
 
 .PHONY: test-watches
@@ -349,8 +349,9 @@ generate: $(CONTROLLER_GEN) ## Deep copies of the API types, the models of the O
 	go run ./hack/suites
 
 .PHONY: manifests
-manifests: $(CONTROLLER_GEN) ## CRDs from the API types, and the bundle from them
+manifests: $(CONTROLLER_GEN) ## CRDs from the API types, the list of samples, and the bundle from them
 	$(CONTROLLER_GEN) crd:allowDangerousTypes=true paths=./api/... output:crd:dir=config/crd/bases
+	$(PACKAGING) samples config/samples
 	$(PACKAGING) bundle --version $(NEXT_VERSION) --image kiln.local/kiln:dev --output bundle
 
 GENERATED := api bundle config internal/ovsdb hack/lab/suite/suites.mk .github/workflows

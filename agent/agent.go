@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 
 	"github.com/kiln-net/kiln/agent/cniserver"
+	"github.com/kiln-net/kiln/agent/flush"
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/probes"
@@ -78,6 +80,8 @@ type Options struct {
 	Access  func(metrics http.Handler) http.Handler `json:"-"` // tests pass options to another process
 	// Sysctls is the directory through which kernel parameters are written; /proc/sys when empty.
 	Sysctls string
+	// Mirror is the setting of the node's mirror, which the caller sets; nil for no mirror.
+	Mirror *cniserver.MirrorSetting `json:"-"`
 }
 
 // Run runs the agent until ctx ends. Pods keep their network after it stops. Health is served from the beginning; the other parts start
@@ -164,6 +168,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		ProviderMTU:     func(ctx context.Context, provider string) (int, error) { return underlay.MTU(ctx, bridge, provider) },
 		CheckNeighbours: neighbours.Check,
 		Services:        cidrs.List,
+		Mirror:          cmp.Or(o.Mirror, &cniserver.MirrorSetting{}),
 		Recorder:        mgr.GetEventRecorder(probes.Recorder),
 		Ready: func(ctx context.Context) error {
 			if !pods.Synced() {
@@ -192,7 +197,8 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		}
 		return checkSwitch(ctx)
 	}}
-	if err := errors.Join(node.SetupWithManager(mgr), probed.SetupWithManager(mgr), providers.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
+	connections := &flush.Reconciler{Client: mgr.GetClient(), Node: o.Node, Connections: ovs.Connections{Directory: filepath.Dir(o.OVSSocket)}}
+	if err := errors.Join(connections.SetupWithManager(mgr), node.SetupWithManager(mgr), probed.SetupWithManager(mgr), providers.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil

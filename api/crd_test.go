@@ -69,7 +69,7 @@ func objects(t *testing.T, text []byte) []*unstructured.Unstructured {
 }
 
 func TestManifestsForKubeOVNAndSamplesApplyUnchanged(t *testing.T) {
-	for _, name := range []string{"web", "machines"} {
+	for _, name := range []string{"web", "machines", "guests"} {
 		for _, object := range []client.Object{
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}},
@@ -154,6 +154,16 @@ func TestRefusals(t *testing.T) {
 		{"another action", "Vpc", `policyRoutes: [{action: deny, match: ip, priority: 1}]`, `supported values: "allow", "drop", "reroute"`},
 		{"a priority beyond OVN's", "Vpc", `policyRoutes: [{action: drop, match: ip, priority: 40000}]`, "spec.policyRoutes[0].priority"},
 		{"a peering without prefix length", "Vpc", `vpcPeerings: [{remoteVpc: b, localConnectIP: 169.254.0.1}]`, "spec.vpcPeerings[0].localConnectIP"},
+		{"a mirror of everything by mistake", "TrafficMirror", `{sink: 192.0.2.1, key: 1}`, "podSelector: {} selects all pods of the cluster"},
+		{"a loopback sink", "TrafficMirror", `{sink: 127.0.0.1, key: 1, vpc: a}`, `spec.sink: Invalid value: "127.0.0.1": must be an IPv4 or IPv6 address that nodes can route packets to`},
+		{"a multicast sink", "TrafficMirror", `{sink: "ff0e::1", key: 1, vpc: a}`, "spec.sink"},
+		{"an unspecified sink", "TrafficMirror", `{sink: 0.0.0.0, key: 1, vpc: a}`, "spec.sink"},
+		{"a link-local sink", "TrafficMirror", `{sink: "fe80::1", key: 1, vpc: a}`, "spec.sink"},
+		{"a name as sink", "TrafficMirror", `{sink: collector.example.com, key: 1, vpc: a}`, "spec.sink"},
+		{"a session beyond ERSPAN's", "TrafficMirror", `{type: erspan, sink: 192.0.2.1, key: 1024, vpc: a}`, "ERSPAN has 10 bits"},
+		{"a key beyond GRE's", "TrafficMirror", `{sink: 192.0.2.1, key: 4294967296, vpc: a}`, "spec.key"},
+		{"another direction of copies", "TrafficMirror", `{sink: 192.0.2.1, key: 1, vpc: a, direction: both}`, `supported values: "To", "From", "Both"`},
+		{"another type of copies", "TrafficMirror", `{type: vxlan, sink: 192.0.2.1, key: 1, vpc: a}`, `supported values: "gre", "erspan"`},
 		{"IPv6 as IPv4", "IP", `v4IpAddress: fd00::1`, `spec.v4IpAddress: Invalid value: "fd00::1": must be an IPv4 address, such as 10.16.0.9`},
 
 		{"a selector as of kubectl", "SwitchLBRule", `{vip: 1.1.1.1, selector: ["app=web"], ports: [{port: 80}]}`, `spec.selector[0]: Invalid value: "app=web": must be a label as key:value: write app:web`},
@@ -209,6 +219,13 @@ func TestRefusals(t *testing.T) {
 		{"two pools of a class", "OVNCluster", `services: {loadBalancerPools: [{class: example.com/a, addresses: [192.0.2.1]}, {class: example.com/a, addresses: [192.0.2.2]}]}`, "Duplicate value"},
 		{"a class without a domain", "OVNCluster", `services: {loadBalancerPools: [{class: public, addresses: [192.0.2.1]}]}`,
 			`spec.services.loadBalancerPools[0].class: Invalid value: "public": must be a domain and a name, such as example.com/public`},
+		{"a limit without a number", "Subnet", `podLimits: {ingressRate: fast}`, "spec.podLimits.ingressRate"},
+		{"a negative limit", "Subnet", `podLimits: {egressRate: -1M}`, "spec.podLimits.egressRate"},
+		{"a limit with an exponent", "Subnet", `podLimits: {egressRate: 1e9}`, "spec.podLimits.egressRate"},
+		{"a limit that blocks", "Subnet", `podLimits: {egressRate: 10k, egressBurst: 9.999k}`, "must be from 10k to 1T"},
+		{"a huge limit", "OVNCluster", `tenancy: {podLimits: {ingressRate: 1T, ingressBurst: 1.001T}}`, "must be from 10k to 1T"},
+		{"a burst without its rate", "Subnet", `podLimits: {egressRate: 1M, ingressBurst: 1M}`, "a burst needs the rate of its direction"},
+		{"a burst of the cluster without its rate", "OVNCluster", `tenancy: {podLimits: {egressBurst: 1M}}`, "a burst needs the rate of its direction"},
 		{"no prefixes", "OVNCluster", `speaker: {asn: 64512, maxPrefixesPerNamespace: -1}`, "spec.speaker.maxPrefixesPerNamespace"},
 		{"a hold time of a second", "OVNCluster", `speaker: {asn: 64512, peers: [{address: 192.0.2.1, asn: 1, holdTime: 1s}]}`, "holdTime is 3s to 65535s"},
 		{"a community that is too large", "OVNCluster", `speaker: {asn: 64512, peers: [{address: 192.0.2.1, asn: 1, communities: ["65536:1"]}]}`, `spec.speaker.peers[0].communities[0]: Invalid value: "65536:1": must be two numbers up to 65535`},

@@ -24,7 +24,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/agent/cniserver"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/ovncluster"
 	"github.com/kiln-net/kiln/internal/testing/eventually"
 	"github.com/kiln-net/kiln/internal/testing/golden"
 	"github.com/kiln-net/kiln/internal/testing/nodetest"
@@ -138,7 +141,7 @@ func buildPlugins(directory string) error {
 }
 
 func startAPI(kubeconfigFile string) error {
-	started, err := apiserver.New("subnets", "vpcs", "ips", "provider-networks")
+	started, err := apiserver.New("subnets", "vpcs", "ips", "provider-networks", "ovnclusters")
 	if err != nil {
 		return err
 	}
@@ -173,5 +176,9 @@ func runAgent() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	o.Mirror = &cniserver.MirrorSetting{}
+	if _, err := ovncluster.Watch(ctx, config, func(cluster *v1alpha1.OVNCluster) { o.Mirror.Set(cluster.Spec.Agent.Mirror) }); err != nil {
+		return err
+	}
 	return agent.Run(ctrl.LoggerInto(ctx, ctrl.Log), config, o)
 }

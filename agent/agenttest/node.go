@@ -4,6 +4,7 @@
 package agenttest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
@@ -82,7 +84,8 @@ type Node struct {
 	// Idle stops the simulated ovn-controller from installing flows.
 	Idle atomic.Bool
 
-	dir string // of the logs and sockets
+	dir   string // of the logs and sockets
+	relay string // the agent's socket of the database, if it is not the server's
 }
 
 // NewNode returns a node with Open vSwitch and without an agent. The API server has no objects of an earlier node. It exists until the test
@@ -107,11 +110,11 @@ func NewNode(t testing.TB) *Node {
 	}}
 	must.Succeed(t, errors.Join(os.Mkdir(n.Options.CNIBinDir, 0o755), os.Mkdir(n.Options.CNIConfDir, 0o755)))
 	scheme := runtime.NewScheme()
-	must.Succeed(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)))
+	must.Succeed(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
 	n.API, err = client.New(config, client.Options{Scheme: scheme})
 	must.Succeed(t, err)
 	t.Cleanup(func() {
-		for _, name := range []string{"ovn0", "br-int", "ovs-netdev"} { // they remain after ovs-vswitchd is killed
+		for _, name := range []string{"ovn0", "mirror0", "br-int", "ovs-netdev"} { // they remain after ovs-vswitchd is killed
 			must.Succeed(t, sandbox.Remove(name))
 		}
 	})
@@ -126,7 +129,7 @@ func (n *Node) clear() {
 	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}, &coordinationv1.Lease{}} {
 		must.Succeed(n.TB, n.API.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
 	}
-	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}, &v1.ProviderNetwork{}, &v1.IP{}} {
+	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}, &v1.ProviderNetwork{}, &v1.IP{}, &v1alpha1.OVNCluster{}} {
 		must.Succeed(n.TB, n.API.DeleteAllOf(context.Background(), o))
 	}
 }
@@ -134,7 +137,7 @@ func (n *Node) clear() {
 // In returns the node for use in a subtest. Daemons that the subtest starts belong to the node after it.
 func (n *Node) In(t *testing.T) *Node {
 	inner := &Node{
-		TB: t, Root: n.Root, API: n.API, Config: n.Config, Options: n.Options, dir: n.dir, Families: n.Families,
+		TB: t, Root: n.Root, API: n.API, Config: n.Config, Options: n.Options, dir: n.dir, relay: n.relay, Families: n.Families,
 		OVS: n.OVS, Database: n.Database, VSwitchd: n.VSwitchd, Agent: n.Agent,
 	}
 	t.Cleanup(func() { n.Database, n.VSwitchd, n.Agent = inner.Database, inner.VSwitchd, inner.Agent })
@@ -237,7 +240,9 @@ func (n *Node) StartAgent() {
 	n.Helper()
 	self, err := os.Executable()
 	must.Succeed(n.TB, err)
-	options, err := json.Marshal(n.Options)
+	own := n.Options
+	own.OVSSocket = cmp.Or(n.relay, own.OVSSocket)
+	options, err := json.Marshal(own)
 	must.Succeed(n.TB, err)
 	command := exec.Command(self)
 	command.Env = append(os.Environ(), envAgent+"="+string(options), envConfig+"="+kubeconfig)

@@ -4,7 +4,10 @@
 package agenttest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -63,6 +66,48 @@ func (n *Node) StartDatabase() {
 func (n *Node) StartVSwitchd() {
 	n.Helper()
 	n.VSwitchd = n.run("usr/lib/openvswitch-switch/ovs-vswitchd", "unix:"+n.Options.OVSSocket, "--no-chdir", "--pidfile", "--overwrite-pidfile")
+}
+
+// PretendKernel lets an agent that starts later read in the database that the kernel forwards packets, whatever Open vSwitch does: machines that run tests have
+// no module for it. The agent limits pods by their interfaces then.
+func (n *Node) PretendKernel() {
+	n.Helper()
+	n.relay = filepath.Join(n.dir, "relay.sock")
+	listener, err := net.Listen("unix", n.relay)
+	must.Succeed(n.TB, err)
+	n.Root.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			agent, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go pretendKernel(agent, n.Options.OVSSocket)
+		}
+	}()
+}
+
+// pretendKernel relays a connection to a database, with another datapath in what the server sends.
+func pretendKernel(agent net.Conn, socket string) {
+	defer agent.Close()
+	server, err := net.Dial("unix", socket)
+	if err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(server, agent)
+		_ = server.Close()
+	}()
+	messages := json.NewDecoder(server)
+	for {
+		var message json.RawMessage
+		if err := messages.Decode(&message); err != nil {
+			return
+		}
+		if _, err := agent.Write(bytes.ReplaceAll(message, []byte(`"datapath_type":"netdev"`), []byte(`"datapath_type":"system"`))); err != nil {
+			return
+		}
+	}
 }
 
 // playOVNController simulates ovn-controller: it sets ovn-installed on every interface that has a device and a logical port.

@@ -77,6 +77,11 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if attachment.ProbePorts, err = s.probePorts(ctx, pod, network); err != nil {
 		return nil, err
 	}
+	limited, err := s.limitsOf(ctx, pod.Annotations, network)
+	if err != nil {
+		return nil, err
+	}
+	attachment.Limits = &limited
 	if err := s.connect(ctx, attachment, iface, probeLink(r, attachment)); err != nil {
 		if errors.Is(context.Cause(ctx), errPodDeleted) {
 			return nil, podDeletedError(fmt.Sprintf("pod %s/%s (%s) was deleted before its port was ready: %v", r.PodNamespace, r.PodName, r.PodUID, err))
@@ -252,6 +257,7 @@ func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.
 		Addresses:    network.Addresses,
 		CIDRs:        network.CIDRs,
 		Gateways:     network.Gateways,
+		Mirrored:     mirrored(pod, r.Provider),
 	}
 }
 

@@ -72,7 +72,7 @@ func (s *Server) Sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var failed []error
+	failed := []error{s.Bridge.SweepLimits(ctx)}
 	for _, a := range attachments {
 		gone, err := s.gone(ctx, a)
 		if gone && err == nil {

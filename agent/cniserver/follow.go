@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,12 +22,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/limits"
 
 	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/sandbox"
@@ -35,8 +38,8 @@ import (
 // followers bounds how many pods are renumbered concurrently.
 const followers = 4
 
-// SetupWithManager adds the server, and a controller that updates running containers when the CIDRs or gateways of their subnet change, or the
-// routes of an interconnected underlay subnet.
+// SetupWithManager adds the server, and a controller that updates running containers when the CIDRs, gateways or limits of their subnet change, their
+// own requests of limits, or the routes of an interconnected underlay subnet.
 // Open vSwitch records the state applied to each container. For an unchanged pod only this record is read, also when the agent starts.
 func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -44,12 +47,14 @@ func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 		For(&corev1.Pod{}, builder.OnlyMetadata, builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(e event.CreateEvent) bool { return len(numbering(e.Object.GetAnnotations())) > 0 },
 			UpdateFunc: func(e event.UpdateEvent) bool {
-				return renumbers(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
+				before, after := e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations()
+				return renumbers(before, after) || relimits(before, after) || remirrors(before, after)
 			},
 			DeleteFunc:  func(event.DeleteEvent) bool { return false },
 			GenericFunc: func(event.GenericEvent) bool { return false },
 		})).
 		Watches(&v1.Subnet{}, handler.EnqueueRequestsFromMapFunc(s.onPhysicalNetworks), builder.WithPredicates(k8s.Changed(viewOverlay))).
+		Watches(&v1.Subnet{}, handler.EnqueueRequestsFromMapFunc(s.onLimits), builder.WithPredicates(k8s.Changed(limits.OfSubnet))).
 		WithOptions(k8s.Workers(followers)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q k8s.Queue) error {
 			go s.enqueueAll(ctx, q.Add)
@@ -63,6 +68,13 @@ func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	if err := s.setupRepairs(mgr); err != nil {
 		return err
+	}
+	if err := s.setupMirror(mgr); err != nil {
+		return err
+	}
+	counter := &limitCounter{node: s.Node, limited: s.Bridge.LimitedPorts, shaped: sandbox.Shapings}
+	if err := metrics.Registry.Register(counter); err != nil && !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+		return fmt.Errorf("add the metrics of limits: %w", err)
 	}
 	return mgr.Add(s)
 }
@@ -103,7 +115,8 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 			if !numbered(a, network) {
 				failed = append(failed, s.renumberInTurn(ctx, a, network))
 			}
-			failed = append(failed, s.resizeInTurn(ctx, a, network), s.rerouteInTurn(ctx, a, network))
+			failed = append(failed, s.resizeInTurn(ctx, a, network), s.rerouteInTurn(ctx, a, network), s.relimitInTurn(ctx, a, network))
+			failed = append(failed, s.mirrorInTurn(ctx, a, pod, provider))
 		}
 	}
 	return errors.Join(failed...)
@@ -120,7 +133,7 @@ func providers(pod *metav1.PartialObjectMetadata) iter.Seq[string] {
 	}
 }
 
-// catchUp applies the changes of annotations and MTU since the ADD has read them, and the routes to the overlay: follow skips a container that
+// catchUp applies the changes of annotations, limits and MTU since the ADD has read them, and the routes to the overlay: follow skips a container that
 // has no port yet.
 func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) error {
 	a, found, err := s.Bridge.Find(ctx, name)
@@ -132,7 +145,8 @@ func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) er
 		return err
 	}
 	if network, missing := allocation(pod, types.UID(a.PodUID), had.Provider); missing == "" {
-		return errors.Join(s.renumber(ctx, a, network), s.resize(ctx, a, network), s.reroute(ctx, a, network))
+		return errors.Join(s.renumber(ctx, a, network), s.resize(ctx, a, network), s.reroute(ctx, a, network), s.relimit(ctx, a, network),
+			s.mirror(ctx, a, pod, had.Provider))
 	}
 	return nil
 }

@@ -45,6 +45,9 @@ func PodMetadata() *metav1.PartialObjectMetadata {
 
 // NewPods watches pods and subnets through c, which must be limited to the pods of this node; api reads from the API server itself.
 func NewPods(ctx context.Context, c cache.Cache, api client.Reader) (*Pods, error) {
+	if err := c.IndexField(ctx, PodMetadata(), indexSubnets, subnetsOf); err != nil {
+		return nil, fmt.Errorf("index pods by subnet: %w", err)
+	}
 	informer, err := c.GetInformer(ctx, PodMetadata(), cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)

@@ -54,8 +54,9 @@ type repairs struct {
 	requests k8s.RequestSource
 
 	mu     sync.Mutex
-	absent map[string]absence // by port
-	failed map[string]bool    // ports that are still missing after an attempt
+	absent map[string]absence   // by port
+	failed map[string]bool      // ports that are still missing after an attempt
+	limits map[string]time.Time // when repairLimits has last set the limits of a port
 }
 
 // absence is a port that is missing since a time. The attachment is the last record of a port whose deletion was seen, and empty for others.
@@ -131,6 +132,28 @@ func (r *repairs) forget(links map[string]sandbox.HostLink) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.failed, func(name string, _ bool) bool { _, exists := links[name]; return !exists })
+	maps.DeleteFunc(r.limits, func(name string, _ time.Time) bool { _, exists := links[name]; return !exists })
+}
+
+// relimit records that repairLimits sets the limits of a port now.
+func (r *repairs) relimit(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.limits == nil {
+		r.limits = map[string]time.Time{}
+	}
+	r.limits[name] = time.Now()
+}
+
+// untilRelimit returns how long repairLimits has to wait for a port.
+func (r *repairs) untilRelimit(name string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last, known := r.limits[name]
+	if !known {
+		return 0
+	}
+	return repairInterval - time.Since(last)
 }
 
 func (r *repairs) missing() int {
@@ -139,9 +162,14 @@ func (r *repairs) missing() int {
 	return len(r.failed)
 }
 
-// setupRepairs adds the controller that adds ports of running pods again. A request is the name of a port, or "" for a comparison of all.
+// setupRepairs adds the controller that adds ports of running pods and their limits again. A request is the name of a port, or "" for a comparison of all.
 func (s *Server) setupRepairs(mgr ctrl.Manager) error {
 	s.Bridge.SubscribeDeleted(s.repairs.portDeleted)
+	s.Bridge.Subscribe(func(name string) {
+		if name != "" {
+			s.repairs.requests.Add(name)
+		}
+	})
 	s.repairs.requests.Add("")
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("pod-ports").
@@ -163,7 +191,7 @@ func (s *Server) setupRepairs(mgr ctrl.Manager) error {
 }
 
 // comparePorts compares the veths of the node with the ports of Open vSwitch. It writes a note of each attachment on its veth, and requests the repair of
-// veths without a port.
+// veths without a port and the comparison of the limits of ports: a changed row of a QoS or a queue does not name its port.
 func (s *Server) comparePorts(ctx context.Context) error {
 	began := time.Now()
 	attachments, err := s.Bridge.Attachments(ctx)
@@ -187,6 +215,7 @@ func (s *Server) comparePorts(ctx context.Context) error {
 			continue
 		}
 		s.repairs.present(name, began)
+		s.repairs.requests.Add(name)
 		text, err := s.noteOf(ctx, a)
 		if err == nil && text != link.Note && text != "" {
 			err = sandbox.Note(name, text)
@@ -194,14 +223,14 @@ func (s *Server) comparePorts(ctx context.Context) error {
 		failed = append(failed, err)
 	}
 	missingPorts.WithLabelValues(s.Node).Set(float64(s.repairs.missing()))
-	return errors.Join(failed...)
+	return errors.Join(append(failed, s.compareLimits(ctx))...)
 }
 
-// repair adds a port again, if its container still runs and no other container has its logical port.
+// repair adds a port again, if its container still runs and no other container has its logical port. It compares the limits of a port that exists.
 func (s *Server) repair(ctx context.Context, name string) (ctrl.Result, error) {
 	missing, known := s.repairs.absence(name)
 	if !known {
-		return ctrl.Result{}, nil
+		return s.repairLimits(ctx, name)
 	}
 	if wait := repairDelay - time.Since(missing.since); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
@@ -258,6 +287,9 @@ func (s *Server) restore(ctx context.Context, a ovs.Attachment) (bool, error) {
 		return false, nil // the rest of an ADD that failed, or of a DEL
 	}
 	if err != nil {
+		return false, err
+	}
+	if a.Limits, err = s.limitsFor(ctx, a); err != nil {
 		return false, err
 	}
 	return s.Bridge.Restore(ctx, a)

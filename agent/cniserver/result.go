@@ -65,12 +65,12 @@ func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNet
 		gateway, _ := netip.AddrFromSlice(route.GW)
 		asked = append(asked, v1.Route{Destination: to.Masked(), Gateway: gateway.Unmap()})
 	}
-	return resolve(append(asked, request.Routes...), via)
+	return resolve(append(asked, request.Routes...), via, network)
 }
 
 // resolve fills in the missing fields of routes: the destination defaults to all addresses, the gateway to the one in via of the route's
-// family.
-func resolve(asked []v1.Route, via map[bool]netip.Addr) ([]sandbox.Route, error) {
+// family. It refuses a gateway that the container cannot reach, because the kernel's error for it names neither the subnet nor a remedy.
+func resolve(asked []v1.Route, via map[bool]netip.Addr, network v1.PodNetwork) ([]sandbox.Route, error) {
 	var out []sandbox.Route
 	for _, route := range asked {
 		to, gateway := route.Destination, route.Gateway
@@ -83,10 +83,23 @@ func resolve(asked []v1.Route, via map[bool]netip.Addr) ([]sandbox.Route, error)
 		if !gateway.IsValid() {
 			return nil, fmt.Errorf("route to %s: the pod has no gateway of that family", to)
 		}
+		if !onLink(network, gateway) {
+			return nil, fmt.Errorf("route to %s: its gateway %s is not in a CIDR of the pod's subnet %s: correct the gateway, or choose the subnet with annotation %s",
+				to, gateway, network.LogicalSwitch, v1.AnnotationLogicalSwitch.For(network.Provider))
+		}
 		out = slices.DeleteFunc(out, func(earlier sandbox.Route) bool { return earlier.To == to })
 		out = append(out, sandbox.Route{To: to, Via: gateway})
 	}
 	return out, nil
+}
+
+// onLink reports whether a container reaches a gateway without a router: it is in a CIDR in which the pod has an address, or it is an IPv6
+// link-local address (RFC 4291).
+func onLink(network v1.PodNetwork, gateway netip.Addr) bool {
+	return slices.ContainsFunc(network.Addresses, func(address netip.Addr) bool {
+		i := cidrOf(network, address)
+		return i >= 0 && network.CIDRs[i].Contains(gateway) || gateway.Is6() && address.Is6() && gateway.IsLinkLocalUnicast()
+	})
 }
 
 // resultOf returns the result of an ADD in the latest CNI version: the host's end, the container's end, and its addresses and routes.

@@ -30,6 +30,8 @@ func dual() v1.PodNetwork {
 		CIDRs:     []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16"), netip.MustParsePrefix("fd00:10:16::/112")},
 		Gateways:  []netip.Addr{netip.MustParseAddr("10.16.0.1"), netip.MustParseAddr("fd00:10:16::1")},
 		MAC:       net.HardwareAddr{2, 0, 0, 0, 0, 5},
+
+		LogicalSwitch: "ovn-default",
 	}
 }
 
@@ -48,15 +50,18 @@ func TestRoutes(t *testing.T) {
 		want       []sandbox.Route
 		err        string
 	}{
-		"both families":                             {network: dual(), want: defaults},
-		"one family of a dual subnet":               {network: single, want: defaults[1:]},
-		"routes of the configuration and the pod":   {network: dual(), conf: `[{"dst":"192.0.2.0/24"}]`, annotation: `[{"dst":"198.51.100.0/24","gw":"10.16.0.9"}]`, want: append(defaults[:2:2], route("192.0.2.0/24", "10.16.0.1"), route("198.51.100.0/24", "10.16.0.9"))},
-		"a route of a family that the pod has not":  {network: single, annotation: `[{"dst":"192.0.2.0/24"}]`, err: "no gateway of that family"},
-		"a route with a gateway only":               {network: dual(), annotation: `[{"gw":"10.16.0.9"}]`, want: []sandbox.Route{route("::/0", "fd00:10:16::1"), route("0.0.0.0/0", "10.16.0.9")}},
-		"a destination with bits behind its length": {network: dual(), conf: `[{"dst":"192.0.2.1/24"}]`, annotation: `[{"dst":"198.51.100.7"}]`, want: append(defaults[:2:2], route("192.0.2.0/24", "10.16.0.1"), route("198.51.100.7/32", "10.16.0.1"))},
-		"no default route":                          {network: dual(), noDefault: true},
-		"one of the pod's own instead":              {network: dual(), noDefault: true, annotation: `[{"gw":"10.16.0.9"},{"dst":"192.0.2.0/24"}]`, want: []sandbox.Route{route("0.0.0.0/0", "10.16.0.9"), route("192.0.2.0/24", "10.16.0.1")}},
-		"an annotation that is no list":             {network: dual(), annotation: `{}`, err: "ovn.kubernetes.io/routes"},
+		"both families":                              {network: dual(), want: defaults},
+		"one family of a dual subnet":                {network: single, want: defaults[1:]},
+		"routes of the configuration and the pod":    {network: dual(), conf: `[{"dst":"192.0.2.0/24"}]`, annotation: `[{"dst":"198.51.100.0/24","gw":"10.16.0.9"}]`, want: append(defaults[:2:2], route("192.0.2.0/24", "10.16.0.1"), route("198.51.100.0/24", "10.16.0.9"))},
+		"a route of a family that the pod has not":   {network: single, annotation: `[{"dst":"192.0.2.0/24"}]`, err: "no gateway of that family"},
+		"a route with a gateway only":                {network: dual(), annotation: `[{"gw":"10.16.0.9"}]`, want: []sandbox.Route{route("::/0", "fd00:10:16::1"), route("0.0.0.0/0", "10.16.0.9")}},
+		"a destination with bits behind its length":  {network: dual(), conf: `[{"dst":"192.0.2.1/24"}]`, annotation: `[{"dst":"198.51.100.7"}]`, want: append(defaults[:2:2], route("192.0.2.0/24", "10.16.0.1"), route("198.51.100.7/32", "10.16.0.1"))},
+		"no default route":                           {network: dual(), noDefault: true},
+		"one of the pod's own instead":               {network: dual(), noDefault: true, annotation: `[{"gw":"10.16.0.9"},{"dst":"192.0.2.0/24"}]`, want: []sandbox.Route{route("0.0.0.0/0", "10.16.0.9"), route("192.0.2.0/24", "10.16.0.1")}},
+		"a gateway outside the subnet":               {network: dual(), annotation: `[{"dst":"192.0.2.0/24","gw":"10.33.0.1"}]`, err: "its gateway 10.33.0.1 is not in a CIDR of the pod's subnet ovn-default: correct"},
+		"a gateway of a family that the pod has not": {network: single, annotation: `[{"gw":"10.16.0.9"}]`, err: "its gateway 10.16.0.9 is not in"},
+		"a link-local gateway":                       {network: dual(), noDefault: true, annotation: `[{"gw":"fe80::1"}]`, want: []sandbox.Route{route("::/0", "fe80::1")}},
+		"an annotation that is no list":              {network: dual(), annotation: `{}`, err: "ovn.kubernetes.io/routes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := wire.Request{Provider: v1.ProviderOVN}

@@ -58,14 +58,17 @@ type Server struct {
 	Services func(context.Context) ([]netip.Prefix, error)
 	// MTUChanged receives a value after the result of MTU or ProviderMTU has changed.
 	MTUChanged <-chan struct{}
+	// Mirror is the setting of the node's mirror.
+	Mirror *MirrorSetting
 	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.
 	Ready func(context.Context) error
 
 	// Recorder reports events on pods.
 	Recorder events.EventRecorder
 
-	locks   locks
-	repairs repairs
+	locks      locks
+	repairs    repairs
+	unenforced unenforced
 }
 
 // Start listens until ctx ends. It makes the server a Runnable of controller-runtime.

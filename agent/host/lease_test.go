@@ -4,6 +4,7 @@
 package host_test
 
 import (
+	"context"
 	"syscall"
 	"testing"
 
@@ -98,7 +99,11 @@ func TestNodesOfAVpcRenewTheirLeases(t *testing.T) {
 	vpc := &v1.Vpc{}
 	vpc.Name = "blue"
 	must.Succeed(t, n.API.Create(t.Context(), vpc))
-	t.Cleanup(func() { _ = n.API.Delete(t.Context(), vpc) })
+	t.Cleanup(func() {
+		if err := n.API.Delete(context.Background(), vpc); err != nil {
+			t.Error(err)
+		}
+	})
 	carry := func(active, standby string) {
 		t.Helper()
 		base := vpc.DeepCopy()

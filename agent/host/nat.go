@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/kiln-net/kiln/agent/ovs"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
@@ -28,6 +29,10 @@ const (
 	chainForward = "forward"
 	// chainProbes filters packets that pods of custom VPCs send on probe links.
 	chainProbes = "probes"
+	// chainCopies drops copies of packets. Its priority is before the kernel puts fragments together (-400) and tracks connections (-200): pods choose what is
+	// copied, and forged fragments must not mix with those of the node.
+	chainCopies    = "copies"
+	priorityCopies = knftables.BaseChainPriority("-450") // NF_IP_PRI_RAW_BEFORE_DEFRAG
 	// chainOutgoing receives traffic that leaves subnets with natOutgoing; chainTranslate receives the part of it that is translated.
 	chainOutgoing  = "outgoing"
 	chainTranslate = "translate"
@@ -81,6 +86,18 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 	tx.Add(&knftables.Rule{
 		Chain: chainProbes, Rule: knftables.Concat("iifname", `"`+sandbox.ProbePrefix+`*"`, "ct state != { established, related } drop"),
 		Comment: knftables.PtrTo("pods of custom VPCs may only reply to their node"),
+	})
+	tx.Add(&knftables.Chain{
+		Name:     chainCopies,
+		Type:     knftables.PtrTo(knftables.FilterType),
+		Hook:     knftables.PtrTo(knftables.PreroutingHook),
+		Priority: knftables.PtrTo(priorityCopies),
+	})
+	tx.Flush(&knftables.Chain{Name: chainCopies})
+	// A pod chooses what is copied: a frame to the broadcast address could have a datagram to a port of the node.
+	tx.Add(&knftables.Rule{
+		Chain: chainCopies, Rule: knftables.Concat("iifname", ovs.MirrorInterface, "drop"),
+		Comment: knftables.PtrTo("copies of packets are for programs that capture them"),
 	})
 	tx.Flush(&knftables.Chain{Name: chainNAT})
 	tx.Flush(&knftables.Chain{Name: chainForward})

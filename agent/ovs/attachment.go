@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/limits"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
@@ -32,6 +33,7 @@ const (
 	keyNetwork      = "cni_network"
 	keyProbePorts   = "probe_ports"
 	keyOverlay      = "overlay_routes"
+	keyMirrored     = "mirror"
 )
 
 // vendor marks the ports of pods and nodes.
@@ -62,6 +64,10 @@ type Attachment struct {
 	ProbePorts []uint16
 	// OverlayRoutes describes the routes to the overlay of a pod of an interconnected underlay subnet. Empty: it never had any.
 	OverlayRoutes string
+	// Mirrored requests copies of the port's packets on MirrorInterface. Attach sets it only; SetMirrored removes it as well.
+	Mirrored bool
+	// Limits are the limits that Attach applies. Nil: it leaves those of an existing port as they are. They are not part of the record.
+	Limits *limits.Port
 }
 
 func (a Attachment) externalIDs() map[string]string {
@@ -86,6 +92,9 @@ func (a Attachment) externalIDs() map[string]string {
 	if a.OverlayRoutes != "" {
 		ids[keyOverlay] = a.OverlayRoutes
 	}
+	if a.Mirrored {
+		ids[keyMirrored] = mirrored
+	}
 	return ids
 }
 
@@ -108,6 +117,7 @@ func attachmentOf(row *vswitch.Interface) (Attachment, bool) {
 		MAC:          ids[keyMAC],
 
 		OverlayRoutes: ids[keyOverlay],
+		Mirrored:      ids[keyMirrored] == mirrored,
 	}
 	a.Addresses = split(ids[keyAddresses], netip.ParseAddr)
 	a.CIDRs = split(ids[keyCIDRs], netip.ParsePrefix)

@@ -77,7 +77,7 @@ func onlyPorts(before, after model.Model) bool {
 	return but.Equals(old)
 }
 
-// nameOf returns the name under which watchers wait for a row: the name of an interface, port or bridge, and "" for other rows.
+// nameOf returns the name under which watchers wait for a row: the name of an interface, port, bridge or mirror, and "" for other rows.
 func nameOf(row model.Model) string {
 	switch row := row.(type) {
 	case *vswitch.Interface:
@@ -86,11 +86,13 @@ func nameOf(row model.Model) string {
 		return row.Name
 	case *vswitch.Bridge:
 		return row.Name
+	case *vswitch.Mirror:
+		return row.Name
 	}
 	return ""
 }
 
-// Subscribe calls f with the name of each interface, port or bridge that changes, and with "" for other rows, such as the settings in
+// Subscribe calls f with the name of each interface, port, bridge or mirror that changes, and with "" for other rows, such as the settings in
 // Open_vSwitch. Adding a port to a bridge, or removing one, is not a change of the bridge. f must not block.
 func (b *Bridge) Subscribe(f func(name string)) { b.changes.subscribe(f) }
 

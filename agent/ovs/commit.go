@@ -51,6 +51,12 @@ type change struct {
 	added, removed []string
 }
 
+// add appends operations, or returns the error with which they could not be made.
+func (c *change) add(operations []ovsdb.Operation, err error) error {
+	c.operations = append(c.operations, operations...)
+	return err
+}
+
 func (c change) empty() bool {
 	return len(c.operations) == 0 && len(c.added) == 0 && len(c.removed) == 0
 }
@@ -213,9 +219,17 @@ func (b *Bridge) merge(ctx context.Context, requests []*request) ([]ovsdb.Operat
 		return nil, err
 	}
 	slices.Sort(removed)
+	removed = slices.Compact(removed)
+	limited := change{}
+	for _, port := range removed {
+		if err := b.unlimit(ctx, &limited, port); err != nil {
+			return nil, err
+		}
+	}
+	operations = append(operations, limited.operations...)
 	var mutations []model.Mutation
 	for mutator, ports := range map[ovsdb.Mutator][]string{
-		ovsdb.MutateOperationDelete: slices.Compact(removed), ovsdb.MutateOperationInsert: added,
+		ovsdb.MutateOperationDelete: removed, ovsdb.MutateOperationInsert: added,
 	} {
 		if len(ports) > 0 {
 			mutations = append(mutations, model.Mutation{Field: &bridge.Ports, Mutator: mutator, Value: ports})

@@ -10,6 +10,7 @@ import (
 	"maps"
 
 	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
@@ -20,7 +21,7 @@ func isNotFound(err error) bool { return errors.Is(err, client.ErrNotFound) }
 // Attach creates or updates the port of a in one transaction, and removes every other port with the same logical port. It is idempotent.
 // It does not wait until ovs-vswitchd and ovn-controller have processed the port: see WaitPort and WaitInstalled.
 func (b *Bridge) Attach(ctx context.Context, a Attachment) error {
-	err := b.commit(ctx, []string{a.Name, logicalPortKey(a.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
+	err := b.commit(ctx, attachKeys(a), func(ctx context.Context, prefix string) (change, error) {
 		return b.attach(ctx, a, prefix)
 	})
 	if err != nil {
@@ -49,18 +50,37 @@ func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (chang
 	}
 	switch {
 	case row == nil:
-		err = b.insert(&c, &vswitch.Interface{Name: a.Name, ExternalIDs: a.externalIDs()}, prefix)
+		err = b.addPort(ctx, &c, a, prefix)
+		return c, err
 	case !a.is(row):
 		want := &vswitch.Interface{ExternalIDs: merge(row.ExternalIDs, a.externalIDs())}
-		c.operations, err = b.client.Where(row).Update(want, &want.ExternalIDs)
+		if c.operations, err = b.client.Where(row).Update(want, &want.ExternalIDs); err != nil || !a.Mirrored {
+			break
+		}
+		var ports []string
+		if ports, err = b.ports(ctx, []string{a.Name}); err == nil {
+			err = b.changeMirrored(ctx, &c, ovsdb.MutateOperationInsert, ports...)
+		}
+	}
+	if err == nil && a.Limits != nil {
+		err = b.limit(ctx, &c, a, row, *a.Limits, prefix)
 	}
 	return c, err
 }
 
-// Restore creates the port of a again. It returns false, and changes nothing, if the port exists, or another one with the same logical port: that may
+// addPort adds to c the port of a with its limits.
+func (b *Bridge) addPort(ctx context.Context, c *change, a Attachment, prefix string) error {
+	iface, port := &vswitch.Interface{Name: a.Name, ExternalIDs: a.externalIDs()}, &vswitch.Port{}
+	if err := b.limitNew(ctx, c, a, iface, port, prefix); err != nil {
+		return err
+	}
+	return b.insert(ctx, c, iface, port, prefix)
+}
+
+// Restore creates the port of a again, with its limits. It returns false, and changes nothing, if the port exists, or another one with the same logical port: that may
 // belong to a newer container. A port of that name that another program has made is an error.
 func (b *Bridge) Restore(ctx context.Context, a Attachment) (restored bool, err error) {
-	err = b.commit(ctx, []string{a.Name, logicalPortKey(a.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
+	err = b.commit(ctx, attachKeys(a), func(ctx context.Context, prefix string) (change, error) {
 		restored = false // a transaction that failed is planned again
 		row, err := b.iface(ctx, a.Name)
 		if err != nil {
@@ -78,7 +98,7 @@ func (b *Bridge) Restore(ctx context.Context, a Attachment) (restored bool, err 
 		}
 		restored = true
 		c := change{}
-		err = b.insert(&c, &vswitch.Interface{Name: a.Name, ExternalIDs: a.externalIDs()}, prefix)
+		err = b.addPort(ctx, &c, a, prefix)
 		return c, err
 	})
 	if err != nil {
@@ -183,10 +203,11 @@ func (b *Bridge) ports(ctx context.Context, names []string) ([]string, error) {
 	return ports, nil
 }
 
-// insert adds to c an interface and a port for it.
-func (b *Bridge) insert(c *change, iface *vswitch.Interface, prefix string) error {
+// insert adds to c an interface and its port, which may have columns of its own. The node's mirror selects the port if the record of the interface
+// requests it.
+func (b *Bridge) insert(ctx context.Context, c *change, iface *vswitch.Interface, port *vswitch.Port, prefix string) error {
 	iface.UUID = prefix + "interface"
-	port := &vswitch.Port{UUID: prefix + "port", Name: iface.Name, Interfaces: []string{iface.UUID}}
+	port.UUID, port.Name, port.Interfaces = prefix+"port", iface.Name, []string{iface.UUID}
 	for _, row := range []model.Model{iface, port} {
 		created, err := b.client.Create(row)
 		if err != nil {
@@ -195,6 +216,9 @@ func (b *Bridge) insert(c *change, iface *vswitch.Interface, prefix string) erro
 		c.operations = append(c.operations, created...)
 	}
 	c.added = append(c.added, port.UUID)
+	if iface.ExternalIDs[keyMirrored] == mirrored {
+		return b.changeMirrored(ctx, c, ovsdb.MutateOperationInsert, port.UUID)
+	}
 	return nil
 }
 
@@ -230,7 +254,7 @@ func (b *Bridge) ensureInternal(ctx context.Context, p Internal, prefix string) 
 	want := &vswitch.Interface{Name: p.Name, Type: "internal", MAC: &p.MAC, MTURequest: &p.MTU, ExternalIDs: ids}
 	switch {
 	case row == nil:
-		err = b.insert(&c, want, prefix)
+		err = b.insert(ctx, &c, want, &vswitch.Port{}, prefix)
 	case row.Type != want.Type || !equal(row.MAC, want.MAC) || !equal(row.MTURequest, want.MTURequest) || !holds(row.ExternalIDs, ids):
 		want.ExternalIDs = merge(row.ExternalIDs, ids)
 		c.operations, err = b.client.Where(row).Update(want, &want.Type, &want.MAC, &want.MTURequest, &want.ExternalIDs)

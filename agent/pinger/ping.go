@@ -30,6 +30,15 @@ type echo struct {
 // requests is the ping of one target in one round.
 var requests = echo{count: 3, interval: 100 * time.Millisecond, timeout: time.Second}
 
+// Ping sends an echo request to an address. It returns an error if it cannot send, or if there is no reply within a second.
+func Ping(ctx context.Context, to netip.Addr) error {
+	replies, err := echo{count: 1, interval: time.Second, timeout: time.Second}.ping(ctx, to)
+	if err == nil && len(replies) == 0 {
+		err = errors.New("no reply")
+	}
+	return err
+}
+
 // ping sends echo requests to the target and returns the round-trip times of the replies, fewer than e.count if packets were lost. It returns an
 // error if it cannot send. It uses the kernel's sockets for echo requests (icmp(7), ping_group_range), which need no capability and deliver only
 // the replies to their own requests.

@@ -25,6 +25,17 @@ func TestPingsOfBothFamilies(t *testing.T) {
 	}
 }
 
+func TestOnePing(t *testing.T) {
+	for _, a := range addrs("127.0.0.1", "::1") {
+		if err := Ping(t.Context(), a); err != nil {
+			t.Errorf("%s: %v", a, err)
+		}
+	}
+	if err := Ping(t.Context(), netip.MustParseAddr("192.0.2.99")); err == nil {
+		t.Error("an unused address: no error")
+	}
+}
+
 func TestLostPackets(t *testing.T) {
 	quick := echo{count: 2, interval: time.Millisecond, timeout: 50 * time.Millisecond}
 	if replies, err := quick.ping(t.Context(), netip.MustParseAddr("192.0.2.99")); len(replies) != 0 {

@@ -38,6 +38,9 @@ const (
 	OnNetworkPolicy = "NetworkPolicy"
 	OnSwitchLBRule  = "SwitchLBRule"
 	OnRouterLBRule  = "RouterLBRule"
+	OnOvnFip        = "OvnFip"
+	OnOvnSnatRule   = "OvnSnatRule"
+	OnOvnDnatRule   = "OvnDnatRule"
 )
 
 // annotationEntry is a row of annotationTable: an annotation on objects of one kind.
@@ -91,8 +94,17 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationDHCPv6, on: OnPod, role: RoleRequest},
 	{name: AnnotationPortSecurity, on: OnPod, role: RoleRequest, check: valid(parseBool)},
 	{name: AnnotationLayer2Forward, on: OnPod, role: RoleRequest, check: valid(parseBool)},
+	{name: AnnotationMirror, on: OnPod, role: RoleRequest, check: valid(parseBool)},
 	{name: AnnotationBGP, on: OnPod, role: RoleRequest, check: valid(ParseAnnouncement)},
 	{name: AnnotationAAPs, on: OnPod, role: RoleRequest, check: valid(parseNames)},
+	{name: AnnotationIngressRate, on: OnPod, role: RoleRequest, check: valid(ParseMegabits)},
+	{name: AnnotationEgressRate, on: OnPod, role: RoleRequest, check: valid(ParseMegabits)},
+	{name: AnnotationIngressBurst, on: OnPod, role: RoleRequest, check: valid(ParseMegabits)},
+	{name: AnnotationEgressBurst, on: OnPod, role: RoleRequest, check: valid(ParseMegabits)},
+	{name: AnnotationLatency, on: OnPod, role: RoleRequest, check: valid(ParseMilliseconds)},
+	{name: AnnotationJitter, on: OnPod, role: RoleRequest, check: valid(ParseMilliseconds)},
+	{name: AnnotationLimit, on: OnPod, role: RoleRequest, check: valid(ParsePackets)},
+	{name: AnnotationLoss, on: OnPod, role: RoleRequest, check: valid(ParsePercent)},
 	{name: AnnotationGroups, on: OnPod, role: RoleRequest, check: valid(parseNames)}, // a group with an invalid name allows nothing
 
 	{name: AnnotationAllocated, on: OnNode, role: RoleResult},
@@ -103,6 +115,8 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationLogicalSwitch, on: OnNode, role: RoleResult},
 	{name: AnnotationPortName, on: OnNode, role: RoleResult},
 	{name: AnnotationChassis, on: OnNode, role: RoleResult},
+	{name: AnnotationFlush, on: OnNode, role: RoleResult},
+	{name: AnnotationFlushed, on: OnNode, role: RoleResult},
 
 	{name: AnnotationNodeAddresses, on: OnIP, role: RoleResult},
 	{name: AnnotationClaimedAddresses, on: OnIP, role: RoleResult},
@@ -122,6 +136,10 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationLogicalSwitch, on: OnSwitchLBRule, role: RoleRequest},
 	{name: AnnotationHealthCheck, on: OnSwitchLBRule, role: RoleRequest},
 	{name: AnnotationHealthCheck, on: OnRouterLBRule, role: RoleRequest},
+
+	{name: AnnotationVpcEip, on: OnOvnFip, role: RoleResult},
+	{name: AnnotationVpcEip, on: OnOvnSnatRule, role: RoleResult},
+	{name: AnnotationVpcEip, on: OnOvnDnatRule, role: RoleResult},
 
 	{name: AnnotationEnableLog, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationLogActions, on: OnNetworkPolicy, role: RoleRequest},
@@ -166,16 +184,7 @@ func IgnoredAnnotations() map[string]string { return ignoredAnnotations }
 
 var ignoredAnnotations = map[string]string{
 	"activation_strategy":        "rarp",
-	"egress_burst":               "",
-	"egress_rate":                "",
 	"eip":                        "",
-	"ingress_burst":              "",
-	"ingress_rate":               "",
-	"jitter":                     "",
-	"latency":                    "",
-	"limit":                      "",
-	"loss":                       "",
-	"mirror":                     "false",
 	"snat":                       "",
 	string(AnnotationPodNICType): PodNICTypeVeth,
 }
@@ -232,6 +241,9 @@ func CheckRequests(kind string, annotations map[string]string) []error {
 				invalid = append(invalid, err)
 			}
 		}
+	}
+	if kind == OnPod {
+		invalid = append(invalid, checkBandwidths(annotations)...)
 	}
 	return invalid
 }

@@ -38,25 +38,36 @@ const (
 	AnnotationDHCPv4           Annotation = "dhcp-v4-options"            // options of DHCP answers to the pod; they override the options of its subnet
 	AnnotationDHCPv6           Annotation = "dhcp-v6-options"            // the same for DHCPv6
 	AnnotationDefaultRoute     Annotation = "default_route"              // "false" leaves the pod without a default route through the subnet's gateways
+	AnnotationEgressBurst      Annotation = "egress_burst"               // bits that the pod may send at once after a pause, in Mbit
+	AnnotationEgressRate       Annotation = "egress_rate"                // highest rate of traffic from the pod, in Mbit/s
 	AnnotationEnableLog        Annotation = "enable_log"                 // "true" logs packets
 	AnnotationEnforcement      Annotation = "network_policy_enforcement" // lax drops TCP, UDP and SCTP only
 	AnnotationExcludeIPs       Annotation = "exclude_ips"                // excludeIps of the namespace's subnets, separated by semicolons
 	AnnotationGateway          Annotation = "gateway"                    // the subnet's gateways
 	AnnotationClaimedAddresses Annotation = "claimed_addresses"          // addresses that the node reported first, separated by commas
 	AnnotationGroups           Annotation = "security_groups"            // SecurityGroups of the pod, separated by commas
+	AnnotationFlush            Annotation = "flush_connections"          // former translations whose connections the node ends (ConnectionFlush)
+	AnnotationFlushed          Annotation = "flushed_connections"        // IDs of the requests of flush_connections that the node has done, separated by commas
 	AnnotationHealthCheck      Annotation = "service_health_check"       // "false" turns off health checks of the endpoints of a rule
 	AnnotationIPAddress        Annotation = "ip_address"                 // addresses, one per family, separated by a comma
 	AnnotationIPFamily         Annotation = "ip_family"                  // ipv4 or ipv6, one family of a dual-stack subnet
 	AnnotationIPPool           Annotation = "ip_pool"                    // IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices); on a namespace: its IPPools
+	AnnotationIngressBurst     Annotation = "ingress_burst"              // bits that the pod may receive at once after a pause, in Mbit
+	AnnotationIngressRate      Annotation = "ingress_rate"               // highest rate of traffic to the pod, in Mbit/s
+	AnnotationJitter           Annotation = "jitter"                     // variation of latency, in ms
 	AnnotationKeptGroups       Annotation = "kept_security_groups"       // SecurityGroups of the pod that listed its namespace when it joined them, separated by commas
+	AnnotationLatency          Annotation = "latency"                    // delay of traffic to the pod, in ms
 	AnnotationLayer2Forward    Annotation = "layer2_forward"             // "true" sends the pod the frames to unknown MAC addresses
+	AnnotationLimit            Annotation = "limit"                      // packets to the pod that may wait
 	AnnotationLogActions       Annotation = "log_acl_actions"            // allow, drop or both with a comma; absent: drop
 	AnnotationLogRate          Annotation = "acl_log_meter_rate"         // packets per second that a policy adds to the logs of its namespace on a node
 	AnnotationLogicalRouter    Annotation = "logical_router"             // the VPC; on a Service it takes precedence over AnnotationVpc
 	AnnotationLogicalSwitch    Annotation = "logical_switch"             // the subnet; on a namespace: its subnets, separated by commas
+	AnnotationLoss             Annotation = "loss"                       // part of the packets to the pod that are lost, in percent
 	AnnotationMACAddress       Annotation = "mac_address"                // the MAC address
 	AnnotationMTU              Annotation = "mtu"                        // MTU of the subnet in bytes; absent: the agent chooses
 	AnnotationMachine          Annotation = "virtualmachine"             // the KubeVirt virtual machine that owns the pod's port
+	AnnotationMirror           Annotation = "mirror"                     // "true" copies the packets of the pod to mirror0 of its node
 	AnnotationNodeAddresses    Annotation = "node_addresses"             // addresses of the node itself that are in use, separated by commas
 	AnnotationNorthGateway     Annotation = "north_gateway"              // next hops, one per family, for traffic of the pod that leaves the VPC
 	AnnotationVlanID           Annotation = "vlan_id"                    // tag of an underlay subnet's VLAN, 0 without one
@@ -71,6 +82,7 @@ const (
 	AnnotationRoutes           Annotation = "routes"                     // JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
 	AnnotationVip              Annotation = "vip"                        // the Vip whose addresses the pod uses as its own
 	AnnotationVpc              Annotation = "vpc"                        // the custom VPC of the Service's endpoints
+	AnnotationVpcEip           Annotation = "vpc_eip"                    // the OvnEip of a rule
 )
 
 // PodNICTypeVeth is the only supported type of device: a pair of virtual Ethernet devices.

@@ -35,6 +35,8 @@ const (
 	// ConditionTransitReady exists on custom VPCs with clusterAccess Services: a node forwards the traffic of their pods to Services and to
 	// destinations outside.
 	ConditionTransitReady = "TransitReady"
+	// ConditionExternalReady exists on VPCs with enableExternal or extraExternalSubnets: the router has a port in each of these subnets.
+	ConditionExternalReady = "ExternalReady"
 	// ConditionEndpointsChecked exists on SwitchLBRules and RouterLBRules whose health checks are not turned off: OVN checks every endpoint
 	// and skips unhealthy ones.
 	ConditionEndpointsChecked = "EndpointsChecked"
@@ -83,6 +85,8 @@ const (
 const (
 	// ReasonPortRestored: the port of a running pod was missing in Open vSwitch, and was added again.
 	ReasonPortRestored = "PortRestored"
+	// ReasonLimitNotEnforced: the kernel of the pod's node does not enforce a limit of the pod.
+	ReasonLimitNotEnforced = "LimitNotEnforced"
 	// ReasonPortMissing: the port of a running pod is missing in Open vSwitch, and cannot be added again.
 	ReasonPortMissing = "PortMissing"
 )

@@ -103,6 +103,8 @@ type IPStatus struct {
 // port.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ips,singular=ip,shortName=ip,categories=kiln
+// +kubebuilder:selectablefield:JSONPath=`.spec.v4IpAddress`
+// +kubebuilder:selectablefield:JSONPath=`.spec.v6IpAddress`
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.spec.v4IpAddress`
 // +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.spec.v6IpAddress`

@@ -22,8 +22,12 @@ type Kind struct {
 	ControllerWrites []string
 	// WritesSpecs is true if kube-ovn-controller writes specs. An admission policy limits its changes of other kinds to finalizers and the status.
 	WritesSpecs bool
+	// WritesLabels is true if kube-ovn-controller writes labels and annotations, by which users of Kube-OVN select objects.
+	WritesLabels bool
 	// StatusReady is true if the status has a field ready.
 	StatusReady bool
+	// Own is true if Kube-OVN has no such kind.
+	Own bool
 }
 
 var patch = []string{"patch"}
@@ -36,10 +40,11 @@ var Kinds = []*Kind{
 	{Kind: "IP", Resource: "ips", Object: &IP{}, List: &IPList{}, Implemented: true, ControllerWrites: []string{"create", "patch", "delete"}, WritesSpecs: true},
 	{Kind: "Vip", Resource: "vips", Object: &Vip{}, List: &VipList{}, Implemented: true, ControllerWrites: []string{"create", "patch", "delete"}, WritesSpecs: true},
 	{Kind: "IPPool", Resource: "ippools", Object: &IPPool{}, List: &IPPoolList{}, Implemented: true, ControllerWrites: patch},
-	{Kind: "OvnEip", Resource: "ovn-eips", Object: &OvnEip{}, List: &OvnEipList{}, Implemented: true, ControllerWrites: patch, StatusReady: true},
+	{Kind: "OvnEip", Resource: "ovn-eips", Object: &OvnEip{}, List: &OvnEipList{}, Implemented: true, ControllerWrites: []string{"create", "patch", "delete"}, WritesLabels: true, StatusReady: true},
 	{Kind: "SecurityGroup", Resource: "security-groups", Object: &SecurityGroup{}, List: &SecurityGroupList{}, Implemented: true},
 	{Kind: "SwitchLBRule", Resource: "switch-lb-rules", Object: &SwitchLBRule{}, List: &SwitchLBRuleList{}, Implemented: true},
 	{Kind: "RouterLBRule", Resource: "router-lb-rules", Object: &RouterLBRule{}, List: &RouterLBRuleList{}, Implemented: true},
+	{Kind: "TrafficMirror", Resource: "traffic-mirrors", Object: &TrafficMirror{}, List: &TrafficMirrorList{}, Implemented: true, Own: true},
 	{Kind: "ProviderNetwork", Resource: "provider-networks", Object: &ProviderNetwork{}, List: &ProviderNetworkList{}, Implemented: true, ControllerWrites: patch, StatusReady: true},
 	{Kind: "Vlan", Resource: "vlans", Object: &Vlan{}, List: &VlanList{}, Implemented: true, ControllerWrites: patch},
 	{Kind: "BgpConf", Resource: "bgp-confs", Object: &BgpConf{}, List: &BgpConfList{}, ControllerWrites: patch},
@@ -49,9 +54,9 @@ var Kinds = []*Kind{
 	{Kind: "IptablesEIP", Resource: "iptables-eips", Object: &IptablesEIP{}, List: &IptablesEIPList{}, ControllerWrites: patch, StatusReady: true},
 	{Kind: "IptablesFIPRule", Resource: "iptables-fip-rules", Object: &IptablesFIPRule{}, List: &IptablesFIPRuleList{}, ControllerWrites: patch, StatusReady: true},
 	{Kind: "IptablesSnatRule", Resource: "iptables-snat-rules", Object: &IptablesSnatRule{}, List: &IptablesSnatRuleList{}, ControllerWrites: patch, StatusReady: true},
-	{Kind: "OvnDnatRule", Resource: "ovn-dnat-rules", Object: &OvnDnatRule{}, List: &OvnDnatRuleList{}, ControllerWrites: patch, StatusReady: true},
-	{Kind: "OvnFip", Resource: "ovn-fips", Object: &OvnFip{}, List: &OvnFipList{}, ControllerWrites: patch, StatusReady: true},
-	{Kind: "OvnSnatRule", Resource: "ovn-snat-rules", Object: &OvnSnatRule{}, List: &OvnSnatRuleList{}, ControllerWrites: patch, StatusReady: true},
+	{Kind: "OvnDnatRule", Resource: "ovn-dnat-rules", Object: &OvnDnatRule{}, List: &OvnDnatRuleList{}, Implemented: true, ControllerWrites: patch, WritesLabels: true, StatusReady: true},
+	{Kind: "OvnFip", Resource: "ovn-fips", Object: &OvnFip{}, List: &OvnFipList{}, Implemented: true, ControllerWrites: patch, WritesLabels: true, StatusReady: true},
+	{Kind: "OvnSnatRule", Resource: "ovn-snat-rules", Object: &OvnSnatRule{}, List: &OvnSnatRuleList{}, Implemented: true, ControllerWrites: patch, WritesLabels: true, StatusReady: true},
 	{Kind: "QoSPolicy", Resource: "qos-policies", Object: &QoSPolicy{}, List: &QoSPolicyList{}, ControllerWrites: patch},
 	{Kind: "VpcDns", Resource: "vpc-dnses", Object: &VpcDns{}, List: &VpcDnsList{}, ControllerWrites: patch},
 	{Kind: "VpcEgressGateway", Resource: "vpc-egress-gateways", Object: &VpcEgressGateway{}, List: &VpcEgressGatewayList{}, Namespaced: true, ControllerWrites: patch, StatusReady: true},

@@ -5,7 +5,7 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// OvnEipSpec defines addresses on which clients outside reach pods. Subnet, addresses and type of an OvnEip cannot change.
+// OvnEipSpec defines addresses of an external subnet for pods, or for a router's port. Subnet, addresses and type of an OvnEip cannot change.
 // +kubebuilder:validation:XValidation:rule=`(has(self.externalSubnet) ? self.externalSubnet : "") == (has(oldSelf.externalSubnet) ? oldSelf.externalSubnet : "")`,message="externalSubnet cannot change: create another OvnEip",messageExpression=`'externalSubnet cannot change from "' + (has(oldSelf.externalSubnet) ? oldSelf.externalSubnet : "") + '" to "' + (has(self.externalSubnet) ? self.externalSubnet : "") + '": create another OvnEip'`
 // +kubebuilder:validation:XValidation:rule=`(has(self.v4Ip) ? self.v4Ip : "") == (has(oldSelf.v4Ip) ? oldSelf.v4Ip : "")`,message="v4Ip cannot change: create another OvnEip",messageExpression=`'v4Ip cannot change from "' + (has(oldSelf.v4Ip) ? oldSelf.v4Ip : "") + '" to "' + (has(self.v4Ip) ? self.v4Ip : "") + '": create another OvnEip'`
 // +kubebuilder:validation:XValidation:rule=`(has(self.v6Ip) ? self.v6Ip : "") == (has(oldSelf.v6Ip) ? oldSelf.v6Ip : "")`,message="v6Ip cannot change: create another OvnEip",messageExpression=`'v6Ip cannot change from "' + (has(oldSelf.v6Ip) ? oldSelf.v6Ip : "") + '" to "' + (has(self.v6Ip) ? self.v6Ip : "") + '": create another OvnEip'`
@@ -30,16 +30,27 @@ type OvnEipSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	MACAddress string `json:"macAddress,omitempty"`
-	// type is nat (the default, for addresses that rules translate), lrp (router port) or lsp (node port on the external network). This
-	// version only reserves the addresses of types lrp and lsp.
+	// type is nat (the default, for addresses that rules translate), lrp (the port of a VPC's router, if the OvnEip has the name VPC-SUBNET) or lsp (node port on the
+	// external network). This version only reserves the addresses of type lsp.
 	// +optional
 	// +kubebuilder:validation:Enum="";nat;lrp;lsp
 	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
 }
 
+// Labels of OvnEips, and of the rules that use them, by which users of Kube-OVN select objects. Addresses of IPv6 have a dash for each colon.
+const (
+	LabelEipType  = "ovn.kubernetes.io/ovn_eip_type"
+	LabelEipV4    = "ovn.kubernetes.io/eip_v4_ip"
+	LabelEipV6    = "ovn.kubernetes.io/eip_v6_ip"
+	LabelDnatPort = "ovn.kubernetes.io/vpc_dnat_eport"
+)
+
 // OvnEipTypeNAT is the type of an OvnEip whose addresses are translated by rules.
 const OvnEipTypeNAT = "nat"
+
+// OvnEipTypeLRP is the type of an OvnEip whose addresses are those of a router's port.
+const OvnEipTypeLRP = "lrp"
 
 // DefaultExternalSubnet is the subnet of an OvnEip whose externalSubnet is empty.
 const DefaultExternalSubnet = "external"
@@ -58,12 +69,42 @@ type OvnEipStatus struct {
 	MACAddress string `json:"macAddress,omitempty"`
 	// +optional
 	Type string `json:"type,omitempty"`
-	// nat lists the users of the addresses, separated by commas. `lb`: RouterLBRules.
+	// nat lists the users of the addresses, separated by commas. `fip`: an OvnFip, `snat`: OvnSnatRules, `dnat`: OvnDnatRules, `lb`: RouterLBRules.
 	// +optional
 	NAT string `json:"nat,omitempty"`
+	// releasing has the former translations of the addresses whose connections nodes may still track, by an ID. Until the nodes have ended these connections, the
+	// addresses get no other translation that would send their packets to the former owner.
+	// +optional
+	Releasing map[string]OvnEipRelease `json:"releasing,omitempty"`
 	// ready is the status of the condition Ready.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
+}
+
+// OvnEipRelease is a former translation of an address of an OvnEip.
+type OvnEipRelease struct {
+	// rule is the kind and the name of the rule that had the translation.
+	Rule string `json:"rule"`
+	// vpc is the VPC on whose router it was translated.
+	VPC string `json:"vpc"`
+	// address is the external address.
+	Address string `json:"address"`
+	// internal is the address to which it was translated, or the CIDR whose packets left with it.
+	Internal string `json:"internal"`
+	// source is true for a translation of sources only.
+	// +optional
+	Source bool `json:"source,omitempty"`
+	// protocol and port are those of an OvnDnatRule.
+	// +optional
+	Protocol string `json:"protocol,omitempty"`
+	// +optional
+	Port int32 `json:"port,omitempty"`
+	// nodes have not confirmed yet that they have ended the connections.
+	// +optional
+	Nodes []string `json:"nodes,omitempty"`
+	// since is the time at which the translation was withdrawn. A node that has not confirmed after the longest time-out of connection tracking, five days, counts as
+	// confirmed.
+	Since metav1.Time `json:"since"`
 }
 
 // OvnEip reserves addresses of an external subnet.

@@ -9,26 +9,44 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type OvnFipSpec struct {
 	// ovnEip is the name of the OvnEip.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	OvnEip string `json:"ovnEip,omitempty"`
 	// ipType is vip if ipName is the name of a Vip; an IP otherwise.
 	// +optional
+	// +kubebuilder:validation:Enum="";ip;vip
+	// +kubebuilder:validation:MaxLength=64
 	IPType string `json:"ipType,omitempty"`
 	// ipName is the name of the IP or Vip of the pod.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	IPName string `json:"ipName,omitempty"`
-	// vpc of the pod.
+	// vpc of the addresses, without ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Vpc string `json:"vpc,omitempty"`
 	// v4Ip is the IPv4 address of the pod, instead of ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address, such as 10.16.0.9"
 	V4IP string `json:"v4Ip,omitempty"`
 	// v6Ip is the IPv6 address of the pod, instead of ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address, such as fd00::9"
 	V6IP string `json:"v6Ip,omitempty"`
-	// type is centralized or distributed: where packets are translated.
+	// type is centralized (the default) or distributed: the node of the router's external port translates, or the node of the pod. distributed needs ipName with
+	// the name of an IP.
 	// +optional
+	// +kubebuilder:validation:Enum="";centralized;distributed
+	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
 }
+
+// Types of an OvnFip.
+const (
+	OvnFipCentralized = "centralized"
+	OvnFipDistributed = "distributed"
+)
 
 // OvnFipStatus is the observed state of an OvnFip.
 type OvnFipStatus struct {
@@ -50,9 +68,15 @@ type OvnFipStatus struct {
 	V6IP string `json:"v6Ip,omitempty"`
 	// +optional
 	MACAddress string `json:"macAddress,omitempty"`
+	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *OvnFipSpec `json:"validatedSpec,omitempty"`
 }
 
-// OvnFip translates the address of an OvnEip to the address of one pod and back. This version of Kiln has no controller for it: its condition Ready is False.
+// OvnFip translates the address of an OvnEip to the address of one pod and back.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ovn-fips,singular=ovn-fip,shortName=ofip,categories=kiln
 // +kubebuilder:subresource:status
@@ -89,21 +113,27 @@ type OvnFipList struct {
 type OvnSnatRuleSpec struct {
 	// ovnEip is the name of the OvnEip.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	OvnEip string `json:"ovnEip,omitempty"`
 	// vpcSubnet is the subnet whose pods the rule concerns.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	VpcSubnet string `json:"vpcSubnet,omitempty"`
 	// ipName is the name of the IP of the only pod that the rule concerns.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	IPName string `json:"ipName,omitempty"`
-	// vpc of the pod.
+	// vpc of the addresses, without ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Vpc string `json:"vpc,omitempty"`
 	// v4IpCidr are the IPv4 addresses that the rule concerns, instead of vpcSubnet or ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	V4IPCIDR string `json:"v4IpCidr,omitempty"`
 	// v6IpCidr are the IPv6 addresses that the rule concerns, instead of vpcSubnet or ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	V6IPCIDR string `json:"v6IpCidr,omitempty"`
 }
 
@@ -125,9 +155,15 @@ type OvnSnatRuleStatus struct {
 	V4IPCIDR string `json:"v4IpCidr,omitempty"`
 	// +optional
 	V6IPCIDR string `json:"v6IpCidr,omitempty"`
+	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *OvnSnatRuleSpec `json:"validatedSpec,omitempty"`
 }
 
-// OvnSnatRule translates the source address of pods to the address of an OvnEip. This version of Kiln has no controller for it: its condition Ready is False.
+// OvnSnatRule translates the source address of pods to the address of an OvnEip.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ovn-snat-rules,singular=ovn-snat-rule,shortName=osnat,categories=kiln
 // +kubebuilder:subresource:status
@@ -161,30 +197,42 @@ type OvnSnatRuleList struct {
 type OvnDnatRuleSpec struct {
 	// ovnEip is the name of the OvnEip.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	OvnEip string `json:"ovnEip,omitempty"`
 	// ipType is vip if ipName is the name of a Vip; an IP otherwise.
 	// +optional
+	// +kubebuilder:validation:Enum="";ip;vip
+	// +kubebuilder:validation:MaxLength=64
 	IPType string `json:"ipType,omitempty"`
 	// ipName is the name of the IP or Vip of the pod.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	IPName string `json:"ipName,omitempty"`
-	// vpc of the pod.
+	// vpc of the addresses, without ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Vpc string `json:"vpc,omitempty"`
 	// v4Ip is the IPv4 address of the pod, instead of ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address, such as 10.16.0.9"
 	V4IP string `json:"v4Ip,omitempty"`
 	// v6Ip is the IPv6 address of the pod, instead of ipName.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address, such as fd00::9"
 	V6IP string `json:"v6Ip,omitempty"`
 	// protocol is tcp, udp or sctp.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	Protocol string `json:"protocol,omitempty"`
 	// internalPort is the port of the pod, in decimal.
 	// +optional
+	// +kubebuilder:validation:MaxLength=5
 	InternalPort string `json:"internalPort,omitempty"`
 	// externalPort is the port of the OvnEip, in decimal.
 	// +optional
+	// +kubebuilder:validation:MaxLength=5
 	ExternalPort string `json:"externalPort,omitempty"`
 }
 
@@ -214,9 +262,15 @@ type OvnDnatRuleStatus struct {
 	ExternalPort string `json:"externalPort,omitempty"`
 	// +optional
 	IPName string `json:"ipName,omitempty"`
+	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *OvnDnatRuleSpec `json:"validatedSpec,omitempty"`
 }
 
-// OvnDnatRule translates a port of an OvnEip to a port of a pod. This version of Kiln has no controller for it: its condition Ready is False.
+// OvnDnatRule translates a port of an OvnEip to a port of a pod.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ovn-dnat-rules,singular=ovn-dnat-rule,shortName=odnat,categories=kiln
 // +kubebuilder:subresource:status

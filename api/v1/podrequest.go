@@ -112,7 +112,12 @@ func ParseAAPs(annotations map[string]string) []string {
 
 // IsTrue reports whether the annotation a has the value "true" for the first network of a pod.
 func IsTrue(annotations map[string]string, a Annotation) bool {
-	text, err := RequestText(annotations, a.Key())
+	return IsTrueOf(annotations, a, ProviderOVN)
+}
+
+// IsTrueOf is IsTrue for the network of a provider.
+func IsTrueOf(annotations map[string]string, a Annotation, provider string) bool {
+	text, err := RequestText(annotations, a.For(provider))
 	return err == nil && text == "true"
 }
 

@@ -138,6 +138,10 @@ type SubnetSpec struct {
 	// default.
 	// +optional
 	PortSecurity PortSecurity `json:"portSecurity,omitempty"`
+	// podLimits are the highest rates of each port of the subnet's pods. A direction without a rate has the rate and burst of tenancy.podLimits of the
+	// OVNCluster.
+	// +optional
+	PodLimits *PodLimits `json:"podLimits,omitempty"`
 	// allowSubnets are CIDRs that may exchange traffic with a private subnet.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
@@ -349,6 +353,9 @@ type SubnetStatus struct {
 	U2OInterconnectionVPC string `json:"u2oInterconnectionVPC,omitempty"`
 	// +optional
 	NATOutgoingPolicyRules []NATOutgoingPolicyRuleStatus `json:"natOutgoingPolicyRules,omitempty"`
+	// podLimits are the applied limits of the subnet's pods: of its spec, and of the OVNCluster.
+	// +optional
+	PodLimits *PodLimits `json:"podLimits,omitempty"`
 	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
 	// +optional
 	// +kubebuilder:validation:Schemaless

@@ -20,8 +20,6 @@ var UnimplementedFields = []UnimplementedField{
 	{"Subnet", "enableExternalLBAddress", "false", ""},
 	{"Subnet", "disableInterConnection", "false", JoinSubnet},
 	{"ProviderNetwork", "exchangeLinkName", "false", ""},
-	{"Vpc", "enableExternal", "false", ""},
-	{"Vpc", "extraExternalSubnets", "[]", ""},
 	{"Vpc", "enableBfd", "false", ""},
 	{"Vip", "attachSubnets", "[]", ""},
 	{"IP", "attachSubnets", "[]", ""},

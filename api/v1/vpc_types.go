@@ -54,11 +54,13 @@ type VpcSpec struct {
 	// vpcPeerings link this router with the routers of other VPCs. A link exists only if both VPCs list each other.
 	// +optional
 	VpcPeerings []*VpcPeering `json:"vpcPeerings,omitempty"`
-	// enableExternal adds a gateway port on the default external subnet. This version ignores it.
+	// enableExternal adds a port of the router in the external subnet `external`, unless extraExternalSubnets has subnets.
 	// +optional
 	EnableExternal bool `json:"enableExternal,omitempty"`
-	// extraExternalSubnets are additional subnets to add a gateway port on. This version ignores it.
+	// extraExternalSubnets are underlay subnets of the default VPC in which the router has a port, instead of `external`. The default route of a custom VPC leads through
+	// the first one that has a port of its family.
 	// +optional
+	// +kubebuilder:validation:MaxItems=64
 	ExtraExternalSubnets []string `json:"extraExternalSubnets,omitempty"`
 	// enableBfd runs BFD between the external gateway port and its next hop. This version ignores it.
 	// +optional

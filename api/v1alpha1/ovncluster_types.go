@@ -277,6 +277,12 @@ type Agent struct {
 	// +kubebuilder:validation:MaxLength=2
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[0-9]{2}$')`,message="must be two digits, such as 01"
 	CNIConfPriority string `json:"cniConfPriority,omitempty"`
+	// mirror selects the pods whose packets each node copies to its interface mirror0. Selected: the pods with the annotation
+	// ovn.kubernetes.io/mirror: "true". All: every port of the integration bridge; the annotation then has no effect. None: no pod; nodes
+	// have no mirror0, and pods with the annotation get an event. Agents apply a change while they run.
+	// +optional
+	// +kubebuilder:default=Selected
+	Mirror MirrorMode `json:"mirror,omitempty"`
 	// logLevel is the verbosity of kube-ovn-cni and of the process that supervises Open vSwitch; 0 is info, 1 adds decisions. They apply a
 	// change while they run.
 	// +optional
@@ -284,6 +290,17 @@ type Agent struct {
 	// +kubebuilder:validation:Maximum=10
 	LogLevel int32 `json:"logLevel,omitempty"`
 }
+
+// MirrorMode selects the pods whose packets nodes copy to mirror0.
+// +kubebuilder:validation:Enum=None;Selected;All
+type MirrorMode string
+
+// Values of MirrorMode.
+const (
+	MirrorNone     MirrorMode = "None"
+	MirrorSelected MirrorMode = "Selected"
+	MirrorAll      MirrorMode = "All"
+)
 
 // OVNCluster is the one resource that installs and operates OVN as the network of the cluster. The rules with oldSelf refuse changes that
 // would break an installed cluster. They need a status that shows that the value is in use: until then a wrong value can be corrected.

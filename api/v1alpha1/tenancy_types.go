@@ -36,6 +36,9 @@ type Tenancy struct {
 	// +optional
 	// +kubebuilder:default=Granted
 	ExternalIPs ExternalIPs `json:"externalIPs,omitempty"`
+	// podLimits are the highest rates of each port of pods, in the subnets that set no rate for a direction. Annotations of pods can only request less.
+	// +optional
+	PodLimits *kubeovnv1.PodLimits `json:"podLimits,omitempty"`
 }
 
 // ExternalIPs defines which users may add externalIPs to Services.

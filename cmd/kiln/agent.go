@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
 	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/agent/cniserver"
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/cni/wire"
@@ -53,7 +54,12 @@ func newAgentCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("find the API server: %w", err)
 			}
-			if err := observe(command.Context(), kubeconfig, apply); err != nil {
+			o.Mirror = &cniserver.MirrorSetting{}
+			err = observe(command.Context(), kubeconfig, func(cluster *v1alpha1.OVNCluster) {
+				apply(cluster)
+				o.Mirror.Set(cluster.Spec.Agent.Mirror)
+			})
+			if err != nil {
 				return err
 			}
 			return agent.Run(command.Context(), kubeconfig, o)

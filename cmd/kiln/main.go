@@ -23,7 +23,7 @@ func main() {
 	root.AddCommand(
 		newOperatorCommand(), newControllerCommand(), newAgentCommand(), // for the cluster, and for a node
 		newOVSDBCommand(), newNorthdCommand(), newOVSCommand(), // next to the daemons of OVN and Open vSwitch
-		newBackupsCommand(), newMonitorCommand(), newCleanUpCommand(), newHoldImageCommand(), newPingerCommand(), newSpeakerCommand(),
+		newBackupsCommand(), newMonitorCommand(), newCleanUpCommand(), newHoldImageCommand(), newPingerCommand(), newSpeakerCommand(), newNetprobeCommand(),
 		newVersionCommand(),
 	)
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {

@@ -74,7 +74,7 @@ func TestTypicalMistakes(t *testing.T) {
 		{row: 24, object: pod("misspelt", "ovn.kubernetes.io/ip_addr", "10.16.0.9")},
 		{row: 25, object: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: misplaced, namespace: default, annotations: {ovn.kubernetes.io/ip_pool: p}}, spec: " +
 			"{selector: {matchLabels: {app: a}}, template: {metadata: {labels: {app: a}}, spec: {containers: [{name: c, image: i}]}}}}"},
-		{row: 26, object: pod("limited", "ovn.kubernetes.io/ingress_rate", "10")},
+		{row: 26, object: pod("limited", "ovn.kubernetes.io/activation_strategy", "parallel")},
 		{row: 27, object: pod("crowded", "ovn.kubernetes.io/logical_switch", "tiny")},
 		{row: 29, object: pod("uninvited", "ovn.kubernetes.io/logical_switch", "vault")},
 		{row: 30, object: pod("lost", "ovn.kubernetes.io/logical_switch", "nowhere")},
@@ -98,7 +98,7 @@ func TestTypicalMistakes(t *testing.T) {
 			o := &unstructured.Unstructured{}
 			must.Succeed(t, yaml.Unmarshal([]byte(tt.object), &o.Object))
 			u.apply(t, o, tt.change)
-			eventually.Until(t, func() string { return u.misses(t, o, mistakes.Of(t, tt.row)) })
+			eventually.Until(t, func() string { return u.misses(t, o, mistakes.Mistakes.Of(t, tt.row)) })
 		})
 	}
 }
@@ -170,7 +170,7 @@ func (u *user) apply(t *testing.T, o *unstructured.Unstructured, change string) 
 }
 
 // misses returns the first message of a row that is not where the page says, or "".
-func (u *user) misses(t *testing.T, o *unstructured.Unstructured, row mistakes.Mistake) string {
+func (u *user) misses(t *testing.T, o *unstructured.Unstructured, row mistakes.Row) string {
 	t.Helper()
 	seen := map[string]string{"error": u.said["error"], "warning": u.said["warning"]}
 	if stored := o.DeepCopy(); u.Get(t.Context(), client.ObjectKeyFromObject(o), stored) == nil {

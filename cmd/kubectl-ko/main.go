@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ const completer = "kubectl_complete-ko"
 
 func main() {
 	log.SetLogger(logr.Discard()) // avoids the Kubernetes client's warning about a missing logger
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	command := kubectlko.NewCommand(os.Stdin, os.Stdout, os.Stderr)
 	if filepath.Base(os.Args[0]) == completer {

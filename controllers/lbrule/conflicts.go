@@ -15,14 +15,26 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// addressConflict returns a problem if a Service or a rule with precedence has one of the rule's addresses and ports in the same VPC: OVN would
+// addressConflict returns a problem if a Service or a rule of any kind with precedence has one of the rule's addresses and ports in the same VPC: OVN would
 // choose either of them at every change. An OvnEip belongs to one VPC: to the VPC of the first rule that names it.
 func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
+	if router, ok := rule.Object.(*kubeovnv1.RouterLBRule); ok {
+		claim := lookup.RouterClaim(router, &router.Spec, rule.isLast())
+		others, err := r.Networks.ExternalClaims(ctx, claim, nil)
+		if err != nil {
+			return nil, err
+		}
+		others = slices.DeleteFunc(others, func(c validation.ExternalClaim) bool { return c.Kind == translate.KindRouterLBRule }) // below
+		if problem := validation.ExternalConflict(claim, others); problem != nil {
+			return problem, nil
+		}
+	}
 	for _, vip := range s.in.VIPs {
 		services, err := r.Services.At(ctx, vip)
 		if err != nil {

@@ -12,7 +12,10 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -20,7 +23,7 @@ import (
 // are in another VPC, the Service stays, by which they are found, but nodes do not serve its addresses.
 //
 // Pods of the VPC reach the rule through the VPC's load balancers. Clients outside reach it through nodes, which are in the default VPC:
-// for rules of that VPC, nodes get a Service with external IPs.
+// for rules of that VPC, nodes get a Service with external IPs. They reach a rule of another VPC through the external port of its router.
 func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1.RouterLBRule, s *state) (err error) {
 	if s.problem = validation.RouterLBRule(&o.Spec); s.problem != nil {
 		return nil
@@ -28,7 +31,7 @@ func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1
 	s.in.Vpc = vpcOfRouter(o)
 	s.outside = s.in.Vpc == kubeovnv1.DefaultVpc
 	r.watch(rule, s, "vpc/"+s.in.Vpc)
-	if err := r.front(ctx, o, s); err != nil {
+	if err := r.front(ctx, o, rule.isLast(), s); err != nil {
 		return err
 	}
 	if s.problem == nil && len(s.waiting) == 0 {
@@ -81,8 +84,8 @@ func (r *controller) elsewhere(ctx context.Context, rule *rule, s *state) (*vali
 
 func vpcOfRouter(o *kubeovnv1.RouterLBRule) string { return cmp.Or(o.Spec.VPC, kubeovnv1.DefaultVpc) }
 
-// front finds the addresses of a rule, and checks that its VPC exists.
-func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *state) error {
+// front finds the addresses of a rule, and checks that its VPC exists. last: the spec is the rule's last valid one.
+func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, last bool, s *state) error {
 	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: s.in.Vpc}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return fmt.Errorf("get Vpc %s: %w", s.in.Vpc, err)
@@ -98,6 +101,8 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 	switch {
 	case eip == nil:
 		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", o.Spec.OvnEip))
+	case lookup.DeletedEip(eip, last) != nil:
+		s.problem = lookup.DeletedEip(eip, last)
 	case cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT) != kubeovnv1.OvnEipTypeNAT:
 		s.problem = validation.Invalid("ovnEip: OvnEip %s is of type %s: name one of type %s", eip.Name, eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)
 	case !held:
@@ -108,6 +113,9 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 		s.waiting = append(s.waiting, waiting)
 	}
 	s.in.VIPs = allocation.Addresses
+	// In the default VPC the switch of the external subnet has the load balancers, and nodes serve the rule.
+	s.in.OnRouter = s.in.Vpc != kubeovnv1.DefaultVpc &&
+		northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.ExternalPortRef(s.in.Vpc, allocation.Subnet)) != nil
 	return r.shadowed(ctx, o.Spec.OvnEip, allocation.Subnet, s)
 }
 

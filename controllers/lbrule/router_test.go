@@ -237,7 +237,7 @@ func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
 	}
 	w.slicesOf("rlr-before", []discoveryv1.EndpointPort{tcp("http", 8080)}, theirs)
 	w.groupOf("rlr-before", "tenant")
-	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "for pods of VPC tenant; nodes and clients outside reach rules of VPC ovn-cluster only")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "for pods of VPC tenant; clients outside reach it if the VPC names the subnet of the OvnEip in extraExternalSubnets")
 
 	ours := newRouterRule("ours", "front", to("10.16.0.20"), func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports[0].Port = 81 })
 	w.Create(ours)

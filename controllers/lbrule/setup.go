@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
@@ -99,13 +100,18 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 	for _, kind := range kinds {
 		b = b.Watches(newRule(kind).Object, atSameAddress, builder.WithPredicates(predicate.Or(predicate.AnnotationChangedPredicate{}, k8s.Changed(viewSpec))))
 	}
+	if r.kind == translate.KindRouterLBRule {
+		for _, o := range []client.Object{&kubeovnv1.OvnFip{}, &kubeovnv1.OvnSnatRule{}, &kubeovnv1.OvnDnatRule{}} {
+			b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(r.besideNAT), builder.WithPredicates(k8s.Changed(viewNAT)))
+		}
+	}
 	return b.
 		Watches(&kubeovnv1.OvnEip{}, atSameAddress).
 		Watches(&corev1.Service{}, atSameAddress).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.owned)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(r.interested("vip/"))).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.interested("namespace/")), builder.WithPredicates(comes)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.usersOfVips()).
@@ -114,6 +120,36 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, reconciler.OwnersOf(r.Northbound, r.kind))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
+}
+
+// vpcView is the part of a VPC that rules depend on.
+type vpcView struct {
+	k8s.VpcView
+
+	external string
+}
+
+func viewVpc(v *kubeovnv1.Vpc) vpcView { return vpcView{k8s.ViewVpc(v), lookup.ViewExternal(v)} }
+
+// viewNAT is the part of a rule that translates addresses of an OvnEip on which RouterLBRules depend.
+func viewNAT(o client.Object) string {
+	rule := lookup.NATRuleOf(o)
+	return fmt.Sprint(o.GetGeneration(), rule.Specs[0].Last, rule.InsideKeys())
+}
+
+// besideNAT enqueues the RouterLBRules with an OvnEip of another rule.
+func (r *controller) besideNAT(ctx context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, eip := range lookup.NATRuleOf(o).Eips() {
+		rules, err := r.rulesOf(ctx, eip)
+		if err != nil {
+			return nil // the cache is stopping
+		}
+		for _, rule := range rules {
+			requests = append(requests, k8s.Request(rule.GetName()))
+		}
+	}
+	return requests
 }
 
 // comes selects the creation of objects.

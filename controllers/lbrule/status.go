@@ -64,8 +64,8 @@ func ready(s *state) metav1.Condition {
 		condition.Message = "applied, but " + s.withoutEndpoints()
 		return condition
 	}
-	if s.in.Kind == translate.KindRouterLBRule && !s.outside && s.err == nil {
-		condition.Message = fmt.Sprintf("applied for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
+	if s.in.Kind == translate.KindRouterLBRule && !s.outside && !s.in.OnRouter && s.err == nil {
+		condition.Message = fmt.Sprintf("applied for pods of VPC %s; clients outside reach it if the VPC names the subnet of the OvnEip in extraExternalSubnets, and nodes reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
 	}
 	return condition
 }

@@ -18,12 +18,14 @@ import (
 	"github.com/kiln-net/kiln/controllers/namespace"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/ovneip"
+	"github.com/kiln-net/kiln/controllers/ovnnat"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/trafficmirror"
 	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/controllers/underlay"
 	"github.com/kiln-net/kiln/controllers/unimplemented"
@@ -62,7 +64,7 @@ func (p *process) restored() []controller {
 	p.pods = &pod.Reconciler{
 		Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Namespaces: s.Namespaces, Pools: s.Pools, Vips: s.Vips, Grants: s.Grants, Networks: s.Networks,
 		Sets: s.Sets, SecurePorts: p.options.PortSecurity == kubeovnv1.PortSecurityEnforced, Recorder: s.Recorder, Gate: s.Gate, KeepMachines: p.options.KeepVMIP,
-		Workers: podWorkers, IPWritePace: ipobject.DefaultPace,
+		Limits: &p.limits, Workers: podWorkers, IPWritePace: ipobject.DefaultPace,
 	}
 	p.vips = &vip.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate}
 	p.eips = &ovneip.Reconciler{Client: s.Client, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate}
@@ -93,7 +95,7 @@ func (p *process) derived() ([]controller, error) {
 	p.subnets = &subnet.Reconciler{
 		Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Namespaces: s.Namespaces, Recorder: s.Recorder, Gate: s.Gate,
 		Routers:  &routergateway.Ports{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator},
-		Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs, Defaults: p.defaults(),
+		Detached: vpcs.Detached, ServiceCIDRs: serviceCIDRs, Defaults: p.defaults(), Limits: &p.limits,
 	}
 	p.balancers = &loadbalancer.Reconciler{
 		Client: s.Client, Pools: &p.pools, Networks: s.Networks, Services: s.Services, ServiceCIDRs: serviceCIDRs, Recorder: s.Recorder, Gate: s.Gate,
@@ -109,12 +111,18 @@ func (p *process) derived() ([]controller, error) {
 		},
 		&unimplemented.Reconciler{Client: s.Client, Recorder: s.Recorder},
 		&namespace.Reconciler{Client: s.Client, Namespaces: s.Namespaces, Pools: s.Pools, Gate: s.Gate},
+		&trafficmirror.Reconciler{Client: s.Client, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate},
 		&ippool.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Pools: s.Pools, Recorder: s.Recorder, Gate: s.Gate},
 		&egress.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Recorder: s.Recorder, Gate: s.Gate, Leases: leases},
 		&transit.Reconciler{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
-			ServiceCIDRs: serviceCIDRs, ClusterAccess: p.options.ClusterAccess,
+			ServiceCIDRs: serviceCIDRs, ClusterAccess: p.options.ClusterAccess, WaysOut: s.WaysOut,
 		},
+		&routergateway.External{
+			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, WaysOut: s.WaysOut,
+			ServiceCIDRs: serviceCIDRs,
+		},
+		&ovnnat.Reconciler{Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate},
 		&lbrule.Reconciler{
 			Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Services: s.Services,
 			Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate,

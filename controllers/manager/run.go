@@ -41,6 +41,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/limits"
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -121,6 +122,7 @@ type process struct {
 	// pools are the addresses for Services that balancers assigns.
 	pools     loadbalancer.Pools
 	balancers *loadbalancer.Reconciler
+	limits    limits.Cluster
 	session   atomic.Pointer[ovsdbclient.Session]
 }
 
@@ -227,6 +229,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	members, err := watchMembers(ctx, p.config, func(cluster *v1alpha1.OVNCluster) {
 		p.pools.Set(&cluster.Spec)
+		p.limits.Set(&cluster.Spec)
 		if p.options.Observe != nil {
 			p.options.Observe(cluster)
 		}

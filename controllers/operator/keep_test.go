@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // TestKeepTenancy takes over objects that Kube-OVN has served, and objects without a status.
@@ -64,9 +65,15 @@ func TestKeepTenancy(t *testing.T) {
 		vip("kept-unseen-vip", kubeovnv1.VipSpec{}, nil),
 	}
 	for _, o := range objects {
+		// The API server may enforce the policy kiln-network-removal of the previous test's installation for a moment.
+		o.SetAnnotations(map[string]string{v1alpha1.AnnotationAllowRemoval: "true"})
 		withStatus := o.DeepCopyObject().(client.Object)
 		g.Expect(theWorld.admin.Create(t.Context(), o)).To(Succeed())
-		t.Cleanup(func() { _ = theWorld.admin.Delete(context.Background(), o) })
+		t.Cleanup(func() {
+			if err := theWorld.admin.Delete(context.Background(), o); err != nil {
+				t.Error(err)
+			}
+		})
 		withStatus.SetResourceVersion(o.GetResourceVersion())
 		g.Expect(theWorld.admin.Status().Update(t.Context(), withStatus)).To(Succeed())
 	}
@@ -106,7 +113,10 @@ func TestKeepTenancy(t *testing.T) {
 	g.Expect(read()).To(Equal(before))
 
 	t.Cleanup(func() {
-		_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}})
+		mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}}
+		if err := theWorld.admin.Delete(context.Background(), mark); err != nil {
+			t.Error(err)
+		}
 	})
 	p = seeing(time.Now())
 	g.Expect(operate.keepTenancy(t.Context(), p)).To(Succeed())

@@ -100,6 +100,7 @@ func TestPolicies(t *testing.T) {
 		{"whether its own pod is ready", asController, w.patchStatus("kube-system/controller-0", podCondition(corev1.PodReady)), "and nothing else of them"},
 		{"its own phase", asController, w.patchStatus("kube-system/controller-0", `{"status":{"phase":"Failed"}}`), "and nothing else of them"},
 		{"annotations of a node", asController, w.patchNode("node-2", annotate("ip_address", "100.64.0.9")), ""},
+		{"requests to a node to end connections", asController, w.patchNode("node-2", annotate("flush_connections", "[]")), ""},
 		{"a taint", asController, w.patchNode("node-2", `{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`), "of nodes and namespaces"},
 		{"a node's label", asController, w.patchNode("node-2", label("a", "b")), "of nodes and namespaces"},
 		{"annotations of a namespace", asController, w.patchNamespace(annotate("logical_switch", "blue")), ""},
@@ -128,6 +129,9 @@ func TestPolicies(t *testing.T) {
 		{"a report about a ProviderNetwork", asAgent, w.patchNodeStatus("node-1", `{"metadata":{"labels":{"net1.provider-network.kubernetes.io/ready":"true",`+
 			`"net1.provider-network.kubernetes.io/mtu":"1500"},"annotations":{"net2.provider-network.kubernetes.io/err_mesg":"Error: a",`+
 			`"net1.provider-network.kubernetes.io/silent_gateways":"office/10.30.0.254"}}}`), ""},
+		{"a report of ended connections", asAgent, w.patchNodeStatus("node-1", annotate("flushed_connections", "a-1,b-2")), ""},
+		{"a report of ended connections of another node", asAgent, w.patchNodeStatus("node-2", annotate("flushed_connections", "a-1")), "of its own node only"},
+		{"a request to end connections", asAgent, w.patchNodeStatus("node-1", annotate("flush_connections", "[]")), "and nothing else of it"},
 		{"which nodes a ProviderNetwork leaves out", asAgent, w.patchNodeStatus("node-1",
 			`{"metadata":{"labels":{"net1.provider-network.kubernetes.io/exclude":"true"}}}`), "and nothing else of it"},
 		{"a report about another node", asAgent, w.patchNodeStatus("node-2", `{"metadata":{"labels":{"net1.provider-network.kubernetes.io/ready":"true"}}}`), "of its own node only"},

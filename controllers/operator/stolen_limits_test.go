@@ -62,7 +62,15 @@ func (w *tenancy) makeRules(t *testing.T) {
 	for _, kind := range []string{"Subnet", "Vpc", "IPPool", "OvnEip"} {
 		w.make(t, network(kind))
 	}
+	w.make(t, eip("port", kubeovnv1.OvnEipTypeLRP))
 	w.make(t, request(t, certificatesv1.KubeAPIServerClientSignerName))
+}
+
+func eip(name, kind string) *unstructured.Unstructured {
+	u := network("OvnEip")
+	u.SetName(name)
+	u.Object["spec"] = map[string]any{"type": kind}
+	return u
 }
 
 // network returns an object of kubeovn.io.
@@ -176,6 +184,13 @@ func (w *tenancy) specsOfOthers() []trial {
 		{"the members of a Vpc", asController, change(network("Vpc"), `{"spec":{"allowedNamespaces":["*"]}}`), denied},
 		{"the members of an IPPool", asController, change(network("IPPool"), `{"spec":{"allowedNamespaces":["*"]}}`), denied},
 	}
+	trials = append(trials,
+		trial{"an OvnEip of a port", asController, w.create(eip("port-2", kubeovnv1.OvnEipTypeLRP)), ""},
+		trial{"the end of an OvnEip of a port", asController, remove(eip("port", kubeovnv1.OvnEipTypeLRP)), ""},
+		trial{"an OvnEip for rules", asController, w.create(eip("forged", kubeovnv1.OvnEipTypeNAT)), denied},
+		trial{"the end of an OvnEip for rules", asController, remove(network("OvnEip")), denied},
+		trial{"a label of Kube-OVN of an OvnEip", asController, change(network("OvnEip"), label(kubeovnv1.LabelEipV4, "192.0.2.9")), ""},
+	)
 	for _, kind := range []string{"Vpc", "IPPool", "OvnEip"} {
 		trials = append(trials,
 			trial{"a finalizer of " + kind, asController, change(network(kind), `{"metadata":{"finalizers":["`+k8s.Finalizer+`"]}}`), ""},

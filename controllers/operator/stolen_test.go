@@ -45,7 +45,7 @@ var mayWrite = map[string][]grant{
 		{"create,patch events.events.k8s.io", "on pods and Services beyond the limit of prefixes; a patch counts repetitions"},
 	},
 	render.AgentName: {
-		{"patch nodes/status", "two conditions, and reports about ProviderNetworks, of its own node: kiln-node-status"},
+		{"patch nodes/status", "two conditions, and reports about ProviderNetworks and ended connections, of its own node: kiln-node-status"},
 		{"create,patch leases.coordination.k8s.io @own", "the Lease of its own node as a gateway: kiln-gateway-leases"},
 		{"create,patch events.events.k8s.io", "on pods of its node in all namespaces; a patch counts repetitions"},
 	},
@@ -63,6 +63,7 @@ var mayWrite = map[string][]grant{
 		{"create,patch subnets.kubeovn.io", "the default Subnets; defaults and finalizers"},
 		{"create,patch,delete ips.kubeovn.io", "a record per port"},
 		{"create,patch,delete vips.kubeovn.io", "addresses of load balancer rules; finalizers"},
+		{"create,patch,delete ovn-eips.kubeovn.io", "addresses of ports of routers; finalizers and labels: kiln-controller-finalizers"},
 		{"patch adminnetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"patch baselineadminnetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"patch clusternetworkpolicies.policy.networking.k8s.io/status", ""},

@@ -9,7 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/events"
@@ -65,8 +67,23 @@ func (r *Reconciler) reserver() reservation.Reserver {
 	return reservation.Reserver{Client: r.Client, Allocator: r.Allocator, Networks: r.Networks}
 }
 
-func subnetOf(eip *kubeovnv1.OvnEip) string {
-	return cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet)
+func subnetOf(eip *kubeovnv1.OvnEip) string { return lookup.ExternalOfEip(eip) }
+
+// label writes the labels by which users of Kube-OVN select OvnEips.
+func (r *Reconciler) label(ctx context.Context, eip *kubeovnv1.OvnEip, addresses []netip.Addr) error {
+	base := eip.DeepCopy()
+	labels := map[string]string{
+		kubeovnv1.LabelSubnet: subnetOf(eip), kubeovnv1.LabelEipType: cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT), kubeovnv1.LabelEipV4: "", kubeovnv1.LabelEipV6: "",
+	}
+	for _, a := range addresses {
+		key := kubeovnv1.LabelEipV4
+		if a.Is6() {
+			key = kubeovnv1.LabelEipV6
+		}
+		labels[key] = strings.ReplaceAll(a.String(), ":", "-")
+	}
+	k8s.SetLabels(eip, labels)
+	return k8s.Patch(ctx, r.Client, base, eip)
 }
 
 func requestOf(eip *kubeovnv1.OvnEip) reservation.Request {
@@ -93,19 +110,36 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 	}
 	var s state
-	if s.users, s.err = r.users(ctx, eip.Name); s.err != nil {
+	if s.users, s.err = r.users(ctx, eip); s.err != nil {
 		return ctrl.Result{}, s.err
 	}
-	if eip.DeletionTimestamp != nil && len(s.users) == 0 {
+	releases, err := r.confirmed(ctx, eip)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.forget(ctx, eip, releases.waiting); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.warn(eip, releases.expired)
+	if eip.DeletionTimestamp != nil && len(s.users) == 0 && len(eip.Status.Releasing) == 0 {
+		// A record that the cache does not have yet makes this fail. The address must not have another owner then.
+		if err := k8s.RemoveFinalizer(ctx, r.Client, eip); err != nil {
+			return ctrl.Result{}, err
+		}
 		r.free(ctx, eip.Name)
-		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, eip)
+		return ctrl.Result{}, nil
 	}
 	r.waiting.Set(eip.Name, subnetOf(eip))
 	s.allocation, s.problem, s.err = r.hold(ctx, eip)
 	if len(s.allocation.Addresses) > 0 || eip.DeletionTimestamp != nil {
 		r.waiting.Set(eip.Name)
 	}
-	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, reservation.ErrWaiting), r.patchStatus(ctx, eip, s))
+	if len(s.allocation.Addresses) > 0 && eip.DeletionTimestamp == nil {
+		if err := r.label(ctx, eip, s.allocation.Addresses); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return ctrl.Result{RequeueAfter: releases.next}, errors.Join(k8s.Unless(s.err, reservation.ErrWaiting), r.patchStatus(ctx, eip, s))
 }
 
 // hold returns the allocation of an OvnEip; it makes one if there is none, unless the OvnEip is being deleted.
@@ -132,13 +166,37 @@ func (r *Reconciler) free(ctx context.Context, name string) {
 	allocations.Release(logr.FromContextOrDiscard(ctx), r.Allocator, translate.OvnEipHolder(name), "the OvnEip is deleted")
 }
 
-// users returns a description of each user that blocks the deletion of an OvnEip.
-func (r *Reconciler) users(ctx context.Context, name string) ([]string, error) {
+// uses are the values of `status.nat`, by kind of the user, in the order of the status.
+var uses = []struct{ kind, value string }{
+	{translate.KindOvnFip, "fip"}, {translate.KindOvnSnatRule, "snat"}, {translate.KindOvnDnatRule, "dnat"}, {translate.KindRouterLBRule, "lb"},
+}
+
+// users returns a description of each user that blocks the deletion of an OvnEip: rules of all kinds, and the VPC whose router's port has the addresses.
+func (r *Reconciler) users(ctx context.Context, eip *kubeovnv1.OvnEip) ([]string, error) {
+	name := eip.Name
 	var rules kubeovnv1.RouterLBRuleList
 	if err := r.Client.List(ctx, &rules, client.MatchingFields{indexEip: name}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list RouterLBRules by OvnEip: %w", err)
 	}
 	users := make([]string, 0, len(rules.Items))
+	translating, err := r.Networks.NATRulesBy(ctx, "eip/"+name)
+	if err != nil {
+		return nil, err
+	}
+	for _, rule := range translating {
+		users = append(users, rule.Kind+" "+rule.GetName())
+	}
+	if eip.Spec.Type == kubeovnv1.OvnEipTypeLRP {
+		vpcs, err := r.Networks.VpcsWithExternal(ctx, subnetOf(eip))
+		if err != nil {
+			return nil, err
+		}
+		for _, vpc := range vpcs {
+			if translate.ExternalEip(vpc, subnetOf(eip)) == name {
+				users = append(users, "VPC "+vpc)
+			}
+		}
+	}
 	for i := range rules.Items {
 		users = append(users, "RouterLBRule "+rules.Items[i].Name)
 	}

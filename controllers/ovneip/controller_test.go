@@ -223,15 +223,15 @@ func TestConflictingEipsAreNotValid(t *testing.T) {
 	w.InForce(subnet) // from now on only the subnet's own event can wake the controller
 	w.ready(soon)
 
-	port := newEip("port", func(s *kubeovnv1.OvnEipSpec) { s.Type = "lrp" })
+	port := newEip("port", func(s *kubeovnv1.OvnEipSpec) { s.Type = "lsp" })
 	w.Create(port)
-	w.says(port, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "type lrp")
+	w.says(port, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "type lsp")
 	for text, change := range map[string]func(*kubeovnv1.OvnEipSpec){
 		"externalSubnet cannot change": func(s *kubeovnv1.OvnEipSpec) { s.ExternalSubnet = "nowhere" },
 		"v4Ip cannot change":           func(s *kubeovnv1.OvnEipSpec) { s.V4IP = "10.99.0.6" },
 		"v6Ip cannot change":           func(s *kubeovnv1.OvnEipSpec) { s.V6IP = "fd00:10:99::6" },
 		"macAddress cannot change":     func(s *kubeovnv1.OvnEipSpec) { s.MACAddress = "00:00:00:aa:bb:cc" },
-		"type cannot change":           func(s *kubeovnv1.OvnEipSpec) { s.Type = "lsp" },
+		"type cannot change":           func(s *kubeovnv1.OvnEipSpec) { s.Type = "lrp" },
 		"must be an IPv6 address":      func(s *kubeovnv1.OvnEipSpec) { s.V6IP = "10.99.0.6" },
 		"Unsupported value":            func(s *kubeovnv1.OvnEipSpec) { s.Type = "vip" },
 	} {

@@ -6,16 +6,17 @@ package ovneip
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/reservation"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
-
-// usedByLB is the value of `status.nat` while RouterLBRules use an OvnEip.
-const usedByLB = "lb"
 
 // patchStatus writes the state of an OvnEip to its status. Addresses in status stay there while the OvnEip waits to be allocated the same
 // ones again.
@@ -27,14 +28,17 @@ func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s s
 	if len(s.allocation.Addresses) > 0 {
 		status.MACAddress = s.allocation.MAC.String()
 	}
-	status.NAT = ""
-	if len(s.users) > 0 {
-		status.NAT = usedByLB
+	var used []string
+	for _, use := range uses {
+		if slices.ContainsFunc(s.users, func(user string) bool { return strings.HasPrefix(user, use.kind+" ") }) {
+			used = append(used, use.value)
+		}
 	}
+	status.NAT = strings.Join(used, ",")
 	condition := ready(eip, s)
 	status.Ready = condition.Status == metav1.ConditionTrue
 	var ignored []string
-	if status.Type != kubeovnv1.OvnEipTypeNAT {
+	if status.Type != kubeovnv1.OvnEipTypeNAT && status.Type != kubeovnv1.OvnEipTypeLRP {
 		ignored = append(ignored, "type "+status.Type)
 	}
 	k8s.SetConditions(&status.Conditions, eip.Generation, k8s.Validated(s.problem), condition, k8s.FieldsSupported(ignored))
@@ -45,7 +49,11 @@ func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s s
 func ready(eip *kubeovnv1.OvnEip, s state) metav1.Condition {
 	switch {
 	case eip.DeletionTimestamp != nil:
-		return reservation.Used(s.users)
+		used := reservation.Used(append(slices.Clone(s.users), releases(eip)...))
+		if len(eip.Status.Releasing) > 0 {
+			used.Message += ", " + lookup.UntilReleased(slices.Collect(maps.Values(eip.Status.Releasing)))
+		}
+		return used
 	case s.problem != nil:
 		return k8s.NotValid(s.problem)
 	}

@@ -79,8 +79,8 @@ func TestAnnotationsWithoutEffectGetOneEvent(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()
-	p := w.pod("default", "wishful", "eip", "192.0.2.1", "mirror", "true", "default_route", "true", "port_security", "true")
-	w.warnedOf(p, "AnnotationNotSupported", "nothing about ovn.kubernetes.io/eip, ovn.kubernetes.io/mirror")
+	p := w.pod("default", "wishful", "eip", "192.0.2.1", "snat", "192.0.2.2", "mirror", "true", "default_route", "true", "port_security", "true")
+	w.warnedOf(p, "AnnotationNotSupported", "nothing about ovn.kubernetes.io/eip, ovn.kubernetes.io/snat")
 
 	process.Stop()
 	w.start()

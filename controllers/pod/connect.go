@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/limits"
 )
 
 // reasonNoAddress is the reason of the event on a pod that cannot get an address. It is the same as Kube-OVN's.
@@ -54,6 +55,8 @@ func (r *Reconciler) connect(ctx context.Context, s *subject) (*connection, erro
 	if c.dhcp, err = ownDHCP(c, cidrs, gateways); err != nil {
 		k8s.Warn(r.Recorder, s.pod, reasonDHCP, err.Error()) // the subnet's options still apply
 	}
+	c.metered = r.Limits.Userspace()
+	c.limits, c.adjusted = limits.Effective(s.asks.limits, subnet.Status.PodLimits, c.metered)
 	c.secure = s.asks.secure || r.addresses.Secures(subnet) // a pod cannot opt out
 	if c.shared, err = r.shared(ctx, c); err != nil {
 		return nil, err

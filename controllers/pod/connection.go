@@ -13,6 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/grants"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/limits"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -29,6 +30,9 @@ type connection struct {
 	underlay   *underlay     // of an underlay subnet, or nil
 	secure     bool          // the port drops packets from addresses other than its own
 	groups     grants.Groups // security groups of the pod
+	limits     limits.Port   // of the port
+	metered    bool          // the datapath needs meters of OVN for the limits
+	adjusted   []string      // how limits differ from what the pod requests
 }
 
 // inputs returns the inputs of the port's rows.
@@ -58,6 +62,9 @@ func (c *connection) inputs(policy translate.PodPolicy) translate.PodInputs {
 	if c.subnet.Spec.PhysicalGateway() { // its traffic leaves through no node
 		in.Vpc, in.NorthGateway = "", nil
 	}
+	if c.metered {
+		in.Ingress, in.Egress = meterOf(c.limits.Ingress), meterOf(c.limits.Egress)
+	}
 	if c.machine == "" {
 		in.UID = string(c.pod.UID)
 	}
@@ -65,6 +72,11 @@ func (c *connection) inputs(policy translate.PodPolicy) translate.PodInputs {
 		in.Others = append(in.Others, other.Spec.NodeName)
 	}
 	return in
+}
+
+// meterOf returns the meter of a limit.
+func meterOf(r limits.Rate) translate.Meter {
+	return translate.Meter{Rate: limits.Kilo(r.Bits), Burst: limits.Kilo(r.Burst)}
 }
 
 // runs reports whether a pod has its network: then its node has found no other host with its addresses. A pod does not run while its node has not yet looked.

@@ -28,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/keylock"
+	"github.com/kiln-net/kiln/internal/limits"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -46,6 +47,8 @@ type Reconciler struct {
 	Vips       *vipusers.Index
 	// Grants reports which VPCs, subnets, IPPools, Vips and security groups the pods of a namespace may name.
 	Grants *grants.Rules
+	// Limits are the settings of the OVNCluster about limits of pods; nil for none.
+	Limits *limits.Cluster
 	// SecurePorts makes ports of subnets without portSecurity drop packets from addresses other than their own.
 	SecurePorts bool
 	// Networks finds hosts and subnets with the same addresses. If it is nil, allocations do not check for them.
@@ -98,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if s.pod == nil {
 		if exists, err := r.existsLive(ctx, req.NamespacedName); exists || err != nil {
-			return ctrl.Result{RequeueAfter: reconciler.LateAfter()}, err
+			return ctrl.Result{RequeueAfter: k8s.Periodic(reconciler.LateAfter)}, err
 		}
 	}
 	// A terminating pod keeps its port until it is deleted, but gets no new one.

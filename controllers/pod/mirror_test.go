@@ -43,10 +43,13 @@ func TestMirrorPodsEnterNoNetworkOfANamespace(t *testing.T) {
 	inDefault(mirror("shop", "plain"))
 	inDefault(mirror("shop", "of-a-pool", "ip_pool", "pool"))
 	inDefault(mirror("shop", "wrong", "ip_address", "10.17.0.300"))
-	greedy := mirror("shop", "greedy", "logical_switch", "blue-net", "security_groups", "trusted", "port_vips", "10.16.0.99", "north_gateway", "10.16.0.5")
+	greedy := mirror("shop", "greedy", "logical_switch", "blue-net", "security_groups", "trusted", "port_vips", "10.16.0.99", "north_gateway", "10.16.0.5", "ingress_rate", "1")
+	greedy.Annotations[kubeovnv1.KeyEgressBandwidth] = "1M"
 	inDefault(greedy)
 	w.warnedOf(greedy, "StaticPodRequestsIgnored", "annotation ovn.kubernetes.io/logical_switch, ")
 	w.warnedOf(greedy, "StaticPodRequestsIgnored", "the subnets of its namespace")
+	w.warnedOf(greedy, "StaticPodRequestsIgnored", "annotation "+kubeovnv1.KeyEgressBandwidth)
+	w.warnedOf(greedy, "StaticPodRequestsIgnored", "annotation ovn.kubernetes.io/ingress_rate")
 	for _, row := range w.Database.Rows("Logical_Switch_Port") {
 		if row["type"] == "virtual" {
 			t.Errorf("the mirror pod shares an address: %v", row)

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -38,8 +37,6 @@ type specOf struct {
 	uid  types.UID
 	view k8s.SubnetView
 }
-
-func specIn(s *kubeovnv1.Subnet) specOf { return specOf{s.UID, k8s.ViewSubnet(s)} }
 
 // set records a write of a pod.
 func (l *podWrites) set(key types.NamespacedName, e entry) {

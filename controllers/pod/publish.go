@@ -23,7 +23,7 @@ import (
 )
 
 // requests are the keys of the annotations that only users write, for the first network.
-var requests = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest))
+var requests = slices.Concat(kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest)), kubeovnv1.BandwidthKeys)
 
 // patchesInFlight bounds the concurrent patches of pods. It keeps the API server busy, and leaves the other workers free to add pods to
 // the next transaction.
@@ -31,7 +31,7 @@ const patchesInFlight = 40
 
 // publish writes the network of a connection on its pods.
 func (r *Reconciler) publish(ctx context.Context, c *connection) error {
-	from := specIn(c.subnet)
+	from := specOf{c.subnet.UID, k8s.ViewSubnet(c.subnet)}
 	for _, pod := range append([]*corev1.Pod{c.pod}, c.others...) {
 		if err := r.write(ctx, pod, c.network(pod), from); err != nil {
 			return err

@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod/retention"
 	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/limits"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -148,7 +149,8 @@ func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q k
 // change enqueues pods by their cached annotations, so it misses pods whose results were not in the cache yet.
 func (r *Reconciler) outdated(ctx context.Context, subnet string, from specOf) bool {
 	s := &kubeovnv1.Subnet{}
-	return subnet != "" && r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy) == nil && specIn(s) != from
+	return subnet != "" && r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy) == nil &&
+		specOf{s.UID, k8s.ViewSubnet(s)} != from
 }
 
 func requestFor(o client.Object) ctrl.Request {
@@ -170,11 +172,11 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 		DeleteFunc: func(context.Context, event.DeleteEvent, k8s.Queue) { r.pending.wakeAll() },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q k8s.Queue) {
 			before, after := e.ObjectOld.(*kubeovnv1.Subnet), e.ObjectNew.(*kubeovnv1.Subnet)
-			if viewSubnet(before) == viewSubnet(after) {
-				return
+			changed := viewSubnet(before) != viewSubnet(after)
+			if changed {
+				r.pending.wakeAll()
 			}
-			r.pending.wakeAll()
-			if podView(k8s.Applied(before)) != podView(k8s.Applied(after)) {
+			if limits.OfSubnet(before) != limits.OfSubnet(after) || changed && podView(k8s.Applied(before)) != podView(k8s.Applied(after)) {
 				r.enqueuePodsOf(ctx, after.Name, q)
 			}
 		},

@@ -51,6 +51,7 @@ type asks struct {
 	secure             bool     // its port drops packets from addresses other than its own
 	forwards           bool     // its port gets the frames to unknown MAC addresses
 	groups, keptGroups []string // security groups that it names, and that it is in according to its results
+	limits             kubeovnv1.LimitRequest
 	dhcp               map[ipfamily.Family]map[string]string
 	invalidDHCP        error
 }
@@ -60,6 +61,7 @@ func (r *Reconciler) asksOf(s *subject) *asks {
 		Claim:  address.ClaimOf(s.port, s.pod, r.keeper.PodType(s.pod)),
 		secure: kubeovnv1.IsTrue(s.pod.Annotations, kubeovnv1.AnnotationPortSecurity), forwards: kubeovnv1.IsTrue(s.pod.Annotations, kubeovnv1.AnnotationLayer2Forward),
 		groups: kubeovnv1.ParseSecurityGroups(s.pod.Annotations), keptGroups: kubeovnv1.KeptSecurityGroups(s.pod),
+		limits: kubeovnv1.ParseLimits(s.pod.Annotations, s.port.Provider),
 	}
 	a.dhcp, a.invalidDHCP = readDHCP(s.pod.Annotations)
 	return a

@@ -34,6 +34,7 @@ const (
 	reasonNoGroup       = "SecurityGroupNotFound"
 	reasonDeniedGroup   = "SecurityGroupNotGranted" // the group does not list the pod's namespace
 	reasonTooManyGroups = "TooManySecurityGroups"
+	reasonLimitAdjusted = "LimitAdjusted"
 )
 
 // occasion is when a warning is computed.
@@ -64,6 +65,7 @@ type warning struct {
 var warnings = []warning{
 	{once, (*warner).ignoredRequests}, {once, (*warner).ignoredOfMirror}, {once, (*warner).ignoredForwarding}, {once, (*warner).unsharedVips},
 	{always, (*warner).invalidRequests}, {always, (*warner).groupsWithoutEffect}, {always, (*warner).unsharedAddresses},
+	{always, (*warner).adjustedLimits},
 }
 
 // report identifies a warning of a pod by its index in warnings.
@@ -134,6 +136,11 @@ func (w *warner) ignoredOfMirror(ctx context.Context, c *connection) (reason, te
 			ignored = append(ignored, "annotation "+a.Key())
 		}
 	}
+	for _, key := range kubeovnv1.BandwidthKeys {
+		if c.pod.Annotations[key] != "" {
+			ignored = append(ignored, "annotation "+key)
+		}
+	}
 	ns := &corev1.Namespace{}
 	if err := w.client.Get(ctx, client.ObjectKey{Name: c.pod.Namespace}, ns, client.UnsafeDisableDeepCopy); err == nil {
 		if subnets, err := w.namespaces.Subnets(ctx, ns); err == nil && !slices.Contains(subnets, kubeovnv1.DefaultSubnet) {
@@ -198,4 +205,9 @@ func (w *warner) groupsWithoutEffect(_ context.Context, c *connection) (reason, 
 		return reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it. Create the SecurityGroup, or name another one", keyGroups, strings.Join(missing, ", "))
 	}
 	return "", ""
+}
+
+// adjustedLimits warns of limits that differ from what the pod requests.
+func (w *warner) adjustedLimits(_ context.Context, c *connection) (reason, text string) {
+	return reasonLimitAdjusted, strings.Join(c.adjusted, "; ")
 }

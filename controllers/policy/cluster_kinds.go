@@ -6,6 +6,8 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +49,11 @@ type clusterKind struct {
 	versions   []kindVersion // the first one that the API server serves is used
 	read       func(client.Object) clusterPolicy
 	conditions func(client.Object) *[]metav1.Condition
+}
+
+// is reports whether an object is of this kind, in any version.
+func (k clusterKind) is(o client.Object) bool {
+	return slices.ContainsFunc(k.versions, func(v kindVersion) bool { return reflect.TypeOf(v.object()) == reflect.TypeOf(o) })
 }
 
 // kindVersion is a version of a kind.

@@ -29,6 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -80,22 +81,23 @@ func (p *Ports) Port(ctx context.Context, u Underlay) (*translate.GatewayPort, e
 		}
 		port.Into = u.inside()
 	}
-	port.Chassis, noNode = p.chassis(ctx, u.Subnet.Name, u.Provider)
+	port.Chassis, noNode = p.chassis(ctx, u.Subnet.Name, u.Provider, func() []string { return p.applied(translate.SubnetOwner(u.Subnet.Name), "") })
 	if len(port.Chassis) == 0 {
 		return nil, noNode
 	}
 	return port, errors.Join(noAddress, noNode)
 }
 
-// chassis returns the nodes that can host the gateway port of a subnet, in order of precedence: nodes that are down come last. Otherwise the order
-// differs between subnets, and a node that comes or goes does not change it for the others. While no node is ready, the present nodes stay, and the error is ErrWaiting.
-func (p *Ports) chassis(ctx context.Context, subnet, network string) ([]string, error) {
+// chassis returns the nodes that can host a router's port in a network, in order of precedence: nodes that are down come last. Otherwise the order
+// differs between the subnets or VPCs of the ports, and a node that comes or goes does not change it for the others. While no node is ready, the applied nodes stay, and
+// the error is ErrWaiting.
+func (p *Ports) chassis(ctx context.Context, of, network string, applied func() []string) ([]string, error) {
 	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, p.Client, client.ObjectKey{Name: network}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("get ProviderNetwork %s: %w", network, err)
 	}
 	if provider == nil || len(provider.Status.ReadyNodes) == 0 {
-		return p.applied(subnet), fmt.Errorf("%w: no node of ProviderNetwork %s is ready, so none can host the router's port: its status has the causes",
+		return applied(), fmt.Errorf("%w: no node of ProviderNetwork %s is ready, so none can host the router's port: its status has the causes",
 			northbound.ErrWaiting, network)
 	}
 	type candidate struct {
@@ -109,7 +111,7 @@ func (p *Ports) chassis(ctx context.Context, subnet, network string) ([]string, 
 		if err != nil {
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		}
-		c := candidate{name, gateway.Down, sha256.Sum256([]byte(subnet + "\x00" + name))}
+		c := candidate{name, gateway.Down, sha256.Sum256([]byte(of + "\x00" + name))}
 		if node != nil {
 			c.state = StateOf(node)
 		}
@@ -128,9 +130,10 @@ func (p *Ports) chassis(ctx context.Context, subnet, network string) ([]string, 
 // StateOf returns the state of a node as host of gateway ports. Within seconds, BFD between the chassis replaces a node that fails.
 func StateOf(node *corev1.Node) gateway.State { return gateway.StateOf(node, gateway.NoLease) }
 
-// applied returns the applied chassis of a subnet's gateway port, in order of precedence.
-func (p *Ports) applied(subnet string) []string {
-	rows := northbound.Of[nb.GatewayChassis](p.Northbound, translate.SubnetOwner(subnet))
+// applied returns the applied chassis of an owner's port, in order of precedence. An empty name is any port.
+func (p *Ports) applied(owner desired.Owner, port string) []string {
+	rows := northbound.Of[nb.GatewayChassis](p.Northbound, owner)
+	rows = slices.DeleteFunc(rows, func(row *nb.GatewayChassis) bool { return port != "" && row.Name != port+"_"+row.ChassisName })
 	slices.SortFunc(rows, func(a, b *nb.GatewayChassis) int { return cmp.Compare(b.Priority, a.Priority) })
 	var nodes []string
 	for _, row := range rows {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -22,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/limits"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -51,6 +53,8 @@ type Reconciler struct {
 	ServiceCIDRs svc.CIDRs
 	// Defaults are the CIDRs of the OVNCluster, to which default subnets grow.
 	Defaults Defaults
+	// Limits are the limits of pods in subnets that do not set their own; nil for none.
+	Limits *limits.Cluster
 	// SilentDelay and SilentEvery replace silentDelay and silentEvery if they are not zero.
 	SilentDelay, SilentEvery time.Duration
 	// UsageDelay is the delay between a change of a subnet's usage and the update of its status. Zero means 1 s.
@@ -69,6 +73,9 @@ type Reconciler struct {
 
 // Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied, even if its rows were lost.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req.Name == "" {
+		return ctrl.Result{}, r.limitsChanged(ctx)
+	}
 	in, err := r.gather(ctx, req.Name)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("gather inputs of subnet %s: %w", req.Name, err)
@@ -93,6 +100,28 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, result.err // do not update the status: agents use the validated spec in it
 	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
+}
+
+// limitsChanged enqueues the subnets whose limits differ from the ones in their status, after a change of the OVNCluster.
+func (r *Reconciler) limitsChanged(ctx context.Context) error {
+	var subnets kubeovnv1.SubnetList
+	if err := r.Client.List(ctx, &subnets, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list subnets: %w", err)
+	}
+	for i := range subnets.Items {
+		if s := &subnets.Items[i]; !equality.Semantic.DeepEqual(s.Status.PodLimits, r.limitsOf(s)) {
+			r.Limits.Changed.Add(s.Name)
+		}
+	}
+	return nil
+}
+
+// limitsOf returns the limits of a subnet's pods; nil without any.
+func (r *Reconciler) limitsOf(s *kubeovnv1.Subnet) *kubeovnv1.PodLimits {
+	if s.Name == kubeovnv1.JoinSubnet {
+		return nil
+	}
+	return limits.Merge(k8s.Applied(s).Spec.PodLimits, r.Limits.Limits())
 }
 
 // prepare adds the finalizer, the label with the VPC and the default values of empty fields to a subnet.

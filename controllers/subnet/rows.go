@@ -8,6 +8,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -24,7 +25,7 @@ func rowInputs(in inputs, c checked, localnet *translate.Localnet) translate.Sub
 		Localnet:          localnet,
 		CIDRs:             c.network.CIDRs,
 		Gateways:          c.network.Gateways,
-		Services:          servesServices(in.subnet),
+		Services:          k8s.ServesServices(in.subnet),
 		MTU:               int(spec.MTU),
 		RouteTable:        spec.RouteTable,
 		Private:           spec.Private,
@@ -51,15 +52,6 @@ func (in inputs) nodeCIDRs() []netip.Prefix {
 	}
 	cidrs, _ := ipfamily.ParseCIDRs(in.join.Spec.CIDRBlock)
 	return cidrs
-}
-
-// servesServices reports whether the VPC's load balancers serve the ports of the subnet. It is false for `join` by default, because nodes
-// serve Services themselves.
-func servesServices(s *kubeovnv1.Subnet) bool {
-	if s.Spec.EnableLb != nil {
-		return *s.Spec.EnableLb
-	}
-	return s.Name != kubeovnv1.JoinSubnet
 }
 
 // setOptionRows writes the UUIDs of the DHCP_Options rows of a subnet into its status.

@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/limits"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -36,7 +37,7 @@ import (
 
 // SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its condition GatewayReady; its Vlan and the nodes that are ready for its ProviderNetwork, with their states; the namespaces that it names or selects, and their pods in the default subnet; other subnets, VPCs, nodes, CIDRs of Services
 // and the API server, with which its addresses or names can conflict; pods that share its vips; Vips and OvnEips that load balancers serve;
-// the usage of its addresses; reports of nodes about its gateway; its own IP objects; and drift of its rows.
+// the limits of pods in the OVNCluster; the usage of its addresses; reports of nodes about its gateway; its own IP objects; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexVips, shareKeys); err != nil {
 		return fmt.Errorf("index pods by the addresses that they share: %w", err)
@@ -50,6 +51,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("index nodes by subnets whose gateways do not answer: %w", err)
 	}
 	r.silent.Delay, r.silent.Every = cmp.Or(r.SilentDelay, silentDelay), cmp.Or(r.SilentEvery, silentEvery)
+	if r.Limits == nil {
+		r.Limits = &limits.Cluster{}
+	}
 	b := ctrl.NewControllerManagedBy(mgr)
 	if r.ServiceCIDRs.Served() {
 		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.aroundServices), builder.WithPredicates(k8s.ComesOrGoes))
@@ -68,6 +72,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onHost), builder.WithPredicates(k8s.Changed(routergateway.StateOf))).
 		Watches(&corev1.Node{}, r.onSilentGateways()).
 		WatchesRawSource(&r.silent).
+		WatchesRawSource(&r.Limits.Changed).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).

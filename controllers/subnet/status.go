@@ -31,6 +31,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	if result.problem == nil { // in the same patch as the condition Validated
 		subnet.Status.ValidatedSpec = subnet.Spec.DeepCopy()
 	}
+	subnet.Status.PodLimits = r.limitsOf(subnet)
 	if result.specApplied() {
 		setOptionRows(subnet)
 		setQuerier(&subnet.Status, result.querier)

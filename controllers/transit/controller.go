@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/join"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/keylock"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -49,6 +50,8 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
 	Leases     LeaseStates
+	// WaysOut is locked while the owner of a VPC's default routes is decided.
+	WaysOut *keylock.Locks
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
 	ServiceCIDRs svc.CIDRs
 	// ClusterAccess is the default for VPCs whose clusterAccess is empty.
@@ -95,6 +98,12 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	}
 	in.allocation = allocation
 	owner := translate.TransitOwner(in.vpc.Name)
+	unlock, err := r.WaysOut.Lock(ctx, in.vpc.Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	in.external = r.externalFamilies(in.vpc.Name)
 	if in.conflict != "" || in.pair.Active == "" {
 		err = r.Northbound.Apply(ctx, owner, nil)
 	} else {
@@ -119,7 +128,7 @@ var errNoAddress = fmt.Errorf("%w", northbound.ErrWaiting)
 func (in *inputs) rows() translate.TransitInputs {
 	return translate.TransitInputs{
 		Vpc: in.vpc.Name, Node: in.pair.Active, NextHops: in.hops, Addresses: in.allocation.Addresses, MAC: in.allocation.MAC,
-		Services: in.services, Outgoing: in.outgoing, RouteTables: in.routeTables, Routes: in.routes,
+		Services: in.services, Outgoing: in.outgoing, RouteTables: in.routeTables, Routes: in.routes, External: in.external,
 	}
 }
 

@@ -20,7 +20,9 @@ import (
 	"github.com/kiln-net/kiln/internal/address/join"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -36,6 +38,8 @@ type inputs struct {
 	routeTables []string
 	// routes are the static routes in the spec of the VPC.
 	routes []translate.StaticRoute
+	// external are the families in which the VPC's router has an external port, through which its default route leads instead of the gateway router.
+	external []ipfamily.Family
 	// conflict describes the subnet or peering of the VPC that contains an address of the link to the gateway router.
 	conflict string
 	// before is the pair of nodes in status, pair the chosen one. hops are the addresses of the active node of pair on the join subnet.
@@ -101,6 +105,20 @@ func (in *inputs) checkLink(networks []netip.Prefix, whose string) {
 			}
 		}
 	}
+}
+
+// externalFamilies returns the families of the external ports of a VPC's router.
+func (r *Reconciler) externalFamilies(vpc string) []ipfamily.Family {
+	var families []ipfamily.Family
+	for _, port := range northbound.Of[nb.LogicalRouterPort](r.Northbound, translate.ExternalOwner(vpc)) {
+		for _, network := range port.Networks {
+			if p, err := netip.ParsePrefix(network); err == nil {
+				families = append(families, ipfamily.Of(p.Addr()))
+			}
+		}
+	}
+	slices.Sort(families)
+	return slices.Compact(families)
 }
 
 // pairOf returns the pair of nodes in the status of a VPC.

@@ -78,17 +78,18 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Complete(r.Gate.Reconciler(r))
 }
 
-// vpcView holds the fields of a Vpc that the reconciler depends on: its spec, and the fields in status that it writes.
+// vpcView holds the fields of a Vpc that the reconciler depends on: its spec, the fields in status that it writes, and its external ports.
 type vpcView struct {
 	k8s.VpcView
 
 	pair      gateway.Pair
 	addresses string
 	ready     string
+	external  string
 }
 
 func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
-	view := vpcView{VpcView: k8s.ViewVpc(vpc), pair: pairOf(vpc)}
+	view := vpcView{VpcView: k8s.ViewVpc(vpc), pair: pairOf(vpc), external: lookup.ViewExternal(vpc)}
 	if vpc.Status.Transit != nil {
 		view.addresses = strings.Join(vpc.Status.Transit.Addresses, ",")
 	}

@@ -78,6 +78,9 @@ func conditionOf(in inputs, applied error) metav1.Condition {
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonCarried
 		c.Message = fmt.Sprintf("%s carries the traffic to Services and the outside, from %s", in.pair.Active, ipfamily.Join(in.allocation.Addresses))
+		for _, family := range in.external {
+			c.Message += fmt.Sprintf("; %s leaves through an external port, except to Services", family)
+		}
 		if missing := in.missing(); missing != "" {
 			c.Message += "; " + missing
 		}

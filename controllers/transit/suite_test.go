@@ -19,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
+	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -93,20 +94,25 @@ func start(t *testing.T, join string, nodes ...string) *cluster {
 func (c *cluster) run() {
 	c.Helper()
 	c.leases = &leases{states: map[string]gateway.LeaseState{}, expected: map[string]bool{}}
+	var eips *ovneip.Reconciler
 	c.process = c.Restart(c.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
+			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}
 			vpcs := networktest.Vpcs(p)
 			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.Nodes(p), &transit.Reconciler{
 				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Leases: c.leases,
-				ServiceCIDRs: networktest.Services(p), ClusterAccess: kubeovnv1.ClusterAccessServices,
-			})
+				ServiceCIDRs: networktest.Services(p), ClusterAccess: kubeovnv1.ClusterAccessServices, WaysOut: p.WaysOut,
+			}, networktest.External(p), eips)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
 			pods := "10.16.0.0/16,fd00:10:16::/112"
 			if !strings.Contains(c.join, ",") {
 				pods = "10.16.0.0/16"
 			}
-			return networktest.Restore(ctx, p, pods, c.join)
+			if err := networktest.Restore(ctx, p, pods, c.join); err != nil {
+				return err
+			}
+			return eips.Restore(ctx)
 		},
 	})
 }

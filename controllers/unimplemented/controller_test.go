@@ -106,7 +106,7 @@ func TestObjectsOfEachKindSayThatTheyHaveNoEffect(t *testing.T) {
 // A status that Kube-OVN wrote no longer holds.
 func TestTheStatusOfKubeOVNIsReplaced(t *testing.T) {
 	w := start(t)
-	o := newObject(&kubeovnv1.Kind{Kind: "OvnFip"})
+	o := newObject(&kubeovnv1.Kind{Kind: "IptablesEIP"})
 	w.Create(o)
 	want := state(w, o)
 	w.Eventually(func() string {

@@ -97,7 +97,7 @@ func (r *Reconciler) checkNextHops(ctx context.Context, in inputs, router valida
 		reachable, known := seen[hop]
 		if !known {
 			var err error
-			if reachable, err = r.reaches(ctx, in.vpc.Name, links, hop); err != nil {
+			if reachable, err = r.reaches(ctx, in.vpc, links, hop); err != nil {
 				return err
 			}
 			seen[hop] = reachable
@@ -122,13 +122,18 @@ func (r *Reconciler) checkNextHops(ctx context.Context, in inputs, router valida
 	return nil
 }
 
-// reaches reports whether an address is in a subnet of the VPC or on one of its links.
-func (r *Reconciler) reaches(ctx context.Context, vpc string, links []translate.Peering, hop netip.Addr) (bool, error) {
+// reaches reports whether an address is in a subnet of the VPC, on one of its links, or in an external subnet that it names.
+func (r *Reconciler) reaches(ctx context.Context, vpc *kubeovnv1.Vpc, links []translate.Peering, hop netip.Addr) (bool, error) {
 	for _, link := range links {
 		if slices.ContainsFunc(link.Addresses, func(p netip.Prefix) bool { return p.Contains(hop) }) {
 			return true, nil
 		}
 	}
-	subnets, err := r.Networks.Overlapping(ctx, vpc, []netip.Prefix{netip.PrefixFrom(hop, hop.BitLen())})
-	return len(subnets) > 0, err
+	at := []netip.Prefix{netip.PrefixFrom(hop, hop.BitLen())}
+	subnets, err := r.Networks.Overlapping(ctx, vpc.Name, at)
+	if err != nil || len(subnets) > 0 {
+		return len(subnets) > 0, err
+	}
+	external, err := r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, at)
+	return slices.ContainsFunc(external, func(s *kubeovnv1.Subnet) bool { return slices.Contains(lookup.ExternalOf(vpc), s.Name) }), err
 }

@@ -155,9 +155,9 @@ func TestPolicyRoutes(t *testing.T) {
 func TestFieldsOfTheUnderlayAreNamed(t *testing.T) {
 	n := start(t)
 	vpc := n.newVpc("tenant", func(s *kubeovnv1.VpcSpec) {
-		s.EnableExternal, s.EnableBfd, s.ExtraExternalSubnets, s.BFDPort = true, true, []string{"extra"}, &kubeovnv1.BFDPort{Enabled: true}
+		s.EnableBfd, s.BFDPort = true, &kubeovnv1.BFDPort{Enabled: true}
 	})
-	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "enableExternal", "extraExternalSubnets", "enableBfd", "bfdPort")
+	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "enableBfd", "bfdPort")
 	n.Ready(vpc)
 }
 

@@ -77,7 +77,7 @@ func enqueueVpcOf(q k8s.Queue, o client.Object) {
 }
 
 // aroundSubnet returns the other VPCs that a subnet's creation, change or deletion may affect: the one with its name, VPCs with a
-// conflicting port name, and VPCs with it as default subnet.
+// conflicting port name, and VPCs with it as default or external subnet.
 func (r *Reconciler) aroundSubnet(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := r.sameNames(ctx, o)
 	if namesake, err := r.Networks.SameName(ctx, o); err == nil && namesake != nil {
@@ -87,7 +87,11 @@ func (r *Reconciler) aroundSubnet(ctx context.Context, o client.Object) []reconc
 	if err != nil {
 		return requests // the cache is stopping
 	}
-	return append(requests, k8s.Requests(vpcs...)...)
+	external, err := r.Networks.VpcsWithExternal(ctx, o.GetName())
+	if err != nil {
+		return requests // the cache is stopping
+	}
+	return append(requests, k8s.Requests(append(vpcs, external...)...)...)
 }
 
 // affectedVpcs returns the other VPCs that a VPC's creation, change or deletion may affect: its peers, VPCs with a conflicting port name,

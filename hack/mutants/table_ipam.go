@@ -16,13 +16,13 @@ var ipam = []mutant{{
 }, {
 	id: "ipam-vip-grows-beyond-limit", bug: "a Vip that gets a second family takes a full switch over its limit",
 	file: "internal/address/ipam/subnet.go",
-	old:  `s.admit(port, w.Request, portsOf(port, old))`,
-	new:  `s.admit(port, w.Request, 2)`,
+	old:  `s.admit(port, w.Request, has)`,
+	new:  `s.admit(port, w.Request, 2*has)`,
 }, {
 	id: "ipam-restore-refused", bug: "after a restart, pods of a switch that is over a lowered limit lose their addresses",
 	file: "internal/address/ipam/subnet.go",
-	old:  "Allocation, error) {\n\tif !w.asIs {",
-	new:  "Allocation, error) {\n\t{",
+	old:  "if !w.asIs {",
+	new:  "{",
 }, {
 	id: "ipam-newest-first", bug: "the address that was released last is allocated first",
 	file: "internal/address/ipam/pool.go",
@@ -51,7 +51,7 @@ var ipam = []mutant{{
 }, {
 	id: "ipam-shared-not-returned", bug: "when a pod releases a shared address, the address is free although its Vip still has it",
 	file: "internal/address/ipam/subnet.go",
-	old:  "p.slots[i].port = owner\n\t\t\ts.endSharing(port, family)",
+	old:  "p.slots[i].port = used.owner\n\t\t\ts.endSharing(port, family)",
 	new:  "s.endSharing(port, family)\n\t\t\tp.free(i)",
 }, {
 	id: "ipam-deleted-subnet-takes-others", bug: "the deletion of a subnet removes the allocations of ports that moved to another subnet meanwhile",
@@ -89,22 +89,22 @@ var ipam = []mutant{{
 
 var allocations = []mutant{{
 	id: "allocations-deleted-reservation", bug: "an IP object that is being deleted still reserves its addresses",
-	file: "internal/address/allocations/reservation.go",
+	file: "internal/address/allocations/holders.go",
 	old:  `if ip == nil || ip.DeletionTimestamp != nil {`,
 	new:  `if ip == nil {`,
 }, {
 	id: "allocations-ordinal-with-zeros", bug: "a pod named web-01 keeps its addresses as if it were pod 1 of StatefulSet web",
-	file: "internal/address/allocations/names.go",
+	file: "internal/address/allocations/holders.go",
 	old:  ` || strconv.Itoa(ordinal) != pod.Name[i+1:]`,
 	new:  ``,
 }, {
 	id: "allocations-record-reserves", bug: "the IP object that records a pod's addresses reserves them for ever",
-	file: "internal/address/allocations/reservation.go",
+	file: "internal/address/allocations/holders.go",
 	old:  `return !recorded`,
 	new:  `return !recorded || len(ip.Labels) > 0`,
 }, {
 	id: "allocations-other-family", bug: "a reservation of one IPv4 address takes an IPv6 address too",
-	file: "internal/address/allocations/reservation.go",
+	file: "internal/address/allocations/holders.go",
 	old:  `request.Families = append(request.Families, ipfamily.Of(address))`,
 	new:  `_ = address`,
 }, {

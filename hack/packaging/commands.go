@@ -10,7 +10,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kiln-net/kiln/hack/packaging/olm"
+	"github.com/kiln-net/kiln/hack/packaging/samples"
 )
+
+// samplesCommand writes the list of the samples that are applied together.
+func samplesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "samples DIRECTORY", Short: "Write the kustomization of a directory of samples", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return samples.Write(args[0]) },
+	}
+}
 
 // bundleCommand writes a bundle to a directory, which has nothing else afterwards.
 func bundleCommand() *cobra.Command {

@@ -16,7 +16,7 @@ import (
 
 func main() {
 	root := &cobra.Command{Use: "packaging", Short: "Render the manifests of config/", SilenceUsage: true}
-	root.AddCommand(renderCommand(), bundleCommand(), catalogCommand())
+	root.AddCommand(renderCommand(), samplesCommand(), bundleCommand(), catalogCommand())
 	if root.Execute() != nil {
 		os.Exit(1)
 	}

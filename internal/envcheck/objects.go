@@ -127,8 +127,20 @@ func (o *objects) object(kind string, u *unstructured.Unstructured, typed client
 			o.problem(kind, name, p)
 		}
 	case *kubeovnv1.OvnEip:
-		if t.Spec.Type != "" && t.Spec.Type != kubeovnv1.OvnEipTypeNAT {
+		if !slices.Contains([]string{"", kubeovnv1.OvnEipTypeNAT, kubeovnv1.OvnEipTypeLRP}, t.Spec.Type) {
 			o.lose(kind, name, "type %s: Kiln only reserves its addresses", t.Spec.Type)
+		}
+	case *kubeovnv1.OvnFip:
+		if _, p := validation.OvnFip(&t.Spec); p != nil {
+			o.problem(kind, name, p)
+		}
+	case *kubeovnv1.OvnSnatRule:
+		if _, p := validation.OvnSnatRule(&t.Spec); p != nil {
+			o.problem(kind, name, p)
+		}
+	case *kubeovnv1.OvnDnatRule:
+		if _, p := validation.OvnDnatRule(&t.Spec); p != nil {
+			o.problem(kind, name, p)
 		}
 	}
 }

@@ -58,6 +58,18 @@ var klog = own("v", "log_dir", "log_file", "log_file_max_size", "logtostderr", "
 
 const fixedName = "the name is fixed in Kiln: objects with the other name need a change"
 
+// mirrorAll copies the packets of all pods to mirror0; without it, of pods with an annotation.
+func mirrorAll() setting {
+	s := carried("enable-mirror", "agent.mirror", func(p *proposal, value string) string {
+		if value == "true" {
+			p.spec.Agent.Mirror = v1alpha1.MirrorAll
+		}
+		return ""
+	})
+	s.none = []string{"false"}
+	return s
+}
+
 // cniConfName is the name of the conflist, of which the OVNCluster sets the two digits.
 func cniConfName() setting {
 	s := carried("cni-conf-name", "agent.cniConfPriority", (*proposal).cniConfName)
@@ -108,7 +120,7 @@ func controllerSettings() []setting {
 func agentSettings() []setting {
 	all := append(own("bind-socket", "ovs-socket", "cluster-router", "node-switch", "enable-metrics", "ovs-vsctl-concurrency", "install-cni-config",
 		"service-cluster-ip-range", "network-type", "default-provider-name", "default-interface-name", "external-gateway-config-ns",
-		"external-gateway-switch", "dpdk-tunnel-iface", "mirror-iface", "kubelet-dir", "enable-arp-detect-ip-conflict", "enable-pprof", "pprof-port",
+		"external-gateway-switch", "dpdk-tunnel-iface", "kubelet-dir", "enable-arp-detect-ip-conflict", "enable-pprof", "pprof-port",
 		"tcp-conn-check-port", "udp-conn-check-port", "enable-verbose-conn-check", "cni-conf-dir", "cni-conf-file", "cert-manager-issuer-name",
 		"ovn-ipsec-cert-duration", "tls-min-version", "tls-max-version", "tls-cipher-suites", "node-name"), klog...)
 	return append(all,
@@ -118,7 +130,8 @@ func agentSettings() []setting {
 		lost("host-tunnel-src", "false", "tunnels have the address of the tunnel interface"),
 		lost("encap-checksum", "true", "tunnels have checksums"),
 		lost("set-vxlan-tx-off", "false", "offloads of the tunnel interface stay as they are"),
-		lost("enable-mirror", "false", "traffic of pods is not mirrored"),
+		mirrorAll(),
+		lost("mirror-iface", "mirror0", "the interface with copies of packets is mirror0, and no network card"),
 		lost("mac-learning-fallback", "false", "it needs a patched OVN"),
 		lost("enable-ovn-ipsec", "false", "tunnels are not encrypted"),
 		lost("cert-manager-ipsec-cert", "false", "tunnels are not encrypted"),

@@ -39,16 +39,11 @@ func report(r events.EventRecorder, obj runtime.Object, kind, reason, message st
 	if ellipsis := "…"; len(message) > maxNote {
 		message = strings.ToValidUTF8(message[:maxNote-len(ellipsis)], "") + ellipsis
 	}
-	r.Eventf(obj, nil, kind, reason, actionOf(message), "%s", message)
-}
-
-// actionOf returns a different action for each message. The recorder counts events of one object with the same reason and action
-// as one series, and keeps the text of the first (client-go, tools/events, getKey). With a single action, users would keep
-// reading a problem that is already solved.
-func actionOf(message string) string {
+	// Each message has another action. The recorder counts events of one object with the same reason and action as one series, and keeps the
+	// text of the first (client-go, tools/events, getKey). With a single action, users would keep reading a problem that is already solved.
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(message))
-	return fmt.Sprintf("%s/%08x", actionReconcile, sum.Sum32())
+	r.Eventf(obj, nil, kind, reason, fmt.Sprintf("%s/%08x", actionReconcile, sum.Sum32()), "%s", message)
 }
 
 // WarnAnew is Warn with the reason and message of each False condition of obj of these types, unless the condition was the same before.

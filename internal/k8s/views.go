@@ -192,3 +192,12 @@ func nodeIPs(node *corev1.Node, of func(corev1.NodeAddressType) bool) []netip.Ad
 	}
 	return addrs
 }
+
+// ServesServices reports whether the VPC's load balancers serve the ports of a Subnet. It is false for `join` by default, because nodes
+// serve Services themselves.
+func ServesServices(s *kubeovnv1.Subnet) bool {
+	if s.Spec.EnableLb != nil {
+		return *s.Spec.EnableLb
+	}
+	return s.Name != kubeovnv1.JoinSubnet
+}

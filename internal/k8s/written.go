@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -50,6 +49,5 @@ func (v *versions) newerThan(read client.Object) bool {
 	if !ok {
 		made = v.old[read.GetUID()]
 	}
-	order, err := resourceversion.CompareResourceVersion(read.GetResourceVersion(), made.version)
-	return err == nil && order < 0 && v.now().Sub(made.at) < believedFor
+	return OlderVersion(read.GetResourceVersion(), made.version) && v.now().Sub(made.at) < believedFor
 }

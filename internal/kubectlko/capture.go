@@ -13,21 +13,23 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
 const (
-	// captureImage is a public image with tcpdump.
-	captureImage = "docker.io/nicolaka/netshoot:v0.13"
-	// captureStart bounds the start of the pod with tcpdump, which includes the pull of its image.
-	captureStart = 3 * time.Minute
+	// captureStart bounds the start of the pod with tcpdump from Kiln's image, which the node has. capturePull also includes the pull of another one.
+	captureStart, capturePull = time.Minute, 3 * time.Minute
 	// captureLife bounds the life of that pod, if the plugin cannot delete it.
 	captureLife = 24 * time.Hour
+	// deletion bounds the request that deletes a pod at the end.
+	deletion = 30 * time.Second
 )
 
 // tcpdump returns the command `kubectl ko tcpdump`. Flags of tcpdump follow the name of the pod.
@@ -36,19 +38,22 @@ func (p *plugin) tcpdump() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tcpdump [NAMESPACE/]POD [ARGUMENT…]",
 		Short: "tcpdump at the network interface of a pod, as in `kubectl ko tcpdump default/web -c 10 tcp port 80`",
-		Long: "It runs in a pod of its own in the network of the pod's node, with the capability NET_RAW, and deletes that pod at the end.\n" +
-			"`-w -` writes the packets to the standard output.",
+		Long: "It runs in a pod of its own in the network of the pod's node, with the image of Kiln's pods there and the capability NET_RAW,\n" +
+			"and deletes that pod at the end. `-w -` writes the packets to the standard output.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.capture(cmd.Context(), image, args[0], args[1:])
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().StringVar(&image, "image", captureImage, "image with tcpdump and sleep")
+	cmd.Flags().StringVar(&image, "image", "", "another image with tcpdump and sleep; by default the image of Kiln's pods on the node, which needs no pull")
 	return cmd
 }
 
 func (p *plugin) capture(ctx context.Context, image, name string, args []string) error {
+	if file := savefile(args); file != "" {
+		return fmt.Errorf("-w %s would write the packets to a file in a pod that is deleted: use `-w - >%s`", file, file)
+	}
 	namespace, pod, found := strings.Cut(name, "/")
 	if !found {
 		namespace, pod = metav1.NamespaceDefault, name
@@ -57,37 +62,73 @@ func (p *plugin) capture(ctx context.Context, image, name string, args []string)
 	if err != nil {
 		return fmt.Errorf("read the pod: %w", err)
 	}
+	if target.Spec.NodeName == "" {
+		return fmt.Errorf("pod %s/%s has no node yet", target.Namespace, target.Name)
+	}
 	device := "any"
 	if !target.Spec.HostNetwork {
 		if device, err = p.deviceOf(ctx, target); err != nil {
 			return err
 		}
 	}
-	made, err := p.pods.CoreV1().Pods(p.namespace).Create(ctx, capturePod(image, target.Spec.NodeName), metav1.CreateOptions{})
+	captor, err := p.captor(ctx, image, target.Spec.NodeName)
 	if err != nil {
-		return fmt.Errorf("create the pod of tcpdump: %w", err)
-	}
-	defer func() { // also after an interrupt
-		err := p.pods.CoreV1().Pods(made.Namespace).Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{})
-		if err != nil {
-			fmt.Fprintf(p.errOut, "delete the pod %s of namespace %s: %v\n", made.Name, made.Namespace, err)
-		}
-	}()
-	if err := p.waitRunning(ctx, made); err != nil {
 		return err
 	}
-	err = p.run(ctx, made, append([]string{"tcpdump", "-U", "-i", device}, args...), p.out)
-	if ctx.Err() != nil {
-		return nil // the user ended it
+	return p.temporary(ctx, captor.pod, func(made *corev1.Pod) error {
+		if err := p.wait(ctx, made, captor.start, corev1.PodRunning); err != nil {
+			return fmt.Errorf("start the pod of tcpdump: %w", err)
+		}
+		err := p.run(ctx, made, append(append([]string{"tcpdump"}, captor.flags...), append([]string{"-i", device}, args...)...), p.out)
+		switch {
+		case ctx.Err() != nil:
+			return nil // the user ended it
+		case err != nil && strings.Contains(err.Error(), "executable file not found"):
+			return fmt.Errorf("the image %s has no tcpdump: set --image, or upgrade Kiln: %w", made.Spec.Containers[0].Image, err)
+		}
+		return err
+	})
+}
+
+// savefile returns the file that the flag -w of tcpdump(8) names, or nothing if it is the standard output.
+func savefile(args []string) string {
+	for i, a := range args {
+		file, is := strings.CutPrefix(a, "-w")
+		if !is {
+			continue
+		}
+		if file == "" && i+1 < len(args) {
+			file = args[i+1]
+		}
+		if file != "" && file != "-" {
+			return file
+		}
 	}
-	return err
+	return ""
+}
+
+// temporary creates a pod in Kiln's namespace, and deletes it after use, also after an interrupt.
+func (p *plugin) temporary(ctx context.Context, pod *corev1.Pod, use func(made *corev1.Pod) error) error {
+	pod.Name, pod.GenerateName = pod.GenerateName+rand.String(8), "" // known if the request is interrupted
+	made, err := p.pods.CoreV1().Pods(p.namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil && refused(err) {
+		return fmt.Errorf("create the pod %s: %w", pod.Name, err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deletion)
+		defer cancel()
+		if err := p.pods.CoreV1().Pods(p.namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			fmt.Fprintf(p.errOut, "delete the pod %s of namespace %s: %v\n", pod.Name, p.namespace, err)
+		}
+	}()
+	if err != nil {
+		return fmt.Errorf("create the pod %s: %w", pod.Name, err)
+	}
+	return use(made)
 }
 
 // deviceOf returns the device of a pod on its node.
 func (p *plugin) deviceOf(ctx context.Context, pod *corev1.Pod) (string, error) {
-	if pod.Spec.NodeName == "" {
-		return "", fmt.Errorf("pod %s/%s has no node yet", pod.Namespace, pod.Name)
-	}
 	on, err := p.podOn(ctx, openVSwitch, pod.Spec.NodeName)
 	if err != nil {
 		return "", err
@@ -104,8 +145,38 @@ func (p *plugin) deviceOf(ctx context.Context, pod *corev1.Pod) (string, error) 
 	return device, nil
 }
 
-// capturePod returns a pod that waits for tcpdump.
-func capturePod(image, node string) *corev1.Pod {
+// captor is the pod that waits for tcpdump, the bound of its start, and the flags of tcpdump that its image needs.
+type captor struct {
+	pod   *corev1.Pod
+	start time.Duration
+	flags []string
+}
+
+// captor returns the pod for a node. If no image is set, it has the image of Kiln's pods on that node.
+func (p *plugin) captor(ctx context.Context, image, node string) (captor, error) {
+	pod := capturePod(node)
+	c := &pod.Spec.Containers[0]
+	if image != "" {
+		c.Image = image
+		// Without `-Z root`, tcpdump gives up root by setuid and setgid. Not every build of tcpdump has `-Z root`.
+		c.SecurityContext.Capabilities.Add = append(c.SecurityContext.Capabilities.Add, "SETUID", "SETGID")
+		return captor{pod, capturePull, []string{"-U"}}, nil
+	}
+	like, err := p.podOn(ctx, openVSwitch, node)
+	if err != nil {
+		var other error
+		if like, other = p.podOn(ctx, agent, node); other != nil {
+			return captor{}, fmt.Errorf("find Kiln's image on the node (--image sets another one): %w", err)
+		}
+	}
+	readOnly := true
+	c.Image, c.ImagePullPolicy, c.SecurityContext.ReadOnlyRootFilesystem = like.Spec.Containers[0].Image, corev1.PullIfNotPresent, &readOnly
+	pod.Spec.ImagePullSecrets = like.Spec.ImagePullSecrets
+	return captor{pod, captureStart, []string{"-U", "-Z", "root"}}, nil
+}
+
+// capturePod returns a pod that waits for tcpdump, without its image.
+func capturePod(node string) *corev1.Pod {
 	life, grace := int64(captureLife.Seconds()), int64(0)
 	root, no := int64(0), false
 	return &corev1.Pod{
@@ -114,20 +185,19 @@ func capturePod(image, node string) *corev1.Pod {
 			NodeName: node, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: &life, TerminationGracePeriodSeconds: &grace,
 			AutomountServiceAccountToken: &no, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
-				Name: "tcpdump", Image: image, Command: []string{"sleep", fmt.Sprint(life)},
+				Name: "tcpdump", Command: []string{"sleep", fmt.Sprint(life)},
 				SecurityContext: &corev1.SecurityContext{
-					RunAsUser: &root, AllowPrivilegeEscalation: &no,
-					// tcpdump gives up root by setuid and setgid.
-					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_RAW", "NET_ADMIN", "SETUID", "SETGID"}},
+					RunAsUser: &root, AllowPrivilegeEscalation: &no, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_RAW"}},
 				},
 			}},
 		},
 	}
 }
 
-// waitRunning waits until a pod runs. Its error has the reason why the container waits.
-func (p *plugin) waitRunning(ctx context.Context, pod *corev1.Pod) error {
-	ctx, cancel := context.WithTimeout(ctx, captureStart)
+// wait waits until a pod runs, or until it has succeeded. Its error has the reason why the container waits, or has failed.
+func (p *plugin) wait(ctx context.Context, pod *corev1.Pod, limit time.Duration, until corev1.PodPhase) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	reason := "it is not scheduled"
 	named := fields.OneTermEqualSelector("metadata.name", pod.Name).String()
@@ -155,13 +225,15 @@ func (p *plugin) waitRunning(ctx context.Context, pod *corev1.Pod) error {
 		switch {
 		case e.Type == watch.Deleted:
 			return false, errors.New("it was deleted")
+		case now.Status.Phase == until:
+			return true, nil
 		case now.Status.Phase == corev1.PodFailed || now.Status.Phase == corev1.PodSucceeded:
 			return false, fmt.Errorf("it has ended: %s", now.Status.Message)
 		}
-		return now.Status.Phase == corev1.PodRunning, nil
+		return false, nil
 	})
 	if err != nil {
-		return fmt.Errorf("start the pod of tcpdump (%s; --image sets its image): %w", plain(reason), err)
+		return fmt.Errorf("%s: %w", plain(reason), err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ package kubectlko
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -51,10 +52,14 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.HasSubCommands() || slices.Contains(offline, cmd.Name()) || cmd.Parent().Name() == "completion" {
+			if _, is := cmd.Annotations[unconnected]; is || cmd.HasSubCommands() || slices.Contains(offline, cmd.Name()) || cmd.Parent().Name() == "completion" {
 				return nil
 			}
-			return p.connect(source())
+			err := p.connect(source())
+			if _, answers := cmd.Annotations[exitCodes]; answers && err != nil {
+				return p.unanswered(err)
+			}
+			return err
 		},
 	}
 	root.SetIn(in)
@@ -64,7 +69,8 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	source = p.connectionFlags(f)
 	f.BoolVarP(&p.stdin, "stdin", "i", false, "pass the standard input to the program in the pod, as in `kubectl ko -i ofctl NODE add-flows br-int -`")
 	root.AddCommand(p.programs(source)...)
-	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.bgp(source), p.logs(), p.tcpdump())
+	root.AddCommand(missingCommands()...)
+	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.bgp(source), p.logs(), p.sysdumpCommand(), p.tcpdump(), p.test(), p.traceCommand(), p.ovnTrace())
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}
@@ -74,18 +80,35 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 // offline are commands that print help, completions or their own version, and connect to the API server themselves if they need it.
 var offline = []string{"help", "version", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
 
-// missing are commands of Kube-OVN's plugin that this version does not have. Scripts call them, so the error says that the command is missing
-// here and not misspelt.
-var missing = []string{"ovn-trace", "perf", "trace"}
+// unconnected is the annotation of commands that need no API server.
+const unconnected = "unconnected"
+
+// missing are commands of Kube-OVN's plugin that this version does not have, and what to do instead. Scripts call them, so the error says that
+// the command is missing here and not misspelt.
+var missing = []struct{ name, instead string }{
+	{"perf", "run iperf3 in two pods of your own"},
+	{"icnbctl", "Kiln runs no OVN-IC, so there is no interconnection northbound database"},
+	{"icsbctl", "Kiln runs no OVN-IC, so there is no interconnection southbound database"},
+}
+
+// missingCommands returns commands that fail with any arguments, and that help does not list.
+func missingCommands() []*cobra.Command {
+	var commands []*cobra.Command
+	for _, m := range missing {
+		said := fmt.Sprintf("this version has no command %q of Kube-OVN's plugin: %s", m.name, m.instead)
+		commands = append(commands, &cobra.Command{
+			Use: m.name, Short: said, Hidden: true, DisableFlagParsing: true, Annotations: map[string]string{unconnected: ""},
+			RunE: func(*cobra.Command, []string) error { return errors.New(said) },
+		})
+	}
+	return commands
+}
 
 // known returns an error if the first argument, which names no command, is there. Without it cobra prints help and reports success, which
 // scripts take for the answer of the command.
 func known(root *cobra.Command, args []string) error {
-	switch {
-	case len(args) == 0:
+	if len(args) == 0 {
 		return nil
-	case slices.Contains(missing, args[0]):
-		return fmt.Errorf("this version has no command %q of Kube-OVN's plugin: `kubectl ko --help` lists its commands", args[0])
 	}
 	similar := ""
 	if names := root.SuggestionsFor(args[0]); len(names) > 0 {

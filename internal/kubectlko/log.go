@@ -4,6 +4,7 @@
 package kubectlko
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,23 +13,31 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	utilexec "k8s.io/client-go/util/exec"
 )
 
 // logGroups are the components of each group of `kubectl ko log`.
 var logGroups = map[string][]string{
-	"kube-ovn": {"kiln-operator", "kube-ovn-controller", "kube-ovn-cni", pinger, speaker, "kube-ovn-monitor"},
+	"kube-ovn": {"kiln-operator", "kube-ovn-controller", agent, pinger, speaker, "kube-ovn-monitor"},
 	"ovn":      {"ovn-central-nb", "ovn-central-sb", "ovn-central-northd", "ovn-central-backups"},
 	"ovs":      {openVSwitch},
 }
 
-// nodeState are commands whose output is the group linux: the network of each node, in the file of this name.
-var nodeState = []struct {
+// nodeCommand is a program whose output on a node is written to a file.
+type nodeCommand struct {
 	file string
 	argv []string
-}{
+}
+
+// commandTime bounds a program on a node.
+const commandTime = 2 * time.Minute
+
+// nodeState are the programs of the group linux: the network of each node.
+var nodeState = []nodeCommand{
 	{"addresses", []string{"ip", "-details", "address"}},
 	{"routes", []string{"ip", "route", "show", "table", "all"}},
 	{"routes6", []string{"ip", "-6", "route", "show", "table", "all"}},
@@ -36,7 +45,8 @@ var nodeState = []struct {
 	{"rules6", []string{"ip", "-6", "rule"}},
 	{"neighbours", []string{"ip", "neighbour"}},
 	{"nftables", []string{"nft", "list", "ruleset"}},
-	{"sysctl", []string{"sh", "-c", "grep -rs . /proc/sys/net; true"}}, // the image has no sysctl, and some files cannot be read
+	// The image has no sysctl, and some files cannot be read. Two have secrets.
+	{"sysctl", []string{"sh", "-c", "grep -rs . /proc/sys/net | grep -v -e tcp_fastopen_key -e stable_secret; true"}},
 	{"switch", []string{"ovs-vsctl", "show"}},
 	{"flows", []string{"ovs-ofctl", "-O", "OpenFlow15", "dump-flows", "br-int"}},
 }
@@ -73,7 +83,7 @@ func (p *plugin) collect(ctx context.Context, group, directory string) error {
 			pods, err := p.podsOf(ctx, component)
 			errs = append(errs, err)
 			for i := range pods {
-				errs = append(errs, p.copyLogs(ctx, &pods[i], directory))
+				errs = append(errs, p.copyLogs(ctx, &pods[i], directory, corev1.PodLogOptions{}))
 			}
 		}
 	}
@@ -81,22 +91,24 @@ func (p *plugin) collect(ctx context.Context, group, directory string) error {
 		errs = append(errs, p.collectNodes(ctx, directory))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err
+		return errors.New(err.Error()) // not the exit status of a program in a pod
 	}
 	fmt.Fprintln(p.out, directory)
 	return nil
 }
 
 // copyLogs writes the log of a pod's first container, and the log before its last restart.
-func (p *plugin) copyLogs(ctx context.Context, pod *corev1.Pod, directory string) error {
-	variants := map[string]*corev1.PodLogOptions{".log": {Container: pod.Spec.Containers[0].Name}}
+func (p *plugin) copyLogs(ctx context.Context, pod *corev1.Pod, directory string, options corev1.PodLogOptions) error {
+	options.Container = pod.Spec.Containers[0].Name
+	variants := map[string]corev1.PodLogOptions{".log": options}
 	if slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.RestartCount > 0 }) {
-		variants[".previous.log"] = &corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name, Previous: true}
+		options.Previous = true
+		variants[".previous.log"] = options
 	}
 	var errs []error
 	for suffix, options := range variants {
 		errs = append(errs, inFile(filepath.Join(directory, pod.Spec.NodeName, pod.Name+suffix), func(file io.Writer) error {
-			stream, err := p.pods.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).Stream(ctx)
+			stream, err := p.pods.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &options).Stream(ctx)
 			if err != nil {
 				return fmt.Errorf("read the log of pod %s: %w", pod.Name, err)
 			}
@@ -110,7 +122,7 @@ func (p *plugin) copyLogs(ctx context.Context, pod *corev1.Pod, directory string
 	return errors.Join(errs...)
 }
 
-// collectNodes runs the commands of nodeState in the pods of Open vSwitch, which are on the host network.
+// collectNodes runs the programs of nodeState on all nodes.
 func (p *plugin) collectNodes(ctx context.Context, directory string) error {
 	pods, err := p.podsOf(ctx, openVSwitch)
 	if err != nil {
@@ -118,25 +130,53 @@ func (p *plugin) collectNodes(ctx context.Context, directory string) error {
 	}
 	var errs []error
 	for i := range pods {
-		for _, c := range nodeState {
-			path := filepath.Join(directory, pods[i].Spec.NodeName, groupLinux, c.file)
-			errs = append(errs, inFile(path, func(file io.Writer) error {
-				_, err := fmt.Fprintf(file, "# %s\n", strings.Join(c.argv, " "))
-				return errors.Join(err, p.run(ctx, &pods[i], c.argv, file))
-			}))
+		errs = append(errs, p.collectNode(ctx, &pods[i], directory, nodeState))
+	}
+	return errors.Join(errs...)
+}
+
+// collectNode runs programs in a node's pod of Open vSwitch, which is on the host network. If the pod does not answer, it runs no others.
+func (p *plugin) collectNode(ctx context.Context, pod *corev1.Pod, directory string, commands []nodeCommand) error {
+	var errs []error
+	for _, c := range commands {
+		err := inFile(filepath.Join(directory, pod.Spec.NodeName, groupLinux, c.file), func(file io.Writer) error {
+			_, err := fmt.Fprintf(file, "# %s\n", strings.Join(c.argv, " "))
+			return errors.Join(err, p.output(ctx, pod, c.argv, file))
+		})
+		if err == nil {
+			continue
+		}
+		errs = append(errs, err)
+		if ended := utilexec.ExitError(nil); !errors.As(err, &ended) {
+			errs = append(errs, fmt.Errorf("node %s does not answer: the programs after %s were not run", pod.Spec.NodeName, c.file))
+			break
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// output runs a program in a pod, without an input. The error contains the standard error of the program.
+func (p *plugin) output(ctx context.Context, pod *corev1.Pod, argv []string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	said := &bytes.Buffer{}
+	quiet := *p
+	quiet.stdin, quiet.errOut = false, said
+	err := quiet.run(ctx, pod, argv, out)
+	if text := strings.TrimSpace(said.String()); err != nil && text != "" {
+		return fmt.Errorf("%w: %s", err, plain(text[:min(len(text), 1000)]))
+	}
+	return err
+}
+
 // inFile creates a file, with its directory, and writes it. Only the user can read it.
 func inFile(path string, write func(io.Writer) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("make the directory of logs: %w", err)
+		return fmt.Errorf("make a directory: %w", err)
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("create a log: %w", err)
+		return fmt.Errorf("create a file: %w", err)
 	}
 	return errors.Join(write(file), file.Close())
 }

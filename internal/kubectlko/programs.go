@@ -18,10 +18,11 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// The label of components, and the component of the pod with Open vSwitch on every node.
+// The label of components, and the components with a pod on every node: Open vSwitch, and the agent.
 const (
 	componentLabel = "app.kubernetes.io/component"
 	openVSwitch    = "ovs-ovn"
+	agent          = "kube-ovn-cni"
 )
 
 // nodePrograms run in a node's Open vSwitch pod: ovs-vsctl(8), ovs-ofctl(8), ovs-appctl(8). dpctl is ovs-appctl's dpctl, which

@@ -20,7 +20,7 @@ import (
 )
 
 // reloadOrder are the components in the order of an upgrade. Others follow.
-var reloadOrder = []string{openVSwitch, "kube-ovn-cni", "ovn-central-nb", "ovn-central-sb", "ovn-central-northd", "kube-ovn-controller"}
+var reloadOrder = []string{openVSwitch, agent, "ovn-central-nb", "ovn-central-sb", "ovn-central-northd", "kube-ovn-controller"}
 
 // reload returns the command `kubectl ko reload`.
 func (p *plugin) reload() *cobra.Command {

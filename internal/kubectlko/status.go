@@ -164,24 +164,33 @@ func statusOf(oc *v1alpha1.OVNCluster) *Status {
 	return s
 }
 
-// printStatus prints the state, and returns an error if it is not healthy.
-func (p *plugin) printStatus(ctx context.Context, format string) error {
+// readStatus reads the state of the network.
+func (p *plugin) readStatus(ctx context.Context) (*Status, error) {
 	oc, err := p.cluster(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s := statusOf(oc)
 	if s.NodesWithoutNetwork, err = p.nodesWithoutNetwork(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	if s.NotReady, s.FalseConditions, err = p.objectTroubles(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	if s.PodPorts, err = p.podPorts(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	if len(s.NodesWithoutNetwork) > 0 {
 		s.Healthy, s.Settled = false, false
+	}
+	return s, nil
+}
+
+// printStatus prints the state, and returns an error if it is not healthy.
+func (p *plugin) printStatus(ctx context.Context, format string) error {
+	s, err := p.readStatus(ctx)
+	if err != nil {
+		return err
 	}
 	if format == formatJSON {
 		encoder := json.NewEncoder(p.out)

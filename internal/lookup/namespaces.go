@@ -75,11 +75,21 @@ func (n *Namespaces) Subnets(ctx context.Context, ns *corev1.Namespace) ([]strin
 			bound = append(bound, k8s.Applied(&list.Items[i]))
 		}
 	}
-	vpc, listed, err := n.vpc(ctx, ns.Name)
+	listing, err := n.Listing(ctx, ns.Name)
 	if err != nil {
 		return nil, err
 	}
-	return SubnetsOf(ns, bound, vpc, listed), nil
+	if len(listing) > 0 {
+		return SubnetsOf(ns, bound, listing[0], true), nil
+	}
+	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, n.reader, client.ObjectKey{Name: kubeovnv1.DefaultVpc}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get the default VPC: %w", err)
+	}
+	if vpc != nil {
+		vpc = k8s.AppliedVpc(vpc)
+	}
+	return SubnetsOf(ns, bound, vpc, false), nil
 }
 
 // Selected returns the names of the namespaces that a subnet names or selects, sorted. A name may be that of a namespace that does not exist.
@@ -100,24 +110,6 @@ func (n *Namespaces) Selected(ctx context.Context, s *kubeovnv1.Subnet) ([]strin
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
-}
-
-// vpc returns the VPC that lists a namespace, otherwise the default VPC; nil if that does not exist.
-func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.Vpc, listed bool, err error) {
-	listing, err := n.Listing(ctx, namespace)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(listing) > 0 {
-		return listing[0], true, nil
-	}
-	if vpc, err = k8s.Find[kubeovnv1.Vpc](ctx, n.reader, client.ObjectKey{Name: kubeovnv1.DefaultVpc}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, false, fmt.Errorf("get the default VPC: %w", err)
-	}
-	if vpc != nil {
-		vpc = k8s.AppliedVpc(vpc)
-	}
-	return vpc, false, nil
 }
 
 // Listing returns the VPCs that list a namespace in their applied spec, with that spec; the first one has it. They must not be changed.
@@ -142,12 +134,14 @@ func (n *Namespaces) Listing(ctx context.Context, namespace string) ([]*kubeovnv
 
 // SubnetsOf returns the names of the subnets that serve a namespace, oldest first. The default subnet of the VPC precedes them
 // if the VPC lists the namespace or the subnet serves it. A namespace without any such subnet gets the default subnet. Subnets
-// of a custom VPC serve only the namespaces of that VPC.
+// of a custom VPC serve only the namespaces of that VPC. The join subnet, subnets of attachment networks and subnets that are being deleted
+// serve no pods.
 func SubnetsOf(ns *corev1.Namespace, subnets []*kubeovnv1.Subnet, vpc *kubeovnv1.Vpc, listed bool) []string {
 	var bound []*kubeovnv1.Subnet
 	for _, s := range subnets {
 		open := VpcOf(s) == kubeovnv1.DefaultVpc || listed && vpc.Name == VpcOf(s)
-		if open && ServesPods(s) && Binds(s, ns) {
+		serves := s.Name != kubeovnv1.JoinSubnet && OnNetwork(s, kubeovnv1.ProviderOVN) && s.DeletionTimestamp == nil
+		if open && serves && Binds(s, ns) {
 			bound = append(bound, s)
 		}
 	}
@@ -174,12 +168,6 @@ func SubnetsOf(ns *corev1.Namespace, subnets []*kubeovnv1.Subnet, vpc *kubeovnv1
 		names = []string{kubeovnv1.DefaultSubnet}
 	}
 	return names
-}
-
-// ServesPods reports whether pods may get addresses of a subnet on their first network. The join subnet, subnets of attachment
-// networks and subnets that are being deleted do not serve pods.
-func ServesPods(s *kubeovnv1.Subnet) bool {
-	return s.Name != kubeovnv1.JoinSubnet && OnNetwork(s, kubeovnv1.ProviderOVN) && s.DeletionTimestamp == nil
 }
 
 // OnNetwork reports whether a subnet belongs to the network of a provider.

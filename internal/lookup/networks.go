@@ -31,6 +31,8 @@ const (
 	indexPortNames = "lookup.portNames"
 	// indexPeers finds VPCs by their peers in the vpcPeerings of their current and their applied spec.
 	indexPeers = "lookup.peers"
+	// indexExternal finds VPCs by ExternalOf.
+	indexExternal = "lookup.external"
 	// indexDefaultSubnet finds VPCs by their defaultSubnet.
 	indexDefaultSubnet = "lookup.defaultSubnet"
 )
@@ -55,7 +57,12 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
 		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
 		{&kubeovnv1.Vpc{}, indexPeers, peersOf},
+		{&kubeovnv1.Vpc{}, indexExternal, func(o client.Object) []string { return ExternalOf(o.(*kubeovnv1.Vpc)) }},
 		{&kubeovnv1.Vpc{}, indexDefaultSubnet, func(o client.Object) []string { return []string{o.(*kubeovnv1.Vpc).Spec.DefaultSubnet} }},
+		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return EipsOf(o.(*kubeovnv1.RouterLBRule)) }},
+		{&kubeovnv1.OvnFip{}, indexInside, natKeys},
+		{&kubeovnv1.OvnSnatRule{}, indexInside, natKeys},
+		{&kubeovnv1.OvnDnatRule{}, indexInside, natKeys},
 		{&kubeovnv1.IP{}, indexAddresses, nodeAddresses},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.keys); err != nil {

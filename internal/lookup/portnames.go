@@ -32,11 +32,14 @@ func routerPortNames(s *kubeovnv1.Subnet) []string {
 	return []string{VpcOf(s) + "-" + s.Name, s.Name + "-" + VpcOf(s)}
 }
 
-// vpcPortNames returns the port names that a VPC needs for its peers, by its current and its applied spec.
+// vpcPortNames returns the port names that a VPC needs for its peers and external subnets, by its current and its applied spec.
 func vpcPortNames(o client.Object) []string {
 	var names []string
 	for _, remote := range peersOf(o) {
 		names = append(names, peerPortName(o.GetName(), remote))
+	}
+	for _, subnet := range ExternalOf(o.(*kubeovnv1.Vpc)) {
+		names = append(names, externalPortNames(o.GetName(), subnet)...)
 	}
 	return names
 }

@@ -112,6 +112,14 @@ func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row)
 	return nil
 }
 
+// notOfRows are errors of Apply that are unrelated to the owner's rows.
+var notOfRows = []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded}
+
+// IsRefusal reports whether an error of Apply is caused by the owner's rows, and not by the connection or the process.
+func IsRefusal(err error) bool {
+	return err != nil && !errors.Is(err, ErrWaiting) && !slices.ContainsFunc(notOfRows, func(other error) bool { return errors.Is(err, other) })
+}
+
 func (e *Engine) apply(ctx context.Context, o desired.Owner, want []desired.Row) error {
 	if e.leads() == "" {
 		return ErrDeposed

@@ -68,7 +68,7 @@ func prepareWith(t testing.TB, log logr.Logger, endpoints ...string) *engine {
 		t.Fatal(err)
 	}
 	e := &engine{Engine: inner, t: t, session: session, calls: make(chan desired.Owner, 10000)}
-	for _, kind := range []string{"Subnet", "Node", "Vpc", "Policy", "Service", "Pod"} {
+	for _, kind := range []string{"Subnet", "Node", "Vpc", "Policy", "Service", "Pod", "TrafficMirror"} {
 		e.Subscribe(kind, func(o desired.Owner) { e.calls <- o })
 	}
 	return e

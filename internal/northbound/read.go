@@ -21,3 +21,10 @@ func Each[T any](e *Engine, kind string, f func(desired.Owner, *T)) {
 		}
 	})
 }
+
+// Has reports whether the database has a row of a table other than Load_Balancer, whose rows have UUIDs that do not follow from their Ref.
+func (e *Engine) Has(table string, row desired.Ref) (has bool) {
+	id := row.UUID()
+	e.session.Read(func(r *ovsdbclient.Replica) { has = r.Row(table, id) != nil })
+	return has
+}

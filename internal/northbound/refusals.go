@@ -4,10 +4,8 @@
 package northbound
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -47,14 +45,6 @@ type refusal struct {
 }
 
 func newRefusals() *refusals { return &refusals{of: map[desired.Owner]*refusal{}} }
-
-// notOfRows are errors of Apply that are unrelated to the owner's rows.
-var notOfRows = []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded}
-
-// IsRefusal reports whether an error of Apply is caused by the owner's rows, and not by the connection or the process.
-func IsRefusal(err error) bool {
-	return err != nil && !errors.Is(err, ErrWaiting) && !slices.ContainsFunc(notOfRows, func(other error) bool { return errors.Is(err, other) })
-}
 
 // note stores the result of an Apply. Results unrelated to the rows change nothing.
 func (r *refusals) note(owner desired.Owner, err error) {

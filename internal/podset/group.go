@@ -69,11 +69,3 @@ func (x *Index) Grouped() bool {
 	defer x.mu.Unlock()
 	return x.grouped > 0
 }
-
-// undecided reports whether one of a pod's groups has no set in the last tier: that group may belong to the first tier, or does
-// not exist.
-func (x *Index) undecided(p *pod) bool {
-	return slices.ContainsFunc(p.Groups, func(name string) bool {
-		return x.sets[Selector{Role: Subjects, Group: name, Last: true}] == nil
-	})
-}

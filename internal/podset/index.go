@@ -159,7 +159,11 @@ func (x *Index) change(f func(c *delta)) {
 	x.mu.Lock()
 	c := newDelta()
 	f(c)
-	changes, observers := c.changes(), x.observers
+	changes := Changes{Sets: slices.Collect(maps.Keys(c.sets)), Users: slices.Collect(maps.Keys(c.users)), Grouped: c.grouped}
+	for p := range c.pods {
+		changes.Ports = append(changes.Ports, p.Key)
+	}
+	observers := x.observers
 	x.mu.Unlock()
 	if len(changes.Ports)+len(changes.Sets)+len(changes.Users) == 0 && !changes.Grouped {
 		return
@@ -229,12 +233,15 @@ func (x *Index) Membership(key Key) Membership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.pods[key]
-	if p == nil || p.HostNetwork || len(p.in)+len(p.Groups) == 0 {
-		return Membership{Revision: revisionOf(p)}
+	if p == nil {
+		return Membership{}
 	}
-	m := Membership{
-		Revision: p.revision, Parts: make([]Part, 0, len(p.in)), Grouped: len(p.Groups) > 0, First: x.undecided(p),
+	m := Membership{Revision: p.revision}
+	if p.HostNetwork || len(p.in)+len(p.Groups) == 0 {
+		return m
 	}
+	m.Parts, m.Grouped = make([]Part, 0, len(p.in)), len(p.Groups) > 0
+	m.First = slices.ContainsFunc(p.Groups, func(name string) bool { return x.sets[Selector{Role: Subjects, Group: name, Last: true}] == nil })
 	for s, number := range p.in {
 		m.Parts = append(m.Parts, Part{Selector: s.Selector, Number: number})
 	}
@@ -245,13 +252,6 @@ func (x *Index) Membership(key Key) Membership {
 			cmp.Compare(strconv.FormatBool(a.Ungrouped), strconv.FormatBool(b.Ungrouped)))
 	})
 	return m
-}
-
-func revisionOf(p *pod) int {
-	if p == nil {
-		return 0
-	}
-	return p.revision
 }
 
 // Applied reports that the database contains a port's membership of this revision.

@@ -26,17 +26,6 @@ func newDelta() *delta {
 	return &delta{pods: map[*pod]struct{}{}, sets: map[Selector]struct{}{}, users: map[desired.Owner]struct{}{}}
 }
 
-func (c *delta) changes() Changes {
-	var out Changes
-	for p := range c.pods {
-		out.Ports = append(out.Ports, p.Key)
-	}
-	out.Sets = slices.Collect(maps.Keys(c.sets))
-	out.Users = slices.Collect(maps.Keys(c.users))
-	out.Grouped = c.grouped
-	return out
-}
-
 func (x *Index) namespace(name string) *namespace {
 	ns := x.namespaces[name]
 	if ns == nil {
@@ -104,10 +93,11 @@ func (x *Index) setPod(c *delta, want Pod) {
 		x.deletePod(c, p)
 		p = nil
 	}
+	ns := x.namespace(want.Namespace)
 	if p == nil {
 		p = &pod{Pod: want, in: map[*set]int32{}}
 		x.pods[want.Key] = p
-		x.namespace(want.Namespace).pods[p] = struct{}{}
+		ns.pods[p] = struct{}{}
 		x.regroup(c, p, nil, want.Groups)
 	} else if maps.Equal(p.Labels, want.Labels) && slices.Equal(p.Ports, want.Ports) && slices.Equal(p.Groups, want.Groups) {
 		return
@@ -115,29 +105,12 @@ func (x *Index) setPod(c *delta, want Pod) {
 		x.regroup(c, p, p.Groups, want.Groups)
 	}
 	p.Pod = want
-	for s := range x.setsOver(want.Namespace) {
+	for s := range ns.sets {
 		x.place(c, s, p, true)
 	}
-}
-
-// setsOver yields the sets that can contain pods of a namespace.
-func (x *Index) setsOver(namespace string) iter.Seq[*set] {
-	return func(yield func(*set) bool) {
-		ns := x.namespaces[namespace]
-		if ns == nil {
-			return
-		}
-		for s := range ns.sets {
-			if !yield(s) {
-				return
-			}
-		}
-		for scope := range ns.scopes {
-			for s := range scope.sets {
-				if !yield(s) {
-					return
-				}
-			}
+	for scope := range ns.scopes {
+		for s := range scope.sets {
+			x.place(c, s, p, true)
 		}
 	}
 }

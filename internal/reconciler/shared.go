@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ippools"
 	"github.com/kiln-net/kiln/internal/address/vipusers"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/keylock"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -36,6 +37,8 @@ type Shared struct {
 	Services   *lookup.Services
 	Sets       *podset.Index
 	Gate       *StartGate
+	// WaysOut locks a VPC while the owner of its default routes is decided: its external ports or its gateway router.
+	WaysOut *keylock.Locks
 }
 
 // NewShared returns the parts for a manager, with an empty allocator and a closed gate. It adds the indexes that lookups need.
@@ -45,7 +48,7 @@ func NewShared(ctx context.Context, mgr ctrl.Manager, engine *northbound.Engine,
 	c, indexer := mgr.GetClient(), mgr.GetFieldIndexer()
 	s := &Shared{
 		Client: c, Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder(k8s.EventRecorder), Engine: engine, Allocator: ipam.New(), Sets: podset.New(),
-		Gate: NewStartGate(),
+		Gate: NewStartGate(), WaysOut: &keylock.Locks{},
 	}
 	var err error
 	if s.Namespaces, err = lookup.NewNamespaces(ctx, indexer, c); err != nil {

@@ -60,12 +60,9 @@ func Orphans(informers cache.Informers, gate *StartGate, kind client.Object, lis
 	return orphans(informers, gate, kind, lists, func(context.Context, types.NamespacedName) bool { return false })
 }
 
-// lateAfter is the pause of LateAfter.
-const lateAfter = time.Minute
-
-// LateAfter returns the delay before an object that the cache does not show yet is reconciled without an event. It is far longer
+// LateAfter is the delay (k8s.Periodic) before an object that the cache does not show yet is reconciled without an event. It is far longer
 // than the usual lag of a cache.
-func LateAfter() time.Duration { return k8s.Periodic(lateAfter) }
+const LateAfter = time.Minute
 
 // OrphansOf is Orphans for a kind whose rows and addresses must not be removed by mistake. The cache of a new leader can be
 // stale compared with the objects for which the previous leader made rows. So each object that is missing from the cache is read
@@ -116,7 +113,7 @@ func enqueueOrphans(
 		}
 		for _, n := range names {
 			if late(ctx, n) {
-				q.AddAfter(k8s.RequestOf(n), LateAfter())
+				q.AddAfter(k8s.RequestOf(n), k8s.Periodic(LateAfter))
 				continue
 			}
 			AddWith(q, handler.LowPriority, k8s.RequestOf(n))

@@ -172,7 +172,7 @@ func networkAnnotations(uid types.UID, annotations map[string]string) map[string
 
 func ofNetwork(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
-	return strings.HasSuffix(domain, kubeovnv1.AnnotationDomain) && domain != "kubectl"+kubeovnv1.AnnotationDomain
+	return slices.Contains(kubeovnv1.BandwidthKeys, key) || strings.HasSuffix(domain, kubeovnv1.AnnotationDomain) && domain != "kubectl"+kubeovnv1.AnnotationDomain
 }
 
 // partOf returns s as a substring of whole, if it is one, so that both share memory.

@@ -21,6 +21,7 @@ func TestTrimmedPodsKeepTheFieldsOfTheNetwork(t *testing.T) {
 		"ovn.kubernetes.io/pod_uid":                 "u1",
 		"net1.default.ovn.kubernetes.io/ip_address": "10.17.0.9",
 		"net2.default.kubernetes.io/logical_switch": "s2",
+		"kubernetes.io/ingress-bandwidth":           "10M",
 	}
 	pod := func() *corev1.Pod {
 		p := &corev1.Pod{

@@ -72,8 +72,6 @@ func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 	return used([]field{
 		{"staticRoutes.bfdId", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.BFDID != "" })},
 		{"staticRoutes.ecmpMode", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.ECMPMode != "" })},
-		{"enableExternal", spec.EnableExternal},
-		{"extraExternalSubnets", len(spec.ExtraExternalSubnets) > 0},
 		{"enableBfd", spec.EnableBfd},
 		{"bfdPort", spec.BFDPort != nil && spec.BFDPort.Enabled},
 	})

@@ -45,6 +45,9 @@ func SubnetFeatures(spec *kubeovnv1.SubnetSpec, network Network) (Features, *Pro
 			return f, Problemf(ReasonACLInvalid, "acls[%d]: %v", i, err)
 		}
 	}
+	if problem := podLimits(spec.PodLimits); problem != nil {
+		return f, problem
+	}
 	f.DHCPOptions = map[string]map[string]string{}
 	for _, options := range []struct{ field, family, text string }{
 		{"dhcpV4Options", "IPv4", spec.DHCPV4Options}, {"dhcpV6Options", "IPv6", spec.DHCPV6Options},
@@ -134,4 +137,23 @@ func vips(written []string, network Network) ([]netip.Addr, error) {
 		}
 	}
 	return list, nil
+}
+
+// podLimits checks the limits of a subnet's pods.
+func podLimits(l *kubeovnv1.PodLimits) *Problem {
+	if l == nil {
+		return nil
+	}
+	for _, limit := range []struct {
+		field string
+		bits  kubeovnv1.Bits
+	}{{"ingressRate", l.IngressRate}, {"egressRate", l.EgressRate}, {"ingressBurst", l.IngressBurst}, {"egressBurst", l.EgressBurst}} {
+		if _, err := limit.bits.Parse(); err != nil {
+			return Problemf(ReasonFieldInvalid, "podLimits.%s: %q %v: write a number of bits such as 10M", limit.field, limit.bits, err)
+		}
+	}
+	if l.IngressBurst != "" && l.IngressRate == "" || l.EgressBurst != "" && l.EgressRate == "" {
+		return Problemf(ReasonFieldInvalid, "podLimits: a burst needs the rate of its direction: set ingressRate with ingressBurst, and egressRate with egressBurst")
+	}
+	return nil
 }

@@ -36,6 +36,8 @@ func TestSubnetFeatures(t *testing.T) {
 		{name: "DHCPv6", spec: kubeovnv1.SubnetSpec{DHCPV6Options: "router=fd00::1"}, reason: ReasonDHCPInvalid, message: "dhcpV6Options: there is no option router"},
 		{name: "advertisements", spec: kubeovnv1.SubnetSpec{IPv6RAConfigs: "mtu=1000"}, reason: ReasonRAInvalid, message: "ipv6RAConfigs: option mtu"},
 		{name: "a shared address outside", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.17.0.9"}}, reason: ReasonVipsInvalid, message: "10.17.0.9 is outside of 10.16.0.0/16"},
+		{name: "a limit that cannot be read", spec: kubeovnv1.SubnetSpec{PodLimits: &kubeovnv1.PodLimits{EgressRate: "1P"}}, reason: ReasonFieldInvalid, message: "podLimits.egressRate"},
+		{name: "a burst without its rate", spec: kubeovnv1.SubnetSpec{PodLimits: &kubeovnv1.PodLimits{EgressRate: "1M", IngressBurst: "1M"}}, reason: ReasonFieldInvalid, message: "a burst needs the rate"},
 		{name: "the gateway shared", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.16.0.1"}}, reason: ReasonVipsInvalid, message: "is the gateway"},
 	}
 	for _, tt := range tests {

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package openflow reads and adds the meters of a bridge of Open vSwitch. It speaks OpenFlow 1.3, so that no program runs for each meter or for
-// each collection of metrics.
+// Package openflow reads and adds the meters of a bridge of Open vSwitch, and finds flows. It speaks OpenFlow 1.3, so that no program runs for each meter, for
+// each collection of metrics, or for each address that moves.
 package openflow
 
 import (
@@ -46,6 +46,8 @@ const (
 type Conn struct {
 	conn net.Conn
 	xid  uint32
+	// groups are the buckets of all groups, once a call of Translates needed them.
+	groups map[uint32][]byte
 }
 
 // Dial connects to the management socket of a bridge, `<bridge>.mgmt` in Open vSwitch's run directory. Calls end with the deadline of ctx.
@@ -72,26 +74,11 @@ func (c *Conn) Close() error { return c.conn.Close() }
 
 // Dropped returns the number of packets that each meter has dropped, by the number of the meter.
 func (c *Conn) Dropped() (map[uint32]uint64, error) {
-	request := binary.BigEndian.AppendUint16(nil, multipartMeter)
-	request = append(request, 0, 0, 0, 0, 0, 0)
-	request = binary.BigEndian.AppendUint32(request, allMeters)
-	xid, err := c.request(typeMultipartRequest, append(request, 0, 0, 0, 0))
-	if err != nil {
-		return nil, fmt.Errorf("request the statistics of meters: %w", err)
-	}
 	dropped := map[uint32]uint64{}
-	for more := true; more; {
-		body, err := c.await(typeMultipartReply, xid)
-		if err != nil {
-			return nil, fmt.Errorf("read the statistics of meters: %w", err)
-		}
-		if len(body) < multipartSize-headerSize {
-			return nil, fmt.Errorf("read the statistics of meters: %d bytes", len(body))
-		}
-		more = binary.BigEndian.Uint16(body[2:])&replyMore != 0
-		if err := addDropped(dropped, body[multipartSize-headerSize:]); err != nil {
-			return nil, err
-		}
+	request := binary.BigEndian.AppendUint32(nil, allMeters)
+	err := c.multipart(multipartMeter, append(request, 0, 0, 0, 0), func(entries []byte) error { return addDropped(dropped, entries) })
+	if err != nil {
+		return nil, fmt.Errorf("read the statistics of meters: %w", err)
 	}
 	return dropped, nil
 }
@@ -187,6 +174,30 @@ func (c *Conn) send(kind byte, xid uint32, body []byte) error {
 	message = binary.BigEndian.AppendUint32(message, xid)
 	_, err := c.conn.Write(append(message, body...))
 	return err
+}
+
+// multipart sends a request and calls f with the entries of each reply.
+func (c *Conn) multipart(kind uint16, body []byte, f func(entries []byte) error) error {
+	request := binary.BigEndian.AppendUint16(nil, kind)
+	request = append(request, 0, 0, 0, 0, 0, 0)
+	xid, err := c.request(typeMultipartRequest, append(request, body...))
+	if err != nil {
+		return err
+	}
+	for more := true; more; {
+		reply, err := c.await(typeMultipartReply, xid)
+		if err != nil {
+			return err
+		}
+		if len(reply) < multipartSize-headerSize {
+			return fmt.Errorf("a reply has %d bytes", len(reply))
+		}
+		more = binary.BigEndian.Uint16(reply[2:])&replyMore != 0
+		if err := f(reply[multipartSize-headerSize:]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // await returns the body of the reply to a request. It skips notifications. An error of any request is returned.

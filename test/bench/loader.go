@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -33,6 +34,8 @@ type loader struct {
 	// subnets of the pods, in turn; the default subnet if there are none. where describes them.
 	subnets []string
 	where   string
+	// annotations of the pods.
+	annotations map[string]string
 
 	mu      sync.Mutex
 	created map[string]time.Time
@@ -174,8 +177,9 @@ func (l *loader) createOne(ctx context.Context, i int, name string) error {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "bench"}},
 		Spec:       corev1.PodSpec{NodeName: nodeName(i % l.nodes), Containers: []corev1.Container{{Name: "main", Image: "bench"}}},
 	}
+	pod.Annotations = maps.Clone(l.annotations)
 	if len(l.subnets) > 0 {
-		pod.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): l.subnets[i%len(l.subnets)]}
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, kubeovnv1.AnnotationLogicalSwitch.Key(), l.subnets[i%len(l.subnets)])
 	}
 	l.creates(name)
 	if _, err := l.world.clients.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {

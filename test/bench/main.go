@@ -24,6 +24,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // options holds the flags.
@@ -53,6 +54,9 @@ type options struct {
 	// the operator's admission policies. portSecurity is the value for subnets that do not set theirs.
 	clusterAdmin, admission bool
 	portSecurity            kubeovnv1.PortSecurity
+	// annotations of the pods.
+	annotations map[string]string
+	datapath    v1alpha1.Datapath
 	// json is the file of results and profiles the directory of profiles; "" is none.
 	json, profiles string
 	// old and new are the revisions to compare, in pairs of runs.
@@ -139,6 +143,22 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.clusterAdmin, "cluster-admin", false, "run the system under test as a cluster administrator, without the operator's roles and admission policies, as always with another -system")
 	f.BoolVar(&o.admission, "admission-policies", true, "install the admission policies that the operator renders")
 	f.StringVar((*string)(&o.portSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
+	f.Func("pod-annotation", "an annotation of the pods, as key=value; more than once for several; an empty one removes those before", func(text string) error {
+		if text == "" {
+			o.annotations = nil
+			return nil
+		}
+		key, value, found := strings.Cut(text, "=")
+		if !found {
+			return errors.New("not key=value")
+		}
+		if o.annotations == nil {
+			o.annotations = map[string]string{}
+		}
+		o.annotations[key] = value
+		return nil
+	})
+	f.StringVar((*string)(&o.datapath), "datapath", string(v1alpha1.DatapathKernel), "of the nodes: Kernel or Userspace")
 	f.StringVar(&o.json, "json", "", "file for the results")
 	f.StringVar(&o.old, "old", "", "with -new: compare two git revisions or two binaries, in alternation")
 	f.StringVar(&o.new, "new", "", "the other revision")
@@ -306,6 +326,7 @@ func measure(ctx context.Context, o options, do func(*bench, context.Context) er
 	if b.loader, err = newLoader(ctx, b.world, o.parallel, o.nodes); err != nil {
 		return nil, err
 	}
+	b.loader.annotations = o.annotations
 	err = do(b, ctx)
 	return b.rows, err
 }

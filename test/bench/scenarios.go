@@ -16,7 +16,7 @@ const warmUp = 100
 // prepare starts the system under test and warms it up: it waits until the first pods have their network, then deletes them.
 func (b *bench) prepare(ctx context.Context) error {
 	w := b.world
-	if err := w.createOVNCluster(ctx); err != nil {
+	if err := w.createOVNCluster(ctx, b.options.datapath); err != nil {
 		return err
 	}
 	if err := b.startLeader(0); err != nil {
@@ -118,11 +118,7 @@ func (b *bench) binding(pod string) time.Time { return b.bindings.at(pod + "." +
 func (b *bench) serial(ctx context.Context) error {
 	scenario := fmt.Sprintf("serial on %d", len(b.pods))
 	names := b.group("serial", b.options.serial)
-	asked, err := b.world.served(ctx)
-	if err != nil {
-		return err
-	}
-	before, err := scrape(ctx, b.leader.metrics)
+	before, err := b.state(ctx)
 	if err != nil {
 		return err
 	}
@@ -137,7 +133,7 @@ func (b *bench) serial(ctx context.Context) error {
 			return err
 		}
 	}
-	after, err := scrape(ctx, b.leader.metrics)
+	annotated, err := b.world.cpu()
 	if err != nil {
 		return err
 	}
@@ -155,12 +151,10 @@ func (b *bench) serial(ctx context.Context) error {
 	} else {
 		b.add(scenario, "created to port in NB, p50, against the first pods", "×", ratio(committed, b.firstSerial))
 	}
-	b.addLegs(scenario, len(names), before, after)
-	if err := b.addPolicies(ctx, scenario, len(names), asked); err != nil {
+	if err := b.addPolicies(ctx, scenario, len(names), before.served); err != nil {
 		return err
 	}
-	_, err = b.world.settle(ctx)
-	return err
+	return b.addCosts(ctx, scenario, &costs{pods: len(names), cpu: annotated[controller] - before.cpu[controller]}, before)
 }
 
 // addSeen adds the stages of a pod's creation that are visible from outside, and returns the median of the first stage.

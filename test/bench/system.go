@@ -169,12 +169,13 @@ func (w *world) objects() (client.Client, error) {
 
 // createOVNCluster sets the northbound database's address for Kiln's controller, as the operator would. It does nothing if the
 // system under test has no such kind.
-func (w *world) createOVNCluster(ctx context.Context) error {
+func (w *world) createOVNCluster(ctx context.Context, datapath v1alpha1.Datapath) error {
 	c, err := w.objects()
 	if err != nil {
 		return err
 	}
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	cluster.Spec.Nodes.Datapath = datapath
 	if err := c.Create(ctx, cluster); isAbsent(err) {
 		return nil
 	} else if err != nil {

@@ -131,14 +131,19 @@ const notStarted = "waiting for init preliminary setup"
 
 // Exec runs a command in a pod's first container and returns its standard output. Its standard error is part of the error.
 func (c *Cluster) Exec(ctx context.Context, pod *corev1.Pod, command ...string) (string, error) {
-	out, err := c.exec(ctx, pod, command...)
+	return c.ExecWithin(ctx, 30*time.Second, pod, command...)
+}
+
+// ExecWithin is Exec for a command that takes longer.
+func (c *Cluster) ExecWithin(ctx context.Context, limit time.Duration, pod *corev1.Pod, command ...string) (string, error) {
+	out, err := c.exec(ctx, limit, pod, command...)
 	if err != nil && strings.Contains(err.Error(), notStarted) {
-		return c.exec(ctx, pod, command...)
+		return c.exec(ctx, limit, pod, command...)
 	}
 	return out, err
 }
 
-func (c *Cluster) exec(ctx context.Context, pod *corev1.Pod, command ...string) (string, error) {
+func (c *Cluster) exec(ctx context.Context, limit time.Duration, pod *corev1.Pod, command ...string) (string, error) {
 	req := c.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Container: pod.Spec.Containers[0].Name, Command: command, Stdout: true, Stderr: true,
@@ -147,7 +152,7 @@ func (c *Cluster) exec(ctx context.Context, pod *corev1.Pod, command ...string) 
 	if err != nil {
 		return "", fmt.Errorf("exec in %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	if err := exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {

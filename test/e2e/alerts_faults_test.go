@@ -101,7 +101,8 @@ var alertFaults = [][]alertFault{
 		{name: "a switch has 1,845 of the 2,047 ports that it can have with VXLAN", begin: fillSwitch, fires: []string{"KilnSwitchAlmostFull"}},
 		{name: "a node can track few more connections than it does", begin: fillConntrack, fires: []string{"KilnConntrackAlmostFull"}},
 		{name: "a node gets tunnel packets from an address that is no node's", begin: loseUpcalls, fires: []string{"KilnDatapathOverload"}},
-		{name: "another program has replaced the port of a pod", begin: replacePort, fires: []string{"KilnPodPortsMissing"}},
+		{name: "another program has replaced the port of a pod", begin: losePort, fires: []string{"KilnPodPortsMissing"}},
+		{name: "a node has more mirrors than Open vSwitch uses", begin: exceedMirrors, fires: []string{"KilnMirrorIncomplete"}},
 		{name: "a subnet has one address, and a pod has it", begin: fillSubnet, fires: []string{"KubeOvnSubnetIPExhaustion"}},
 		{name: "the port of another system has the name of a pod's port", begin: refuseRows, fires: []string{"KilnRowsRefused"}},
 		{
@@ -109,6 +110,14 @@ var alertFaults = [][]alertFault{
 			begin: func(ctx context.Context) func(context.Context) {
 				return during(ctx, &kubeovnv1.ProviderNetwork{
 					ObjectMeta: metav1.ObjectMeta{Name: "e2e-alerts"}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth9"},
+				})
+			},
+		},
+		{
+			name: "a Vpc names an external subnet that does not exist", fires: []string{"KilnExternalPortWithoutNode"},
+			begin: func(ctx context.Context) func(context.Context) {
+				return during(ctx, &kubeovnv1.Vpc{
+					ObjectMeta: metav1.ObjectMeta{Name: "e2e-alerts"}, Spec: kubeovnv1.VpcSpec{ExtraExternalSubnets: []string{"e2e-nosuch"}},
 				})
 			},
 		},
@@ -393,21 +402,35 @@ func fillSubnet(ctx context.Context) func(context.Context) {
 	return end
 }
 
-// replacePort replaces the port of a pod by one without the pod's record, which the agent does not touch.
-func replacePort(ctx context.Context) func(context.Context) {
+// losePort runs a pod whose port another program replaces.
+func losePort(ctx context.Context) func(context.Context) {
 	GinkgoHelper()
 	node := suite.Workers[0]
 	pod := cluster.Server(alertsNamespace, "port", node)
 	_, err := suite.Cluster.Run(ctx, pod)
 	Expect(err).NotTo(HaveOccurred())
-	port := vsctl(ctx, node, "--bare", "--columns=name", "find", "Interface", "external_ids:pod_name="+pod.Name, "external_ids:pod_namespace="+pod.Namespace)
-	Expect(port).NotTo(BeEmpty())
+	port := replacePort(ctx, pod)
 	end := func(ctx context.Context) {
 		vsctl(ctx, node, "--if-exists", "del-port", "br-int", port)
 		removePods(ctx, alertsNamespace, pod.Name)
 	}
 	DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
-	vsctl(ctx, node, "del-port", "br-int", port, "--", "add-port", "br-int", port)
+	return end
+}
+
+// exceedMirrors adds mirrors of an administrator to a node, next to the agent's.
+func exceedMirrors(ctx context.Context) func(context.Context) {
+	GinkgoHelper()
+	node := suite.Workers[0]
+	var add, remove []string
+	for i := range 32 { // ovs.MaxMirrors
+		id := fmt.Sprintf("@m%d", i)
+		add = append(add, "--", "--id="+id, "create", "Mirror", fmt.Sprintf("name=e2e-%d", i), "--", "add", "Bridge", "br-int", "mirrors", id)
+		remove = append(remove, "--", "--id="+id, "get", "Mirror", fmt.Sprintf("e2e-%d", i), "--", "remove", "Bridge", "br-int", "mirrors", id)
+	}
+	end := func(ctx context.Context) { vsctl(ctx, node, remove...) }
+	DeferCleanup(func(ctx SpecContext) { _, _ = suite.Node.Exec(ctx, node, append([]string{"ovs-vsctl"}, remove...)...) }, NodeTimeout(time.Minute))
+	vsctl(ctx, node, add...)
 	return end
 }
 

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -56,8 +57,13 @@ var _ = Describe("kubectl ko", func() {
 		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, koNamespace) }, NodeTimeout(2*time.Minute))
 		pod, err := suite.Cluster.Run(ctx, cluster.Server(koNamespace, "captured", suite.Workers[0])) // the kubelet's probes are its traffic
 		Expect(err).NotTo(HaveOccurred())
-		out := says(ctx, "tcpdump", "--image="+cluster.AgnhostImage, koNamespace+"/"+pod.Name, "-n", "-c", "4", "tcp", "port", fmt.Sprint(cluster.HTTPPort))
-		Expect(out).To(ContainSubstring(cluster.PodAddrs(pod)[0].String() + "." + fmt.Sprint(cluster.HTTPPort)))
+		packets := []string{koNamespace + "/" + pod.Name, "-n", "-c", "4", "tcp", "port", fmt.Sprint(cluster.HTTPPort)}
+		for _, image := range [][]string{nil, {"--image=" + cluster.AgnhostImage}} {
+			out := says(ctx, append(append([]string{"tcpdump"}, image...), packets...)...)
+			Expect(out).To(ContainSubstring(cluster.PodAddrs(pod)[0].String() + "." + fmt.Sprint(cluster.HTTPPort)))
+		}
+		const magic = "\xd4\xc3\xb2\xa1" // pcap-savefile(5), little-endian
+		Expect(says(ctx, "tcpdump", koNamespace+"/"+pod.Name, "-c", "1", "-w", "-")).To(HavePrefix(magic))
 		pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		for i := range pods.Items {
@@ -89,6 +95,47 @@ var _ = Describe("kubectl ko", func() {
 			Expect(strings.Count(string(content), "\n")).To(BeNumerically(">", 2), file)
 		}
 	}, SpecTimeout(3*time.Minute))
+
+	It("tests the network in less than two minutes, and leaves nothing", Label(timed), func(ctx SpecContext) {
+		began := time.Now()
+		out, err := ko(ctx, "test")
+		Expect(err).NotTo(HaveOccurred(), out)
+		Expect(out).To(And(ContainSubstring("ok    pod → pod, across nodes, tcp"), ContainSubstring("ok    NetworkPolicy"), ContainSubstring("ok    pod → pod in a VPC"), ContainSubstring("checks passed")))
+		Expect(out).NotTo(ContainSubstring("FAIL"))
+		Expect(time.Since(began)).To(BeNumerically("<", 2*time.Minute))
+		namespaces, err := suite.Cluster.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		for i := range namespaces.Items {
+			Expect(namespaces.Items[i].Name).NotTo(HavePrefix("kiln-test-"))
+		}
+	}, SpecTimeout(4*time.Minute))
+
+	It("makes an archive for a report of a defect", func(ctx SpecContext) {
+		file := filepath.Join(GinkgoT().TempDir(), "dump.tar.gz")
+		Expect(says(ctx, "sysdump", file)).To(ContainSubstring(file))
+		into := GinkgoT().TempDir()
+		out, err := osexec.CommandContext(ctx, "tar", "-xzf", file, "--strip-components=1", "-C", into).CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(out))
+		failures, err := os.ReadFile(filepath.Join(into, "errors.txt"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(strings.TrimSpace(string(failures))).To(BeEmpty())
+		for _, pattern := range []string{
+			"status.txt", "nb-dbstatus.txt", "objects/Subnet.yaml", "objects/EndpointSlice.yaml", "databases/ovnnb_db.db", "databases/ovnsb_db.db", "nodes/*/kube-ovn-controller-*.log",
+			"nodes/" + suite.Workers[0] + "/linux/flows", "nodes/" + suite.Workers[0] + "/linux/conntrack", "nodes/" + suite.Workers[0] + "/linux/datapath-conntrack",
+		} {
+			found, err := filepath.Glob(filepath.Join(into, pattern))
+			Expect(err).NotTo(HaveOccurred())
+			Expect(found).NotTo(BeEmpty(), pattern)
+			for _, f := range found {
+				content, err := os.ReadFile(f)
+				Expect(err).NotTo(HaveOccurred())
+				Expect(strings.Count(string(content), "\n")).To(BeNumerically(">", 0), f)
+			}
+		}
+		sysctls, err := os.ReadFile(filepath.Join(into, "nodes", suite.Workers[0], "linux/sysctl"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(sysctls)).NotTo(Or(ContainSubstring("stable_secret:"), ContainSubstring("tcp_fastopen_key:")), "the values are secrets")
+	}, SpecTimeout(4*time.Minute))
 
 	It("replaces the pods of a component one by one", Label(disruptive, mayRestart), func(ctx SpecContext) {
 		before, err := suite.Cluster.PodsOf(ctx, "ovn-central-northd")

@@ -130,7 +130,7 @@ func mistakesInOtherObjects() []mistake {
 		{number: 38, what: "an IP object with an address in use", object: network("IP", "38", "{subnet: ovn-default, v4IpAddress: "+heldAddress+"}"), where: ready,
 			says: []string{heldAddress + " is taken by holder." + mistakesNamespace + ": ask for another one"}},
 	}
-	for i, kind := range []string{"VpcNatGateway", "QoSPolicy", "IptablesEIP", "OvnSnatRule"} {
+	for i, kind := range []string{"VpcNatGateway", "QoSPolicy", "IptablesEIP", "VpcDns"} {
 		for j, where := range []string{inWarning, ready} {
 			list = append(list, mistake{number: 35, what: "the kind " + kind, object: network(kind, fmt.Sprintf("35-%d-%d", i, j), "{}"), where: where,
 				says: []string{"this version of Kiln does not implement the kind " + kind + ": the object has no effect"}})
@@ -193,10 +193,10 @@ func mistakesInPods() []mistake {
 			says: []string{"Kiln makes one interface; only Multus, if it is installed, makes others: install it, or remove the annotation"}},
 		{number: 26, what: "an annotation of another interface", object: mistakenPod("26a", "net1.user-a.kubernetes.io/ip_address", "10.16.0.9", true), where: inWarning,
 			says: []string{"net1.user-a.kubernetes.io/ip_address: without effect in this version"}},
-		{number: 26, what: "a limit of bandwidth, at apply", object: mistakenPod("26b", key+"egress_rate", "10", true), where: inWarning,
-			says: []string{"ovn.kubernetes.io/egress_rate: without effect in this version"}},
-		{number: 26, what: "a limit of bandwidth, of a pod", object: mistakenPod("26c", key+"egress_rate", "10", false), where: inEvent,
-			says: []string{"this version does nothing about ovn.kubernetes.io/egress_rate"}},
+		{number: 26, what: "a missing feature, at apply", object: mistakenPod("26b", key+"activation_strategy", "parallel", true), where: inWarning,
+			says: []string{"ovn.kubernetes.io/activation_strategy: without effect in this version"}},
+		{number: 26, what: "a missing feature, of a pod", object: mistakenPod("26c", key+"activation_strategy", "parallel", false), where: inEvent,
+			says: []string{"this version does nothing about ovn.kubernetes.io/activation_strategy"}},
 		{number: 28, what: "two replicas with one address", where: inEvent, object: fmt.Sprintf("{apiVersion: apps/v1, kind: Deployment, metadata: {name: mistake-28, namespace: %s}, "+
 			"spec: {replicas: 2, selector: {matchLabels: {app: mistake-28}}, template: {metadata: {labels: {app: mistake-28}, annotations: {%sip_address: 10.16.150.28}}, "+
 			"spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: %q, args: [pause]}]}}}}", mistakesNamespace, key, cluster.AgnhostImage),

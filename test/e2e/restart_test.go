@@ -33,22 +33,8 @@ var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 	restart := func(ctx context.Context, app string) flows {
 		GinkgoHelper()
 		running := startFlows(ctx, p)
-		pods, err := suite.Cluster.PodsOf(ctx, app)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(pods).NotTo(BeEmpty())
-		before := map[types.UID]int32{}
-		for i := range pods {
-			before[pods[i].UID] = restarts(&pods[i])
-			Expect(suite.kill(ctx, &pods[i])).To(Succeed())
-		}
-		Eventually(func(g Gomega) {
-			pods, err := suite.Cluster.PodsOf(ctx, app)
-			g.Expect(err).NotTo(HaveOccurred())
-			for i := range pods {
-				g.Expect(cluster.Ready(&pods[i]) && restarts(&pods[i]) > before[pods[i].UID]).To(BeTrue(), pods[i].Name)
-			}
-		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
-		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, controlPlane()))
+		killComponent(ctx, app)
+		_, err := suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, controlPlane()))
 		Expect(err).NotTo(HaveOccurred())
 		removePods(ctx, restartNamespace, "after-"+app)
 		return running.end(ctx)
@@ -91,6 +77,26 @@ var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 		Eventually(failedChecks).WithContext(ctx).WithTimeout(2 * time.Minute).Should(BeEmpty())
 	}, SpecTimeout(6*time.Minute))
 })
+
+// killComponent kills all pods of a component, and waits until they run again.
+func killComponent(ctx context.Context, app string) {
+	GinkgoHelper()
+	pods, err := suite.Cluster.PodsOf(ctx, app)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(pods).NotTo(BeEmpty())
+	before := map[types.UID]int32{}
+	for i := range pods {
+		before[pods[i].UID] = restarts(&pods[i])
+		Expect(suite.kill(ctx, &pods[i])).To(Succeed())
+	}
+	Eventually(func(g Gomega) {
+		pods, err := suite.Cluster.PodsOf(ctx, app)
+		g.Expect(err).NotTo(HaveOccurred())
+		for i := range pods {
+			g.Expect(cluster.Ready(&pods[i]) && restarts(&pods[i]) > before[pods[i].UID]).To(BeTrue(), pods[i].Name)
+		}
+	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+}
 
 // restarts returns the restart count of a pod's container.
 func restarts(pod *corev1.Pod) int32 {

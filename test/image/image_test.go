@@ -219,6 +219,7 @@ func checkPrograms(t *testing.T, architecture, root string) {
 		{"usr/bin/ovn-controller", []string{"--version"}, "", "", "ovn-controller "},
 		{"usr/bin/ovn-nbctl", []string{"--version"}, "", "", "ovn-nbctl "},
 		{"usr/bin/ip", []string{"-V"}, "", "", "ip utility"},
+		{"usr/bin/tcpdump", []string{"--version"}, "", "", "libpcap version"},
 		{"usr/bin/busybox", []string{"sh", "-c", "echo $((6 * 7))"}, "", "", "42"},
 	} {
 		cmd := exec.CommandContext(t.Context(), emulators[architecture], append([]string{"-L", root, filepath.Join(root, c.program)}, c.args...)...)

@@ -9,6 +9,9 @@ import "strings"
 // Values are valid and invalid values of one annotation.
 type Values struct{ Valid, Invalid []string }
 
+// rates are invalid rates and bursts.
+var rates = []string{"-1", "+1", "1e3", "NaN", "Inf", "0x10", "10M", ".5", "5.", "1.0000001", "1000001", "1000000.000001", "9999999999999", "1,5"}
+
 // OfPods returns values of each request of a pod, by the annotation's name without its prefix.
 func OfPods() map[string]Values {
 	return map[string]Values{
@@ -39,9 +42,18 @@ func OfPods() map[string]Values {
 		"north_gateway":   {[]string{"10.16.0.2,fd00::2"}, []string{"10.16.0.2,10.16.0.3", "gateway", "10.16.0.9;fd00::1"}},
 		"port_vips":       {[]string{"10.16.0.7, 10.16.0.8", "10.16.0.7,10.16.0.7"}, []string{"10.16.0.7,", "10.16.0.0/24", "10.16.0.9 10.16.0.10"}},
 		"port_security":   {[]string{"true", "false"}, []string{"yes", "True"}},
+		"mirror":          {[]string{"true", "false"}, []string{"TRUE", "both"}},
 		"layer2_forward":  {[]string{"true", "false"}, []string{"1"}},
 		"aaps":            {[]string{"a, b,,a", "a"}, []string{"a,B", `"`, "a_b"}},
 		"security_groups": {[]string{"b,a,,a", "a"}, []string{"a,b c", "-1", "A"}},
+		"ingress_rate":    {[]string{"10", " 2.5 ", "0", "0.000001", "1000000"}, rates},
+		"egress_rate":     {[]string{"10", "2.5"}, rates},
+		"ingress_burst":   {[]string{"0", "5"}, rates},
+		"egress_burst":    {[]string{"0.5", "1000000.0"}, rates},
+		"latency":         {[]string{"20", "0.5", "10000"}, []string{"20ms", "10001", "-1", "1.0001"}},
+		"jitter":          {[]string{"1", "0"}, []string{"1s", "10000.001", "NaN"}},
+		"limit":           {[]string{"100", "1000"}, []string{"1001", "1.5", "-1", "many"}},
+		"loss":            {[]string{"5", "0.0001", "100"}, []string{"5%", "100.0001", "-1", "0.00001"}},
 		"dhcp-v4-options": {[]string{"lease_time=600,router=10.16.0.1"}, nil}, // tests of internal/validation have more values
 		"dhcp-v6-options": {[]string{"dns_server=fd00::a"}, nil},
 		"virtualmachine":  {[]string{"vm"}, nil},

@@ -42,6 +42,14 @@ func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler
 	}
 }
 
+// External returns the reconciler of the external ports of VPCs.
+func External(p *controllertest.Process) *routergateway.External {
+	return &routergateway.External{
+		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, WaysOut: p.WaysOut,
+		ServiceCIDRs: Services(p),
+	}
+}
+
 // Nodes returns the reconciler of nodes.
 func Nodes(p *controllertest.Process) *node.Reconciler {
 	return &node.Reconciler{

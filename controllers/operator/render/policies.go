@@ -227,7 +227,7 @@ func (c Config) controllerMetadata() policy {
 	}
 }
 
-// nodeStatus limits an agent to changing its two conditions of its own Node, and its reports about ProviderNetworks.
+// nodeStatus limits an agent to changing its two conditions of its own Node, and its reports about ProviderNetworks and ended connections.
 func (c Config) nodeStatus() policy {
 	own := []string{string(corev1.NodeNetworkUnavailable), string(v1alpha1.NodeConditionKubeProxy)}
 	return policy{
@@ -241,9 +241,10 @@ func (c Config) nodeStatus() policy {
 			forbid(sameMetadata("finalizers", "ownerReferences")+" && "+unchanged("spec")+" && "+onlyConditionsDiffer(own)+" && "+
 				"(variables.labelsBefore == variables.labelsAfter || "+
 				onlyDiffer("labelsBefore", "labelsAfter", ofProviders(kubeovnv1.ProviderReady, kubeovnv1.ProviderInterface, kubeovnv1.ProviderMTU, kubeovnv1.ProviderMoved))+") && "+
-				"(variables.before == variables.after || "+onlyDiffer("before", "after", ofProviders(kubeovnv1.ProviderError, kubeovnv1.ProviderSilentGateways))+")",
-				fmt.Sprintf("%s changes the conditions %s and %s of a node, and labels and annotations about ProviderNetworks, and nothing else of it", AgentName,
-					corev1.NodeNetworkUnavailable, v1alpha1.NodeConditionKubeProxy)),
+				"(variables.before == variables.after || "+onlyDiffer("before", "after", "(k == '"+kubeovnv1.AnnotationFlushed.Key()+"' || "+
+				ofProviders(kubeovnv1.ProviderError, kubeovnv1.ProviderSilentGateways)+")")+")",
+				fmt.Sprintf("%s changes the conditions %s and %s of a node, labels and annotations about ProviderNetworks, and the annotation %s, and nothing else of it", AgentName,
+					corev1.NodeNetworkUnavailable, v1alpha1.NodeConditionKubeProxy, kubeovnv1.AnnotationFlushed.Key())),
 		},
 	}
 }

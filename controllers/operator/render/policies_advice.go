@@ -22,7 +22,7 @@ func (c Config) advice() policy {
 		resources:  []string{"pods", "services", "nodes", "namespaces"},
 		others:     append(workloads(), resources{kubeovnv1.GroupVersion.Group, []string{"subnets"}}),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-		when: "!(" + c.isAccount(ControllerName) + ") && (" + annotationsOfPods("object") + ".exists(k, " + isOurs + " || " + isForeign + ") || " +
+		when: "!(" + c.isAccount(ControllerName) + ") && (" + annotationsOfPods("object") + ".exists(k, " + isOurs + " || " + isForeign + " || k in " + celList(kubeovnv1.BandwidthKeys) + ") || " +
 			annotationsOfWorkload("object") + ".exists(k, " + isOurs + ")) && (oldObject == null || " +
 			annotationsOfPods("object") + " != " + annotationsOfPods("oldObject") + " || " +
 			annotationsOfWorkload("object") + " != " + annotationsOfWorkload("oldObject") + ")",
@@ -32,6 +32,7 @@ func (c Config) advice() policy {
 			{Name: "ineffective", Expression: "variables.all.filter(k, variables.all[k] != '' && (k in " + celMap(kubeovnv1.IneffectiveKeys()) +
 				" ? variables.all[k] != " + celMap(kubeovnv1.IneffectiveKeys()) + "[k] : " + isOfAttachment + "))"},
 			{Name: "foreign", Expression: "variables.all.filter(k, " + isForeign + ")"},
+			{Name: "onNode", Expression: ofPods("object", "spec.?hostNetwork", "false") + " ? variables.all.filter(k, k in " + celList(limitsAndMirror()) + ") : []"},
 			{Name: "misplaced", Expression: annotationsOfWorkload("object") + ".filter(k, " + isOurs + ")"},
 		},
 		validations: append([]admissionv1.Validation{
@@ -40,10 +41,20 @@ func (c Config) advice() policy {
 			advise("variables.ineffective.size() == 0", "variables.ineffective.join(', ') + ': without effect in this version'"),
 			advise("variables.misplaced.size() == 0",
 				"variables.misplaced.join(', ') + ': without effect here: annotations of pods belong to the metadata of the pod template'"),
+			advise("variables.onNode.size() == 0", "variables.onNode.join(', ') + ': without effect with hostNetwork: the pod uses the interfaces of its node'"),
 			advise("variables.foreign.size() == 0", "variables.foreign.map(k, k == '"+multusNetworks+"' ? k + ': Kiln makes one interface; only Multus, if it is "+
 				"installed, makes others: install it, or remove the annotation' : k + ': without effect: write "+annotationPrefix+"' + "+afterForeign+").join('; ')"),
 		}, adviceOnValues()...),
 	}
+}
+
+// limitsAndMirror are the requests of limits and of copies. A pod with hostNetwork has no port of its own to which they could apply.
+func limitsAndMirror() []string {
+	keys := []string{kubeovnv1.AnnotationMirror.Key()}
+	for _, a := range kubeovnv1.LimitAnnotations {
+		keys = append(keys, a.Key())
+	}
+	return append(keys, kubeovnv1.BandwidthKeys...)
 }
 
 // adviceOnFields warns about kinds and fields that have no effect in this version. The objects have conditions as well.
@@ -97,7 +108,7 @@ var subnetVariables = []admissionv1.Variable{
 
 // isOurs is true for a key k of Kiln or Kube-OVN, isOfAttachment for that of a network other than a pod's first (`<attachment>.<namespace>`).
 const (
-	isOfAttachment = `k.matches('^[^/]+[.][^/]+[.]kubernetes[.]io/(ip_|mac_|logical_switch|routes$|default_route$|security_groups$|port_|(in|e)gress_|mirror$)') && ` +
+	isOfAttachment = `k.matches('^[^/]+[.][^/]+[.]kubernetes[.]io/(ip_|mac_|logical_switch|routes$|default_route$|security_groups$|port_|(in|e)gress_|mirror$|latency$|jitter$|limit$|loss$)') && ` +
 		`!k.startsWith('` + annotationPrefix + `')`
 	isOurs = `(k.startsWith('` + annotationPrefix + `') || ` + isOfAttachment + `)`
 )
@@ -145,25 +156,47 @@ func adviceOnValues() []admissionv1.Validation {
 	names := "v.split(',').map(n, n.trim()).all(n, n == '' || " + isName("n") + ")"
 	var all []admissionv1.Validation
 	for _, r := range []struct {
-		annotation kubeovnv1.Annotation
-		kinds      []string
-		valid      string // an expression about v, the value
-		want       string
+		key   string
+		kinds []string
+		valid string // an expression about v, the value
+		want  string
 	}{
-		{kubeovnv1.AnnotationPortSecurity, kindsOfPods, isBoolean, "write true or false"},
-		{kubeovnv1.AnnotationLayer2Forward, kindsOfPods, isBoolean, "write true or false"},
-		{kubeovnv1.AnnotationAAPs, kindsOfPods, names, "write names of Vips with commas between them"},
-		{kubeovnv1.AnnotationGroups, kindsOfPods, names, "write names of SecurityGroups with commas between them"},
-		{kubeovnv1.AnnotationBGP, append([]string{"Service", "Subnet"}, kindsOfPods...), "v in ['true', 'cluster', 'local', 'false']", "write true, cluster, local or false"},
-		{kubeovnv1.AnnotationLogicalRouter, []string{"Service"}, isName("v"), "write the name of a Vpc"},
+		{kubeovnv1.AnnotationPortSecurity.Key(), kindsOfPods, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationLayer2Forward.Key(), kindsOfPods, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationMirror.Key(), kindsOfPods, isBoolean, "write true or false"},
+		{kubeovnv1.AnnotationIngressRate.Key(), kindsOfPods, isNumber(6, 1_000_000), "write a number of Mbit/s, such as 10 or 2.5"},
+		{kubeovnv1.AnnotationEgressRate.Key(), kindsOfPods, isNumber(6, 1_000_000), "write a number of Mbit/s, such as 10 or 2.5"},
+		{kubeovnv1.AnnotationIngressBurst.Key(), kindsOfPods, isNumber(6, 1_000_000), "write a number of Mbit, such as 5"},
+		{kubeovnv1.AnnotationEgressBurst.Key(), kindsOfPods, isNumber(6, 1_000_000), "write a number of Mbit, such as 5"},
+		{kubeovnv1.KeyIngressBandwidth, kindsOfPods, isBandwidth, "write a number of bit/s, such as 10M"},
+		{kubeovnv1.KeyEgressBandwidth, kindsOfPods, isBandwidth, "write a number of bit/s, such as 10M"},
+		{kubeovnv1.AnnotationLatency.Key(), kindsOfPods, isNumber(3, 10_000), "write a number of milliseconds up to 10000"},
+		{kubeovnv1.AnnotationJitter.Key(), kindsOfPods, isNumber(3, 10_000), "write a number of milliseconds up to 10000"},
+		{kubeovnv1.AnnotationLimit.Key(), kindsOfPods, isNumber(0, kubeovnv1.MaxDelayed), fmt.Sprintf("write a number of packets up to %d", kubeovnv1.MaxDelayed)},
+		{kubeovnv1.AnnotationLoss.Key(), kindsOfPods, isNumber(4, 100), "write a number of percent up to 100"},
+		{kubeovnv1.AnnotationAAPs.Key(), kindsOfPods, names, "write names of Vips with commas between them"},
+		{kubeovnv1.AnnotationGroups.Key(), kindsOfPods, names, "write names of SecurityGroups with commas between them"},
+		{kubeovnv1.AnnotationBGP.Key(), append([]string{"Service", "Subnet"}, kindsOfPods...), "v in ['true', 'cluster', 'local', 'false']", "write true, cluster, local or false"},
+		{kubeovnv1.AnnotationLogicalRouter.Key(), []string{"Service"}, isName("v"), "write the name of a Vpc"},
 	} {
-		key := r.annotation.Key()
-		value := fmt.Sprintf("dyn(variables.all[?'%s'].orValue(''))", key)
+		value := fmt.Sprintf("dyn(variables.all[?'%s'].orValue(''))", r.key)
 		// A list of one element binds the value to a name.
 		all = append(all, advise(fmt.Sprintf("!(dyn(object).kind in %s) || [string(%s).trim()].all(v, v == '' || %s)", celList(r.kinds), value, r.valid),
-			fmt.Sprintf("'%s: ' + %s + ' cannot be read, and is ignored: ' + %s", key, quoted("string("+value+")"), celString(r.want))))
+			fmt.Sprintf("'%s: ' + %s + ' cannot be read, and is ignored: ' + %s", r.key, quoted("string("+value+")"), celString(r.want))))
 	}
 	return all
+}
+
+// isBandwidth is true for v if it is a quantity of kubeovnv1.ParseBandwidth.
+var isBandwidth = fmt.Sprintf("v.matches(%s) && quantity(v).compareTo(quantity('0')) > 0 && quantity(v).compareTo(quantity('%d')) <= 0", celString(kubeovnv1.QuantityForm), int64(kubeovnv1.MaxBits))
+
+// isNumber returns an expression that is true for v if it is a number up to a maximum, with at most the given number of decimals and without a sign.
+func isNumber(decimals, most int) string {
+	fraction := ""
+	if decimals > 0 {
+		fraction = fmt.Sprintf("([.][0-9]{1,%d})?", decimals)
+	}
+	return fmt.Sprintf("v.matches('^[0-9]{1,12}%s$') && double(v) <= %d.0", fraction, most)
 }
 
 // advise returns a validation with an expression for its message. The API server uses the constant message when that expression fails, for example

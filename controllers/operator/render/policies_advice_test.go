@@ -101,6 +101,12 @@ func pod(annotations map[string]string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Annotations: annotations}, Spec: podSpec()}
 }
 
+func hostPod(annotations map[string]string) *corev1.Pod {
+	p := pod(annotations)
+	p.Spec.HostNetwork = true
+	return p
+}
+
 func one(key, value string) map[string]string { return map[string]string{key: value} }
 
 func template(annotations map[string]string) corev1.PodTemplateSpec {
@@ -129,6 +135,8 @@ func TestAdvice(t *testing.T) {
 	cron.Spec.Schedule = "@hourly"
 	cron.Spec.JobTemplate.Spec.Template = template(map[string]string{"ovn.kubernetes.io/ip_addr": "10.16.0.9"})
 	cron.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	hostDeployment := deployment(nil, one("ovn.kubernetes.io/loss", "1"))
+	hostDeployment.Spec.Template.Spec.HostNetwork = true
 	tests := []struct {
 		name   string
 		object client.Object
@@ -140,7 +148,7 @@ func TestAdvice(t *testing.T) {
 		{"a typing error", pod(one("ovn.kubernetes.io/ip_addr", "10.16.0.9")), "ovn.kubernetes.io/ip_addr (did you mean ip_address?): Kiln knows no such annotation"},
 		{"a short name", pod(one("ovn.kubernetes.io/vi", "a")), "ovn.kubernetes.io/vi (did you mean vip or virtualmachine?): Kiln knows"},
 		{"a name like no other", pod(one("ovn.kubernetes.io/address", "a")), "ovn.kubernetes.io/address: Kiln knows no such annotation: look for a typing error in docs"},
-		{"a feature that is missing", pod(one("ovn.kubernetes.io/ingress_rate", "10")), "ovn.kubernetes.io/ingress_rate: without effect in this version"},
+		{"a feature that is missing", pod(one("ovn.kubernetes.io/activation_strategy", "parallel")), "ovn.kubernetes.io/activation_strategy: without effect in this version"},
 		{"another network", pod(one("net1.default.ovn.kubernetes.io/ip_address", "10.16.0.9")), "net1.default.ovn.kubernetes.io/ip_address: without effect"},
 		{"another network of another plugin", pod(one("net1.default.kubernetes.io/ip_address.net1", "10.16.0.9")), "without effect in this version"},
 		{"the API group as the domain", pod(one("kubeovn.io/ip_address", "10.16.0.9")), "kubeovn.io/ip_address: without effect: write ovn.kubernetes.io/ip_address"},
@@ -148,6 +156,16 @@ func TestAdvice(t *testing.T) {
 		{"further interfaces", deployment(nil, one("k8s.v1.cni.cncf.io/networks", "net1")), "k8s.v1.cni.cncf.io/networks: Kiln makes one interface; only Multus"},
 		{"an annotation of Kubernetes", pod(one("a.alpha.kubernetes.io/name", "b")), ""},
 		{"a value that is ignored", pod(one("ovn.kubernetes.io/port_security", "yes")), `ovn.kubernetes.io/port_security: "yes" cannot be read, and is ignored: write true or false`},
+		{"a bandwidth that is no quantity", pod(one(kubeovnv1.KeyIngressBandwidth, "10Mbit")), `kubernetes.io/ingress-bandwidth: "10Mbit" cannot be read, and is ignored: write a number of bit/s, such as 10M`},
+		{"a bandwidth of 0", pod(one(kubeovnv1.KeyEgressBandwidth, "0")), `kubernetes.io/egress-bandwidth: "0" cannot be read`},
+		{"too high a bandwidth", pod(one(kubeovnv1.KeyEgressBandwidth, "2T")), `kubernetes.io/egress-bandwidth: "2T" cannot be read`},
+		{"a limit of a pod with hostNetwork", hostPod(map[string]string{"ovn.kubernetes.io/ingress_rate": "1"}), "ovn.kubernetes.io/ingress_rate: without effect with hostNetwork"},
+		{"copies of a pod with hostNetwork", hostPod(map[string]string{"ovn.kubernetes.io/mirror": "true"}), "ovn.kubernetes.io/mirror: without effect with hostNetwork"},
+		{"a bandwidth of a pod with hostNetwork", hostPod(one(kubeovnv1.KeyEgressBandwidth, "1M")), "kubernetes.io/egress-bandwidth: without effect with hostNetwork"},
+		{"a Deployment of pods with hostNetwork", hostDeployment, "ovn.kubernetes.io/loss: without effect with hostNetwork"},
+		{"a pod with hostNetwork", hostPod(one("ovn.kubernetes.io/port_security", "true")), ""},
+		{"delays of another network", pod(one("net1.default.ovn.kubernetes.io/latency", "10")), "net1.default.ovn.kubernetes.io/latency: without effect in this version"},
+		{"a bandwidth", pod(one(kubeovnv1.KeyEgressBandwidth, "1.5Gi")), ""},
 		{"a pod template", deployment(nil, one("ovn.kubernetes.io/aaps", "A")), `ovn.kubernetes.io/aaps: "A" cannot be read, and is ignored: write names of Vips`},
 		{"a value of several lines", pod(one("ovn.kubernetes.io/security_groups", "a\nb")), `ovn.kubernetes.io/security_groups: "a\nb" cannot be read`},
 		{"a Deployment instead of its pods", deployment(one("ovn.kubernetes.io/ip_pool", "a"), nil), "ovn.kubernetes.io/ip_pool: without effect here: annotations of pods belong"},
@@ -188,7 +206,7 @@ func TestAdvice(t *testing.T) {
 		{"a type of Vips that does not exist", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{Type: "switch-lb-vip"}},
 			"type switch-lb-vip: Kiln knows no such type, and ignores it: leave it out, or write switch_lb_vip, "},
 		{"a type of Vips", &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VipSpec{Type: kubeovnv1.VipTypeSwitchLB}}, ""},
-		{"a VPC with an external gateway", &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VpcSpec{EnableExternal: true}}, "spec.enableExternal"},
+		{"a VPC with BFD", &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: kubeovnv1.VpcSpec{EnableBfd: true}}, "spec.enableBfd"},
 		{"a ProviderNetwork with exchanged names", &kubeovnv1.ProviderNetwork{
 			ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: kubeovnv1.ProviderNetworkSpec{DefaultInterface: "eth1", ExchangeLinkName: true},
 		}, "without effect in this version: spec.exchangeLinkName"},

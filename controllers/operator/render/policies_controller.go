@@ -54,18 +54,27 @@ func (c Config) controllerSlices() policy {
 	}
 }
 
-// controllerFinalizers limits kube-ovn-controller to creating the default Vpc and to changing finalizers and the status
-// of objects whose specs only administrators write.
+// controllerFinalizers limits kube-ovn-controller to creating the default Vpc and OvnEips for ports of routers, to deleting such OvnEips, and to changing
+// finalizers, the status, and labels and annotations of Kube-OVN of objects whose specs only administrators write.
 func (c Config) controllerFinalizers() policy {
+	ofPort := func(object string) string {
+		return "request.resource.resource == 'ovn-eips' && " + object + ".?spec.?type.orValue('') == '" + kubeovnv1.OvnEipTypeLRP + "'"
+	}
+	const ours = "k.startsWith('" + annotationPrefix + "')"
+	labelled := celList(kubeovnv1.Resources("", func(k *kubeovnv1.Kind) bool { return k.WritesLabels }))
 	return policy{
 		name: "kiln-controller-finalizers", app: ControllerName, group: kubeovnv1.GroupVersion.Group,
 		resources:  kubeovnv1.Resources("", func(k *kubeovnv1.Kind) bool { return slices.Contains(k.ControllerWrites, "patch") && !k.WritesSpecs }),
-		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+		operations: everyWrite(),
 		when:       c.isAccount(ControllerName),
+		variables:  slices.Concat(beforeAndAfter("annotations", "before", "after"), beforeAndAfter("labels", "labelsBefore", "labelsAfter")),
 		validations: []admissionv1.Validation{forbid(
-			"request.operation == 'CREATE' ? request.resource.resource == 'vpcs' && object.metadata.name == '"+kubeovnv1.DefaultVpc+"' : "+
-				unchanged("spec")+" && "+sameMetadata("labels", "annotations", "ownerReferences"),
-			ControllerName+" creates the Vpc "+kubeovnv1.DefaultVpc+" only, and changes only finalizers and the status of other objects",
+			"request.operation == 'CREATE' ? request.resource.resource == 'vpcs' && object.metadata.name == '"+kubeovnv1.DefaultVpc+"' || "+ofPort("object")+" : "+
+				"request.operation == 'DELETE' ? "+ofPort("oldObject")+" : "+
+				unchanged("spec")+" && "+sameMetadata("ownerReferences")+" && (request.resource.resource in "+labelled+" ? "+
+				onlyDiffer("before", "after", ours)+" && "+onlyDiffer("labelsBefore", "labelsAfter", ours)+" : "+sameMetadata("labels", "annotations")+")",
+			ControllerName+" creates the Vpc "+kubeovnv1.DefaultVpc+" and OvnEips of type "+kubeovnv1.OvnEipTypeLRP+" only, deletes such OvnEips only, and changes only "+
+				"finalizers and the status of other objects, and labels and annotations "+annotationPrefix+"* of OvnEips and their rules",
 		)},
 	}
 }

@@ -6,7 +6,6 @@ package address
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -83,17 +82,12 @@ func (c *Chooser) addPools(ctx context.Context, namespace string, wants []ipam.R
 		}
 		for _, pool := range pools {
 			ranges, err := ipfamily.ParseRanges(k8s.AppliedPool(pool).Spec.IPs)
-			if err == nil && pool.DeletionTimestamp == nil && Contain(ranges, want.Addresses) && c.Grants.Pool(namespace, pool) == "" {
+			if err == nil && pool.DeletionTimestamp == nil && ipfamily.InAny(ranges, want.Addresses...) && c.Grants.Pool(namespace, pool) == "" {
 				want.Pools = append(want.Pools, pool.Name)
 			}
 		}
 	}
 	return nil
-}
-
-// Contain reports whether ranges contain any of the addresses.
-func Contain(ranges []ipfamily.Range, addresses []netip.Addr) bool {
-	return slices.ContainsFunc(addresses, func(a netip.Addr) bool { return ipfamily.InAny(ranges, a) })
 }
 
 // namedPools returns the pools that a pod names. The error is a *Problem if one of them does not exist, or if the namespace may not use it or its subnet.

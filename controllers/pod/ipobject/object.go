@@ -23,23 +23,18 @@ func PortOf(ip *kubeovnv1.IP) (kubeovnv1.Port, bool) {
 	return port, port.Namespace != "" && port.Name == ip.Name
 }
 
-// OfPod returns the wanted IP object of a port that a pod on a node has. podType is the kind of workload that retains its addresses, or "".
+// OfPod returns the wanted IP object of a pod's port. node is the pod's, or "" while the pod is absent and its addresses are retained. podType is the kind of
+// workload that retains them, or "".
 func OfPod(port kubeovnv1.Port, node, podType string, allocation ipam.Allocation) *kubeovnv1.IP {
 	ip := newIP(port.Name, allocation)
 	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = port.Namespace, port.Owner, node
-	ip.Labels[kubeovnv1.LabelNode] = labelValue(node)
+	if node != "" {
+		ip.Labels[kubeovnv1.LabelNode] = labelValue(node)
+	}
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
 	if ip.Spec.PodType = podType; podType != "" {
 		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
 	}
-	return ip
-}
-
-// Retained returns the wanted IP object of an allocation that is retained for a kind of workload.
-func Retained(port kubeovnv1.Port, podType string, allocation ipam.Allocation) *kubeovnv1.IP {
-	ip := newIP(port.Name, allocation)
-	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = port.Namespace, port.Owner, podType
-	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
 	return ip
 }
 
@@ -52,7 +47,7 @@ func Reserved(have *kubeovnv1.IP, allocation ipam.Allocation) *kubeovnv1.IP {
 
 func newIP(port string, allocation ipam.Allocation) *kubeovnv1.IP {
 	ip := &kubeovnv1.IP{
-		ObjectMeta: metav1.ObjectMeta{Name: port, Labels: subnetLabels(allocation.Subnet)},
+		ObjectMeta: metav1.ObjectMeta{Name: port, Labels: make(map[string]string, 4)},
 		Spec: kubeovnv1.IPSpec{
 			Subnet:     allocation.Subnet,
 			IPAddress:  ipfamily.Join(allocation.Addresses),
@@ -63,17 +58,10 @@ func newIP(port string, allocation ipam.Allocation) *kubeovnv1.IP {
 	for _, address := range allocation.Addresses {
 		*byFamily[ipfamily.Of(address)] = address.String()
 	}
-	return ip
-}
-
-// subnetLabels returns the labels of a subnet; none for a name that is too long for a label.
-func subnetLabels(subnet string) map[string]string {
-	labels := make(map[string]string, 4)
-	if labelValue(subnet) != "" {
-		labels[kubeovnv1.LabelSubnet] = subnet
-		labels[subnet] = ""
+	if subnet := labelValue(allocation.Subnet); subnet != "" {
+		ip.Labels[kubeovnv1.LabelSubnet], ip.Labels[subnet] = subnet, ""
 	}
-	return labels
+	return ip
 }
 
 // labelValue returns the name, or "" if it is too long for a label.
@@ -84,15 +72,12 @@ func labelValue(name string) string {
 	return name
 }
 
-// isUpToDate reports whether an IP object is up to date.
+// isUpToDate reports whether an IP object has the wanted spec and labels. A user's value ReservedAlways counts as up to date.
 func isUpToDate(have, want *kubeovnv1.IP) bool {
 	_, located := have.Labels[kubeovnv1.LabelNode]
-	_, wanted := want.Labels[kubeovnv1.LabelNode]
-	return located == wanted && hasLabels(have, want) && equality.Semantic.DeepEqual(have.Spec, specFor(have, want))
-}
-
-// hasLabels reports whether an IP object has the wanted labels. A user's value ReservedAlways counts as up to date.
-func hasLabels(have, want *kubeovnv1.IP) bool {
+	if _, wanted := want.Labels[kubeovnv1.LabelNode]; located != wanted {
+		return false
+	}
 	for label, value := range want.Labels {
 		got, ok := have.Labels[label]
 		if label == kubeovnv1.LabelReserved && got == kubeovnv1.ReservedAlways {
@@ -102,7 +87,7 @@ func hasLabels(have, want *kubeovnv1.IP) bool {
 			return false
 		}
 	}
-	return true
+	return equality.Semantic.DeepEqual(have.Spec, specFor(have, want))
 }
 
 // changed returns have with the wanted spec and labels.

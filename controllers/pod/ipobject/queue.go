@@ -59,8 +59,8 @@ type queuedWrite struct {
 	since time.Time
 }
 
-// podCame records that a new pod has arrived.
-func (b *writeQueue) podCame() {
+// PodCame delays queued IP objects, because a new pod has arrived.
+func (b *writeQueue) PodCame() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.came = time.Now()
@@ -83,8 +83,8 @@ func (b *writeQueue) put(port string) {
 	}
 }
 
-// drop removes a port that no longer needs an IP object.
-func (b *writeQueue) drop(port string) {
+// Drop removes a port that no longer needs an IP object.
+func (b *writeQueue) Drop(port string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e, ok := b.queued[port]; ok {
@@ -115,7 +115,10 @@ func (b *writeQueue) release() {
 	now := time.Now()
 	for e := b.order.Front(); e != nil; e = b.order.Front() {
 		oldest := e.Value.(queuedWrite)
-		writers := b.writers(now, oldest.since)
+		writers := ipWriters
+		if now.Sub(b.came) < b.pace.Quiet {
+			writers = min(ipWriters, int(now.Sub(oldest.since)/max(b.pace.AtMost, 1)))
+		}
 		if writers == 0 {
 			b.comeAgain(min(b.came.Add(b.pace.Quiet).Sub(now), oldest.since.Add(b.pace.AtMost).Sub(now)))
 			return
@@ -130,14 +133,6 @@ func (b *writeQueue) release() {
 		b.writing[oldest.port] = struct{}{}
 		b.Add(oldest.port)
 	}
-}
-
-// writers returns how many concurrent writes are allowed if the oldest IP object has waited since then.
-func (b *writeQueue) writers(now, since time.Time) int {
-	if now.Sub(b.came) >= b.pace.Quiet {
-		return ipWriters
-	}
-	return min(ipWriters, int(now.Sub(since)/max(b.pace.AtMost, 1)))
 }
 
 func (b *writeQueue) comeAgain(after time.Duration) {

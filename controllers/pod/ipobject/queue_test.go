@@ -41,12 +41,12 @@ func paced(t *testing.T, pace Pace, test func(t *testing.T, b *writeQueue, out f
 
 func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
 	paced(t, Pace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *writeQueue, out func() []string) {
-		b.podCame()
+		b.PodCame()
 		b.put("a")
 		b.put("a")
 		b.put("b")
 		time.Sleep(900 * time.Millisecond)
-		b.podCame()
+		b.PodCame()
 		time.Sleep(900 * time.Millisecond)
 		expect(t, "while pods come", out())
 		time.Sleep(200 * time.Millisecond)
@@ -77,13 +77,13 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 			for tick := time.NewTicker(100 * time.Millisecond); ; {
 				select {
 				case <-tick.C:
-					b.podCame()
+					b.PodCame()
 				case <-ctx.Done():
 					return
 				}
 			}
 		}()
-		b.podCame()
+		b.PodCame()
 		for i := range 5 {
 			b.put(fmt.Sprintf("p%d", i))
 		}
@@ -101,11 +101,11 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 
 func TestAReleasedPodLeavesNothingInTheBacklog(t *testing.T) {
 	paced(t, Pace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *writeQueue, out func() []string) {
-		b.podCame()
+		b.PodCame()
 		b.put("a")
 		b.put("b")
-		b.drop("a")
-		b.drop("never-held")
+		b.Drop("a")
+		b.Drop("never-held")
 		time.Sleep(time.Minute)
 		expect(t, "released", out(), "b")
 		b.done("b")

@@ -45,7 +45,8 @@ type Writer struct {
 	// Warn emits a warning event on an IP object.
 	Warn func(ip *kubeovnv1.IP, message string)
 
-	queue  writeQueue
+	writeQueue
+
 	writes ipWrites
 	// early are the IP objects that SetEarly has set. They are used until all IP objects are in the cache.
 	early map[string]*kubeovnv1.IP
@@ -75,12 +76,12 @@ const workers = 16
 // SetupWithManager adds the controller of IP objects. It writes no rows, so Gate.WaitWritten does not wait for it.
 func (w *Writer) SetupWithManager(mgr ctrl.Manager) error {
 	exportMetrics()
-	w.queue.pace = w.Pace
+	w.pace = w.Pace
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("ip").
 		WatchesRawSource(w.Gate.After(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{}, w.onIP()))).
 		WatchesRawSource(w.Gate.After(w.synced(mgr.GetCache()))).
-		WatchesRawSource(&w.queue).
+		WatchesRawSource(&w.writeQueue).
 		WatchesRawSource(w.Gate.After(reconciler.Orphans(mgr.GetCache(), w.Gate, &kubeovnv1.IP{}, w.staleObjects))).
 		WithOptions(k8s.Workers(workers)).
 		Complete(w.Gate.Reconciler(w))
@@ -161,7 +162,7 @@ func (w *Writer) queueMissing(ctx context.Context) {
 			continue
 		}
 		if ip, _, err := w.newest(ctx, port); err == nil && ip == nil {
-			w.queue.put(port)
+			w.put(port)
 		}
 	}
 }
@@ -192,18 +193,12 @@ func (w *Writer) Update(ctx context.Context, port string) {
 		return
 	}
 	if have, _, err := w.newest(ctx, port); err != nil || have == nil || w.isStale(ctx, have) {
-		w.queue.put(port)
+		w.put(port)
 	}
 }
 
 // Check enqueues an IP object that may need a change, ahead of those that Update has queued.
-func (w *Writer) Check(port string) { w.queue.Add(port) }
-
-// Drop takes a port that no longer needs an IP object out of the queue.
-func (w *Writer) Drop(port string) { w.queue.drop(port) }
-
-// PodCame delays queued IP objects, because a new pod has arrived.
-func (w *Writer) PodCame() { w.queue.podCame() }
+func (w *Writer) Check(port string) { w.Add(port) }
 
 // Complete reports whether lookups of IP objects can use the cache.
 func (w *Writer) Complete() bool { return w.complete.Load() }
@@ -238,7 +233,7 @@ func (w *Writer) newest(ctx context.Context, name string) (*kubeovnv1.IP, time.D
 // Reconcile brings the IP object of one port up to date with its allocation.
 func (w *Writer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	port := req.Name
-	defer w.queue.done(port)
+	defer w.done(port)
 	have, believed, err := w.newest(ctx, port)
 	if err != nil {
 		return ctrl.Result{}, err

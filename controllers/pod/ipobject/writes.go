@@ -61,8 +61,12 @@ func (a *ipWrites) newest(name string, cached *kubeovnv1.IP) (ip *kubeovnv1.IP, 
 	if !ok {
 		return cached, 0
 	}
+	shown := cached != nil && !k8s.OlderVersion(cached.ResourceVersion, said.ip.ResourceVersion)
+	if said.deleted {
+		shown = cached == nil || cached.UID != said.ip.UID
+	}
 	believed = answersLast - time.Since(said.at)
-	if believed <= 0 || said.isShown(cached) {
+	if believed <= 0 || shown {
 		delete(a.ips, name)
 		return cached, 0
 	}
@@ -70,15 +74,4 @@ func (a *ipWrites) newest(name string, cached *kubeovnv1.IP) (ip *kubeovnv1.IP, 
 		return nil, believed
 	}
 	return said.ip, believed
-}
-
-// isShown reports whether the cache is as new as the answer.
-func (a answer) isShown(cached *kubeovnv1.IP) bool {
-	switch {
-	case a.deleted:
-		return cached == nil || cached.UID != a.ip.UID
-	case cached == nil:
-		return false
-	}
-	return !k8s.OlderVersion(cached.ResourceVersion, a.ip.ResourceVersion)
 }

@@ -81,7 +81,7 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 			continue
 		}
 		ranges, problem := ippools.RangesOf(pool, s)
-		if problem == nil && address.Contain(ranges, addresses) {
+		if problem == nil && ipfamily.InAny(ranges, addresses...) {
 			return denied, nil
 		}
 	}

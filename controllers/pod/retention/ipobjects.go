@@ -25,7 +25,7 @@ func (k *Keeper) Want(ctx context.Context, name string, have *kubeovnv1.IP, allo
 	case absent.state == Retained && absent.recorded && have == nil, absent.state == Reserved && !allocations.IsReservation(have):
 		return nil, nil // a user has deleted it, and the allocation is about to be freed
 	case absent.state == Retained: // a pod of this name may exist, and wait
-		return ipobject.Retained(absent.port, absent.podType, allocation), nil
+		return ipobject.OfPod(absent.port, "", absent.podType, allocation), nil
 	case absent.state == Reserved:
 		return ipobject.Reserved(have, allocation), nil
 	}

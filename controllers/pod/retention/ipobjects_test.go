@@ -87,7 +87,7 @@ func TestARetainedAllocationIsOfItsPortAndNotOfTheName(t *testing.T) {
 	if err := k.Allocator.SetSubnet("s1", ipam.Subnet{CIDRs: cidrs}); err != nil {
 		t.Fatal(err)
 	}
-	ip := ipobject.Retained(retained, kubeovnv1.PodTypeStatefulSet, ipam.Allocation{
+	ip := ipobject.OfPod(retained, "", kubeovnv1.PodTypeStatefulSet, ipam.Allocation{
 		Subnet: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")}, MAC: []byte{2, 0, 0, 0, 0, 2},
 	})
 	k.restoreOne(t.Context(), ip)
@@ -116,7 +116,7 @@ func TestARetainedAllocationIsOfItsPortAndNotOfTheName(t *testing.T) {
 // The IP object of one port does not prove the claim of another port with the same name.
 func TestAClaimIsProvenByTheIPObjectOfItsPort(t *testing.T) {
 	victim, other := kubeovnv1.NewPort("victim", "db-0", "net.default"), kubeovnv1.NewPort("default", "db-0.victim.net", kubeovnv1.ProviderOVN)
-	ip := ipobject.Retained(victim, kubeovnv1.PodTypeStatefulSet, ipam.Allocation{Subnet: "s1"})
+	ip := ipobject.OfPod(victim, "", kubeovnv1.PodTypeStatefulSet, ipam.Allocation{Subnet: "s1"})
 	unnamed := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: victim.Name}}
 	for _, c := range []struct {
 		port        kubeovnv1.Port

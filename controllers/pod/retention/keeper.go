@@ -9,10 +9,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -128,8 +130,7 @@ func (k *Keeper) Enter(ctx context.Context, port kubeovnv1.Port, d Decision) (*k
 func (k *Keeper) Free(ctx context.Context, port kubeovnv1.Port, reason string) error {
 	k.states.forget(port.Name)
 	if allocation, ok := k.Allocator.Lookup(port.Name); ok && !allocations.OfNode(allocation) {
-		allocations.LogFreed(logr.FromContextOrDiscard(ctx), port.Name, allocation, reason)
-		k.Allocator.Release(port.Name)
+		allocations.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, reason)
 	} else if ip, err := k.IPObjects.Find(ctx, port.Name); ip == nil || err != nil { // DeleteSubnet may have removed the allocation
 		return err
 	}
@@ -146,8 +147,7 @@ func (k *Keeper) reserve(ctx context.Context, port kubeovnv1.Port, ip *kubeovnv1
 	request, invalid := allocations.RequestOf(ip)
 	if invalid != nil || !held || len(request.Addresses) == 0 || !k.Allocator.Fits(port.Name, request) {
 		if held { // a deleted pod of that name
-			allocations.LogFreed(logr.FromContextOrDiscard(ctx), port.Name, allocation, "the IP object reserves others")
-			k.Allocator.Release(port.Name)
+			allocations.Release(logr.FromContextOrDiscard(ctx), k.Allocator, port.Name, "the IP object reserves others")
 			k.states.forget(port.Name)
 		}
 		if invalid != nil {
@@ -204,10 +204,11 @@ func (k *Keeper) warnOfBudget(ctx context.Context, port kubeovnv1.Port, most int
 // PodType returns the kind of workload that retains a pod's addresses while the pod is absent; empty if no workload recreates the pod
 // by name.
 func (k *Keeper) PodType(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
 	switch {
 	case k.KeepMachines && kubeovnv1.MachineOf(pod) != "":
 		return kubeovnv1.PodTypeVirtualMachine
-	case allocations.OfStatefulSet(pod):
+	case owner != nil && owner.Kind == kubeovnv1.PodTypeStatefulSet && strings.HasPrefix(owner.APIVersion, "apps/"):
 		return kubeovnv1.PodTypeStatefulSet
 	}
 	return ""

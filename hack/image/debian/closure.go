@@ -26,6 +26,7 @@ var wanted = []string{
 	"openvswitch-switch",
 	"ovn-central",
 	"ovn-host",
+	"tcpdump", // for `kubectl ko tcpdump`
 }
 
 // omitted are dependencies that the image does not need. They serve package scripts, services of a host, or shell scripts, and the image runs none

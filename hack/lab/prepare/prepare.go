@@ -36,9 +36,9 @@ func Lab(ctx context.Context, o Options, kubeProxy bool) error {
 	return ensure(ctx, o, lab(o, kubeProxy)...)
 }
 
-// Run is Lab, and builds what only tests need as well.
+// Run is Lab, and builds what only tests need as well: kube-proxy and Prometheus.
 func Run(ctx context.Context, o Options) error {
-	return ensure(ctx, o, append(lab(o, false), lanes{{prometheus(o)}})...)
+	return ensure(ctx, o, append(lab(o, true), lanes{{prometheus(o)}})...)
 }
 
 func lab(o Options, withKubeProxy bool) []lanes {

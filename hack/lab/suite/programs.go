@@ -80,6 +80,11 @@ func always(run Run) func(In) Run { return func(In) Run { return run } }
 // withRouter makes the root file system of the BGP daemons.
 func withRouter(In) []Command { return []Command{{Args: []string{"lab", "router-root"}}} }
 
+// withProbe builds the program that measures in pods.
+func withProbe(In) []Command {
+	return []Command{{Args: []string{"go", "build", "-o", "_output/netprobe", "./test/bench/netprobe"}}}
+}
+
 // withEarlierVersion builds the image of the version that test-upgrade upgrades from.
 func withEarlierVersion(in In) []Command {
 	unpack := "rm -rf _output/from && mkdir -p _output/from && git archive " + quote(in.Values["FROM"]) + " | tar -x -C _output/from"

@@ -14,7 +14,7 @@ import (
 
 // elsewhere deselects specs that have suites of their own.
 const elsewhere = "!faults && !crashes && !upgrade-from && !changes && !migrate && !packaging && !monitoring && !alerts && !physical && " +
-	"!single-nic && !kubelet-nic && !underlay-default && !bgp"
+	"!single-nic && !kubelet-nic && !underlay-default && !bgp && !qos && !outside"
 
 // Label filters of the suites that run most specs. Smoke specs are in the gate. Timed specs assert durations, gaps or losses. The
 // failure of a spec with a known defect does not count. Fast specs need a machine that starts 100 containers at once, which a lab with one CPU is not.
@@ -80,6 +80,16 @@ var inOneLab = []Suite{
 		labs: oneLab(always(selected("underlay", 30*time.Minute))),
 	},
 	{
+		Name: "mirrors", Often: Night, Limit: 90 * time.Minute,
+		Help: "Copies of packets at mirror0 and at remote collectors, in a new lab (DATAPATH=kernel)",
+		labs: oneLab(always(selected("mirror", 30*time.Minute))),
+	},
+	{
+		Name: "outside", Often: Night, Limit: 120 * time.Minute,
+		Help: "External addresses on the routers of VPCs, on VLANs of a new lab (DATAPATH=kernel)",
+		labs: oneLab(always(selected("outside", 60*time.Minute))),
+	},
+	{
 		Name: "underlay-default", Often: Night, Limit: 90 * time.Minute,
 		Help: "The subnet ovn-default on a VLAN, in a new lab",
 		labs: oneLab(always(selected("underlay-default", 30*time.Minute).with("DEFAULT_ON_VLAN=1"))),
@@ -118,6 +128,16 @@ var inOneLab = []Suite{
 		Variables: []Variable{{"CRASHES", "10", "rounds of each crash"}},
 		labs: oneLab(func(in In) Run {
 			return selected("crashes", 120*time.Minute).with("CRASHES="+in.Values["CRASHES"], "CRASHES_REPORT="+in.output("crashes.md"))
+		}),
+	},
+	{
+		Name: "qos", Often: Week, Limit: 120 * time.Minute,
+		Help:   "Rates and delays of pods, measured in a new lab (DATAPATH=kernel); the table goes to _output/qos.md",
+		before: withProbe,
+		labs: oneLab(func(in In) Run {
+			run := selected("qos", 90*time.Minute).with("NETPROBE="+in.output("netprobe"), "QOS_REPORT="+in.output("qos.md"))
+			run.Args = append(run.Args, "-ginkgo.timeout=90m")
+			return run
 		}),
 	},
 	{

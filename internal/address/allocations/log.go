@@ -58,16 +58,11 @@ func LogRetained(log logr.Logger, port string, allocation ipam.Allocation, reaso
 	logAt1(log, "retained the addresses of a port", port, allocation, "reason", reason)
 }
 
-// LogFreed logs, at verbosity 1, that a port's allocation is freed.
-func LogFreed(log logr.Logger, port string, allocation ipam.Allocation, reason string) {
-	logAt1(log, "freed the addresses of a port", port, allocation, "reason", reason)
-}
-
 // Release frees a port's allocation, if it has one, and logs the reason at verbosity 1.
 func Release(log logr.Logger, allocator *ipam.Allocator, port, reason string) {
 	if log.V(1).Enabled() {
 		if allocation, held := allocator.Lookup(port); held {
-			LogFreed(log, port, allocation, reason)
+			logAt1(log, "freed the addresses of a port", port, allocation, "reason", reason)
 		}
 	}
 	allocator.Release(port)

@@ -304,7 +304,12 @@ func (a *Allocator) Lookup(port string) (Allocation, bool) {
 	if !ok {
 		return Allocation{}, false
 	}
-	return h.subnet.allocationOf(h)
+	h.subnet.Lock()
+	defer h.subnet.Unlock()
+	if h.subnet.closed {
+		return Allocation{}, false
+	}
+	return h.subnet.allocation(h), true
 }
 
 // Fits reports whether the port's allocation satisfies the request, so that Allocate would change nothing.
@@ -313,7 +318,12 @@ func (a *Allocator) Fits(port string, r Request) bool {
 	sh.Lock()
 	defer sh.Unlock()
 	h, ok := sh.ports[port]
-	return ok && h.subnet.name == r.Subnet && h.subnet.holds(port, h, r)
+	if !ok || h.subnet.name != r.Subnet {
+		return false
+	}
+	h.subnet.Lock()
+	defer h.subnet.Unlock()
+	return !h.subnet.closed && h.subnet.fits(port, h, h.subnet.allocation(h), want{Request: r})
 }
 
 // want is a request, or with asIs an allocation to restore without checks against the subnet.

@@ -50,8 +50,11 @@ func (s *subnet) macHolder(mac [6]byte) string {
 	if by := s.listedMAC(mac); by != "" {
 		return by
 	}
+	p := &s.pools[ipfamily.IPv4]
 	if addr, ok := ipfamily.OfMAC(mac); ok {
-		return s.pools[ipfamily.IPv4].holderOfDerived(addr)
+		if i, known := p.index[addr]; known && p.slots[i].derived {
+			return p.slots[i].port
+		}
 	}
 	return ""
 }

@@ -135,7 +135,7 @@ func (p *pool) takeFresh(port string, at int32, avoid func(netip.Addr) bool, lim
 			return p.add(addr, at, port)
 		}
 		avoided++
-		p.setAside(addr, at)
+		p.free(p.add(addr, at, "")) // it becomes a released one
 	}
 	return none
 }
@@ -155,9 +155,6 @@ func (p *pool) takeReleased(port string, at int32, avoid func(netip.Addr) bool) 
 	}
 	return none
 }
-
-// setAside adds a fresh address to the released ones.
-func (p *pool) setAside(addr netip.Addr, at int32) { p.free(p.add(addr, at, "")) }
 
 // takeThis allocates a given address to the port. If it is held, takeThis returns none and the holder.
 func (p *pool) takeThis(addr netip.Addr, port string) (int32, string) {
@@ -289,17 +286,6 @@ func (a *area) advance() {
 
 // enabled reports whether the subnet has a CIDR of the pool's family.
 func (p *pool) enabled() bool { return p.usable.From.IsValid() }
-
-// canHold reports whether a port may request the address.
-func (p *pool) canHold(addr netip.Addr) bool { return p.enabled() && p.usable.Contains(addr) }
-
-// holderOfDerived returns the holder of an address whose MAC address derives from it; empty if there is none.
-func (p *pool) holderOfDerived(addr netip.Addr) string {
-	if i, known := p.index[addr]; known && p.slots[i].derived {
-		return p.slots[i].port
-	}
-	return ""
-}
 
 // areaOf returns the index of a pool's area, or nowhere if the subnet has no pool of that name.
 func (p *pool) areaOf(name string) int32 {

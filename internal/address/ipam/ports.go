@@ -69,7 +69,13 @@ func (s *subnet) portUsage() PortUsage {
 // admit returns an error if the switch has no room for the ports that a request adds to those that the holder has. A request that the
 // subnet can never satisfy gets the error of check.
 func (s *subnet) admit(holder string, r Request, has int) error {
-	u, needed := s.portUsage(), s.needs(holder, r)-has
+	addresses := 0
+	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+		if s.wants(r, family) {
+			addresses++
+		}
+	}
+	u, needed := s.portUsage(), portsFor(holder, addresses)-has
 	if u.Limit == 0 || needed <= 0 || u.Used+needed <= u.Limit {
 		return nil
 	}
@@ -77,17 +83,6 @@ func (s *subnet) admit(holder string, r Request, has int) error {
 		return err
 	}
 	return &PortsError{Limit: u.Limit}
-}
-
-// needs returns the number of ports that a holder has with the request: see portsOf.
-func (s *subnet) needs(holder string, r Request) int {
-	n := 0
-	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
-		if s.wants(r, family) {
-			n++
-		}
-	}
-	return portsFor(holder, n)
 }
 
 // portsOf returns the number of ports that a holder has at most.

@@ -5,7 +5,6 @@ package ipam
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
@@ -46,21 +45,6 @@ func (s *subnet) share(family ipfamily.Family, addr netip.Addr, owner, user stri
 	}
 	s.shared[user] = l
 	return i
-}
-
-// passMAC changes the recorded holder of a MAC address, if it is the expected one.
-func (s *subnet) passMAC(mac net.HardwareAddr, from, to string) {
-	if len(mac) == 6 && s.macs[[6]byte(mac)] == from {
-		s.macs[[6]byte(mac)] = to
-	}
-}
-
-// ownerOf returns the owner of a slot that a port uses; empty if the slot is not of a shared allocation.
-func (s *subnet) ownerOf(user string, family int, slot int32) string {
-	if l, ok := s.shared[user]; ok && l.slots[family] == slot {
-		return l.owner
-	}
-	return ""
 }
 
 // endSharing deletes the slot of a user's shared allocation in a family.

@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
-// subnet is the state of one subnet. setLayout, isDivided, close, change, release, allocationOf and holds take its lock; the other
-// methods require it to be held.
+// subnet is the state of one subnet. setLayout, isDivided, close, change and release take its lock; the other methods require it to
+// be held.
 type subnet struct {
 	sync.Mutex
 	name   string
@@ -112,43 +112,40 @@ func (s *subnet) change(port string, old holding, w want) (holding, Allocation, 
 	if s.closed {
 		return holding{}, Allocation{}, ErrNoSubnet
 	}
-	if old.subnet != s {
-		return s.enter(port, w)
+	var before Allocation
+	has, here := 0, old.subnet == s
+	if here {
+		if before = s.allocation(old); s.fits(port, old, before, w) {
+			return old, before, nil
+		}
+		has = portsOf(port, old)
 	}
-	before := s.allocation(old)
-	if s.fits(port, old, before, w) {
-		return old, before, nil
-	}
-	if !w.asIs {
-		if err := s.admit(port, w.Request, portsOf(port, old)); err != nil {
+	if !w.asIs { // the switch may have the port of an allocation to restore already, so the limit of ports does not refuse it
+		if err := s.admit(port, w.Request, has); err != nil {
 			return holding{}, Allocation{}, err
 		}
 	}
 	owner := s.shared[port].owner
-	s.free(port, old)
-	h, err := s.hold(port, w)
-	if err == nil {
-		s.ports += portsOf(port, h) - portsOf(port, old)
+	if here {
+		s.free(port, old)
+	}
+	var h holding
+	var err error
+	if w.asIs {
+		h, err = s.restore(port, w)
+	} else {
+		h, err = s.allocate(port, w.Request)
+	}
+	switch {
+	case err == nil:
+		s.ports += portsOf(port, h) - has
 		return h, s.allocation(h), nil
+	case !here:
+		return holding{}, Allocation{}, err
 	}
 	// The lock was held throughout, so no other port can have taken the addresses.
 	h, again := s.restore(port, want{Request: Request{Addresses: before.Addresses, MAC: before.MAC, SharedBy: owner}})
 	return h, Allocation{}, errors.Join(err, again)
-}
-
-// enter gives a holding to a port that has none in this subnet. An allocation to restore is of a port that the switch may have already, so
-// the limit of ports does not refuse it.
-func (s *subnet) enter(port string, w want) (holding, Allocation, error) {
-	if !w.asIs {
-		if err := s.admit(port, w.Request, 0); err != nil {
-			return holding{}, Allocation{}, err
-		}
-	}
-	h, err := s.hold(port, w)
-	if err == nil {
-		s.ports += portsOf(port, h)
-	}
-	return h, s.allocation(h), err
 }
 
 // release frees a port's holding in this subnet.
@@ -157,23 +154,6 @@ func (s *subnet) release(port string, h holding) {
 	defer s.Unlock()
 	s.ports -= portsOf(port, h)
 	s.free(port, h)
-}
-
-// allocationOf returns the allocation of a holding, and false after the subnet was deleted.
-func (s *subnet) allocationOf(h holding) (Allocation, bool) {
-	s.Lock()
-	defer s.Unlock()
-	if s.closed {
-		return Allocation{}, false
-	}
-	return s.allocation(h), true
-}
-
-// holds reports whether a holding satisfies a request.
-func (s *subnet) holds(port string, h holding, r Request) bool {
-	s.Lock()
-	defer s.Unlock()
-	return !s.closed && s.fits(port, h, s.allocation(h), want{Request: r})
 }
 
 func (s *subnet) allocation(h holding) Allocation {
@@ -195,13 +175,6 @@ func (s *subnet) allocation(h holding) Allocation {
 		l.MAC = room.mac[:]
 	}
 	return l
-}
-
-func (s *subnet) hold(port string, w want) (holding, error) {
-	if w.asIs {
-		return s.restore(port, w)
-	}
-	return s.allocate(port, w.Request)
 }
 
 // allocate returns a new holding, or an error without a change.
@@ -239,7 +212,7 @@ func (s *subnet) check(r Request) error {
 		switch p := &s.pools[ipfamily.Of(addr)]; {
 		case p.gateway == addr && p.enabled():
 			return &TakenError{Address: addr, By: ByGateway}
-		case !p.canHold(addr):
+		case !p.usable.Contains(addr): // a family without CIDR has none
 			return &OutsideError{Address: addr, Subnet: s.name, CIDRs: s.cidrs}
 		default:
 			if at := p.partAt(addr); at > 0 && !r.AnyPool && !slices.Contains(r.Pools, p.areas[at].name) {
@@ -311,7 +284,9 @@ func (s *subnet) restore(port string, l want) (holding, error) {
 		switch {
 		case slot == none && l.shares:
 			slot = s.share(family, addr, port, by)
-			s.passMAC(l.MAC, by, port)
+			if len(l.MAC) == 6 && s.macs[[6]byte(l.MAC)] == by {
+				s.macs[[6]byte(l.MAC)] = port
+			}
 		case slot == none && l.SharedBy != "" && by == l.SharedBy:
 			slot = s.share(family, addr, by, port)
 		case slot == none:
@@ -343,11 +318,11 @@ func (s *subnet) freeSlots(port string, h holding) {
 			continue
 		}
 		p := &s.pools[family]
-		switch owner := s.ownerOf(port, family, i); {
+		switch used, isUser := s.shared[port]; {
 		case p.slots[i].port != port: // the user of a shared allocation keeps it
 			s.endSharing(p.slots[i].port, family)
-		case owner != "":
-			p.slots[i].port = owner
+		case isUser && used.slots[family] == i: // it returns to the owner
+			p.slots[i].port = used.owner
 			s.endSharing(port, family)
 		default:
 			p.free(i)

@@ -40,9 +40,9 @@ func (r Range) String() string {
 	return r.From.String() + "-" + r.To.String()
 }
 
-// InAny reports whether one of the ranges contains the address.
-func InAny(ranges []Range, addr netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(r Range) bool { return r.Contains(addr) })
+// InAny reports whether one of the ranges contains one of the addresses.
+func InAny(ranges []Range, addrs ...netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r Range) bool { return slices.ContainsFunc(addrs, r.Contains) })
 }
 
 // ParseRange parses one address, `first..last`, or a CIDR.

@@ -99,6 +99,7 @@ const (
 	TableLogicalSwitch     = "Logical_Switch"
 	TableLogicalRouter     = "Logical_Router"
 	TableRouterPort        = "Logical_Router_Port"
+	TableSwitchPort        = "Logical_Switch_Port"
 	TablePortGroup         = "Port_Group"
 	TableAddressSet        = "Address_Set"
 	TableLoadBalancer      = "Load_Balancer"
@@ -108,8 +109,14 @@ const (
 // SwitchPorts is the set of ports of a logical switch.
 func SwitchPorts(r Ref) Set { return Set{Table: TableLogicalSwitch, Column: "ports", Row: r} }
 
+// PortMirrors is the set of mirrors of a logical switch's port.
+func PortMirrors(r Ref) Set { return Set{Table: TableSwitchPort, Column: "mirror_rules", Row: r} }
+
 // SwitchACLs is the set of ACLs of a logical switch.
 func SwitchACLs(r Ref) Set { return Set{Table: TableLogicalSwitch, Column: "acls", Row: r} }
+
+// SwitchQoS is the set of QoS rules of a logical switch.
+func SwitchQoS(r Ref) Set { return Set{Table: TableLogicalSwitch, Column: "qos_rules", Row: r} }
 
 // RouterPorts is the set of ports of a logical router.
 func RouterPorts(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "ports", Row: r} }
@@ -125,6 +132,11 @@ func RouterRoutes(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "st
 
 // RouterNAT is the set of translations of a logical router.
 func RouterNAT(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "nat", Row: r} }
+
+// RouterLoadBalancers is the set of load balancers of a logical router.
+func RouterLoadBalancers(r Ref) Set {
+	return Set{Table: TableLogicalRouter, Column: "load_balancer", Row: r}
+}
 
 // GroupPorts is the set of ports of a port group.
 func GroupPorts(r Ref) Set { return Set{Table: TablePortGroup, Column: "ports", Row: r} }

@@ -186,3 +186,12 @@ func (c *Chassis) control(command ...string) {
 	c.northd.nb.t.Helper()
 	c.run("usr/bin/ovs-appctl", append([]string{"-t", filepath.Join(c.database.dir, "ovs-vswitchd.ctl")}, command...)...)
 }
+
+// Rows returns the rows of a table of the chassis' Open vSwitch database by UUID.
+func (c *Chassis) Rows(table string) map[string]Row { return c.database.Rows(table) }
+
+// VSCtl runs ovs-vsctl(8) on the chassis.
+func (c *Chassis) VSCtl(args ...string) {
+	c.northd.nb.t.Helper()
+	c.run("usr/bin/ovs-vsctl", append([]string{"--no-wait", "--db=" + c.database.Endpoint()}, args...)...)
+}

@@ -33,6 +33,8 @@ type LBRuleInputs struct {
 	// Endpoints are fixed endpoints; if there are none, Slices list the endpoints.
 	Endpoints []netip.Addr
 	Slices    []*discoveryv1.EndpointSlice
+	// OnRouter makes the router of the VPC serve clients outside.
+	OnRouter bool
 	// Sticky keeps a client at an endpoint.
 	Sticky bool
 	// Before are the rule's load balancers in the database, for Sticky.
@@ -95,6 +97,9 @@ func LBRule(in LBRuleInputs) []desired.Row {
 			continue
 		}
 		row := balancer(LBRulePrefix(in.Kind)+in.Name+"/"+p.key, p.key, in.Vpc, backends, in.Sticky)
+		if in.OnRouter {
+			row.Members = append(row.Members, desired.RouterLoadBalancers(RouterRef(in.Vpc)))
+		}
 		if len(mappings) > 0 {
 			row.Model.(*nb.LoadBalancer).IPPortMappings = mappings
 		}

@@ -26,10 +26,6 @@ type Localnet struct {
 	Router *GatewayPort
 }
 
-// LocalnetPort is the name of a subnet's port to its physical network. It is Kube-OVN's. A pod `localnet` in the namespace with the name of the subnet has a
-// port of the same name.
-func LocalnetPort(subnet string) string { return "localnet." + subnet }
-
 // NamesakeOfLocalnet returns the port of a pod that has the name of LocalnetPort. Namespaces have no dots.
 func NamesakeOfLocalnet(subnet string) kubeovnv1.Port {
 	name := LocalnetPort(subnet)

@@ -66,9 +66,14 @@ type PodInputs struct {
 	NorthGateway []netip.Addr
 	// Unknown sends the pod frames for MAC addresses of no port (ovn-nb(5), Logical_Switch_Port.addresses).
 	Unknown bool
+	// Ingress and Egress limit the traffic to and from the pod by a meter each.
+	Ingress, Egress Meter
 	// Policy lists the pod sets and groups of policies that the port joins.
 	Policy PodPolicy
 }
+
+// Meter is a rate in kbit/s with a burst in kbit. The zero value is no meter.
+type Meter struct{ Rate, Burst int }
 
 func (in *PodInputs) port() kubeovnv1.Port {
 	return kubeovnv1.NewPort(in.Namespace, in.Name, in.Provider)
@@ -105,10 +110,30 @@ func Pod(in PodInputs) []desired.Row {
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
 	row := desired.Row{Key: id.Provider, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}
 	in.Policy.join(&row, in.Addresses)
-	if len(in.NorthGateway) == 0 && len(in.OwnDHCP) == 0 {
+	if len(in.NorthGateway) == 0 && len(in.OwnDHCP) == 0 && in.Ingress == (Meter{}) && in.Egress == (Meter{}) {
 		return []desired.Row{row}
 	}
-	return slices.Concat([]desired.Row{row}, ownDHCP(in), north(in))
+	return slices.Concat([]desired.Row{row}, ownDHCP(in), north(in), meters(in))
+}
+
+// meters are the rules that limit a pod's traffic, one for each limited direction. Their matches name the port: OVN gives equal rules of several switches
+// one meter.
+func meters(in PodInputs) []desired.Row {
+	id, rules := in.port(), desired.SwitchQoS(SwitchRef(in.Subnet))
+	var rows []desired.Row
+	for _, d := range []struct {
+		key, direction, field string
+		meter                 Meter
+	}{{"ingress/", nb.QoSDirectionToLport, "outport", in.Ingress}, {"egress/", nb.QoSDirectionFromLport, "inport", in.Egress}} {
+		if d.meter == (Meter{}) {
+			continue
+		}
+		rows = append(rows, desired.Row{Key: d.key + id.Provider, Parent: &rules, Model: &nb.QoS{
+			Priority: priorityLimit, Direction: d.direction, Match: d.field + ` == "` + id.Name + `"`,
+			Bandwidth: map[string]int{nb.QoSBandwidthRate: d.meter.Rate, nb.QoSBandwidthBurst: d.meter.Burst},
+		}})
+	}
+	return rows
 }
 
 // north are the policies that send a pod's egress traffic to its own next hops.

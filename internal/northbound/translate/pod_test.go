@@ -29,6 +29,8 @@ type podInput struct {
 	DHCP         []netip.Prefix
 	Policy       PodPolicy
 	OwnDHCP      []PodDHCP
+
+	Ingress, Egress Meter
 }
 
 func (in podInput) inputs() PodInputs {
@@ -37,6 +39,7 @@ func (in podInput) inputs() PodInputs {
 		Subnet: in.Subnet, Vpc: in.Vpc,
 		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, Quiet: in.Quiet, DHCP: in.DHCP, OwnDHCP: in.OwnDHCP, Vips: in.Vips, Shared: in.Shared,
 		NorthGateway: in.NorthGateway, Unknown: in.Unknown, Policy: in.Policy,
+		Ingress: in.Ingress, Egress: in.Egress,
 	}
 }
 

@@ -52,6 +52,11 @@ func IsolationOwner() desired.Owner { return desired.Owner{Kind: KindIsolation, 
 // isolatedRef is the port group of all pods that any policy or security group selects.
 func isolatedRef() desired.Ref { return desired.Ref{Owner: IsolationOwner(), Key: keySetPorts} }
 
+// groupedRef is the port group of the pods to which security groups apply in a tier.
+func groupedRef(tier int) desired.Ref {
+	return desired.Ref{Owner: IsolationOwner(), Key: fmt.Sprintf("grouped/%d", tier)}
+}
+
 // SubjectsRef is the port group of a set of pods.
 func SubjectsRef(set string) desired.Ref {
 	return desired.Ref{Owner: PodSetOwner(set), Key: keySetPorts}

@@ -8,14 +8,15 @@ package translate
 
 // Priorities of the policies on a VPC's router.
 const (
-	priorityWithin  = 31001 // traffic within an interconnected underlay subnet stays there, also to nodes (Kube-OVN: 30060)
-	priorityLocal   = 31000 // traffic to a subnet of the VPC is routed to it; from an underlay subnet to a node: to the physical router
-	priorityOverlay = 30050 // with overlayOnlyRouting, other traffic from such a subnet goes to the physical router
-	priorityNode    = 30000 // traffic to a node goes through that node's port
-	priorityInto    = 29400 // traffic to an interconnected underlay subnet is routed to it
-	priorityNorth   = 29250 // egress traffic of a pod with its own next hop goes there
-	priorityCentral = 29010 // egress traffic of a subnet with gateway nodes goes through them
-	priorityEgress  = 29000 // other egress traffic goes through the pod's own node; from an underlay subnet: to the physical router
+	priorityWithin   = 31001 // traffic within an interconnected underlay subnet stays there, also to nodes (Kube-OVN: 30060)
+	priorityLocal    = 31000 // traffic to a subnet of the VPC is routed to it; from an underlay subnet to a node: to the physical router
+	priorityOverlay  = 30050 // with overlayOnlyRouting, other traffic from such a subnet goes to the physical router
+	priorityNode     = 30000 // traffic to a node goes through that node's port
+	priorityInto     = 29400 // traffic to an interconnected underlay subnet is routed to it
+	priorityServices = 29260 // traffic of a custom VPC to Services goes to the VPC's gateway router (Kiln's)
+	priorityNorth    = 29250 // egress traffic of a pod with its own next hop goes there, of a pod with an external address to the external network
+	priorityCentral  = 29010 // egress traffic of a subnet with gateway nodes goes through them
+	priorityEgress   = 29000 // other egress traffic goes through the pod's own node; from an underlay subnet: to the physical router
 )
 
 // Priorities of the policies on a VPC's gateway router, which Kube-OVN does not have. Users cannot add any.
@@ -59,3 +60,6 @@ const (
 	priorityPrivateAllow = 1001  // traffic from a private subnet's own addresses, and from the subnets that it allows
 	priorityPrivateDrop  = 1000  // all other traffic to a private subnet
 )
+
+// priorityLimit is of QoS rules that limit the traffic from a pod. Kube-OVN has none on switches.
+const priorityLimit = 1000

@@ -105,6 +105,16 @@ func SharedRef(vpc string, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: VpcOwner(vpc), Key: keyShared + family.String()}
 }
 
+// VipHolder is the allocator's holder name of a Vip. No port has this name.
+func VipHolder(name string) string { return "vip/" + name }
+
+// OvnEipHolder is the allocator's holder name of an OvnEip. No port has this name.
+func OvnEipHolder(name string) string { return "eip/" + name }
+
+// LocalnetPort is the name of a subnet's port to its physical network. It is Kube-OVN's. A pod `localnet` in the namespace with the name of the subnet has a
+// port of the same name.
+func LocalnetPort(subnet string) string { return "localnet." + subnet }
+
 // setName returns the name of the address set or port group of r. A name in a match must be an identifier (ovn-nb(5),
 // `[a-zA-Z_.][a-zA-Z_.0-9]*`), and names made from user names could collide, so it is a hash. The row's external_ids name the
 // owner.

@@ -152,11 +152,6 @@ func aclOn(group string, direction Direction, conditions ...string) *nb.ACL {
 	return acl
 }
 
-// groupedRef is the port group of the pods to which security groups apply in a tier.
-func groupedRef(tier int) desired.Ref {
-	return desired.Ref{Owner: IsolationOwner(), Key: fmt.Sprintf("grouped/%d", tier)}
-}
-
 // grouped returns the port groups of the pods to which security groups apply, one per tier, with the default ACLs. These drop
 // IP packets that no security group allows, except VRRP and answers of DHCP servers. ARP is not IP, and OVN itself passes
 // neighbour discovery.

@@ -56,6 +56,8 @@ type TransitInputs struct {
 	RouteTables []string
 	// Routes are the user's. They replace generated routes that compete with them.
 	Routes []StaticRoute
+	// External are the families whose default routes lead through external ports of the VPC's router.
+	External []ipfamily.Family
 }
 
 // transitNames are the names of a VPC's gateway router, of the switch between it and the VPC's router, and of their ports.
@@ -179,11 +181,18 @@ func transitRoutes(in TransitInputs, names transitNames) []desired.Row {
 				add("service-route/"+prefix.String(), StaticRoute{Prefix: prefix, NextHop: hop})
 			}
 		}
-		if prefixSet(in.Outgoing, address) != "" {
+		if prefixSet(in.Outgoing, address) != "" && !slices.Contains(in.External, ipfamily.Of(hop)) {
 			add("default-route/"+ipfamily.Of(hop).String(), StaticRoute{Prefix: ipfamily.Anywhere(hop), NextHop: hop})
 		}
 	}
 	return rows
+}
+
+// LeadsToGatewayRouter reports whether a route of Transit is a default route of a family from the VPC's router.
+func LeadsToGatewayRouter(route *nb.LogicalRouterStaticRoute, family ipfamily.Family) bool {
+	return slices.ContainsFunc(linkOuter, func(hop netip.Addr) bool {
+		return ipfamily.Of(hop) == family && route.Nexthop == hop.String() && route.IPPrefix == ipfamily.Anywhere(hop).String()
+	})
 }
 
 // transitRoute sets the route's output port, because its next hop is in no network of the router.

@@ -15,12 +15,6 @@ const keyVirtual = "virtual/"
 // VipOwner owns the virtual ports of a Vip.
 func VipOwner(name string) desired.Owner { return desired.Owner{Kind: KindVip, Name: name} }
 
-// VipHolder is the allocator's holder name of a Vip. No port has this name.
-func VipHolder(name string) string { return "vip/" + name }
-
-// OvnEipHolder is the allocator's holder name of an OvnEip. No port has this name.
-func OvnEipHolder(name string) string { return "eip/" + name }
-
 // VipInputs are the inputs of Vip.
 type VipInputs struct {
 	Name   string

@@ -57,14 +57,19 @@ type Client struct{ client.Client }
 func (c *Client) SetEndpoints(endpoints []string) { c.UpdateEndpoints(endpoints) }
 
 // VSwitch connects to the Open vSwitch database of this node and monitors its configuration: every column of the tables that
-// node programs write, except counters that ovs-vswitchd refreshes every few seconds. Interfaces are indexed by their iface-id.
+// node programs write, except counters that ovs-vswitchd refreshes every few seconds. Interfaces are indexed by their iface-id, mirrors by name, QoS
+// and Queue rows by the port that they name.
 func VSwitch(ctx context.Context, o Options) (*Client, error) {
 	dbModel, err := vswitch.FullDatabaseModel()
 	if err != nil {
 		return nil, fmt.Errorf("model of Open_vSwitch: %w", err)
 	}
+	byPort := []model.ClientIndex{{Columns: []model.ColumnKey{{Column: "external_ids", Key: "port"}}}}
 	dbModel.SetIndexes(map[string][]model.ClientIndex{
 		vswitch.InterfaceTable: {{Columns: []model.ColumnKey{{Column: "external_ids", Key: "iface-id"}}}},
+		vswitch.MirrorTable:    {{Columns: []model.ColumnKey{{Column: "name"}}}},
+		vswitch.QoSTable:       byPort,
+		vswitch.QueueTable:     byPort,
 	})
 	log := o.Log.V(4)
 	opts := []client.Option{

@@ -29,6 +29,7 @@ var Shared = map[string][]string{
 	nb.AddressSetTable:        {"addresses"},
 	nb.LoadBalancerGroupTable: {"load_balancer"},
 	nb.LogicalSwitchTable:     {"load_balancer", "dns_records"},
+	nb.LogicalSwitchPortTable: {"mirror_rules"},
 	nb.LogicalRouterTable:     {"load_balancer"},
 }
 

@@ -204,7 +204,7 @@ func (r *Replica) applySet(u *Update, id SetID, values []string) {
 	set := r.sets[id]
 	if set == nil {
 		refers := r.model.Schema.Table(id.Table).Column(id.Column).TypeObj.Key.Type == ovsdb.TypeUUID
-		set = &Set{ID: id, refers: refers, values: map[string]struct{}{}}
+		set = &Set{ID: id, refers: refers}
 		r.sets[id] = set
 	}
 	if len(values) == 0 {
@@ -224,6 +224,9 @@ func (r *Replica) applySet(u *Update, id SetID, values []string) {
 }
 
 func (r *Replica) add(set *Set, value string) {
+	if set.values == nil { // most sets of ports stay empty
+		set.values = map[string]struct{}{}
+	}
 	set.values[value] = struct{}{}
 	if set.refers {
 		r.within[value] = append(r.within[value], set)

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mistakes compares what users see after a typical mistake with docs/user/mistakes.md, for tests. Tests in the packages that report the
-// mistakes call Sees.
+// Package mistakes compares what users see with pages of the documentation, for tests: after a typical mistake (tests in the packages that report it call Sees), and
+// when they look for the cause of a symptom.
 package mistakes
 
 import (
@@ -13,14 +13,20 @@ import (
 	"testing"
 )
 
-// Page is the path of the page in the repository.
-const Page = "docs/user/mistakes.md"
+// Page is the path of a page in the repository. Its rows have a number, a mistake or a symptom, messages in typographic quotes, and what to do.
+type Page string
+
+// The pages.
+const (
+	Mistakes Page = "docs/user/mistakes.md"
+	Symptoms Page = "docs/operations/symptoms.md"
+)
 
 // ellipsis stands in the page for text that differs between clusters.
 const ellipsis = "…"
 
-// Mistake is a row of the page.
-type Mistake struct {
+// Row of a page.
+type Row struct {
 	// Number of the row, from 1.
 	Number int
 	Seen   []Message
@@ -41,32 +47,32 @@ func (m Message) In(text string) bool {
 	return true
 }
 
-// Sees fails the test if what a user got does not contain each message of a row.
+// Sees fails the test if what a user got does not contain each message of a mistake.
 func Sees(t testing.TB, number int, got string) {
 	t.Helper()
-	for _, message := range Of(t, number).Seen {
+	for _, message := range Mistakes.Of(t, number).Seen {
 		if !message.In(got) {
-			t.Errorf("row %d of %s has the message %q, but users get %q", number, Page, message.Text, got)
+			t.Errorf("row %d of %s has the message %q, but users get %q", number, Mistakes, message.Text, got)
 		}
 	}
 }
 
 // Of returns a row of the page.
-func Of(t testing.TB, number int) Mistake {
+func (p Page) Of(t testing.TB, number int) Row {
 	t.Helper()
-	for _, m := range Read(t) {
-		if m.Number == number {
-			return m
+	for _, r := range p.Read(t) {
+		if r.Number == number {
+			return r
 		}
 	}
-	t.Fatalf("%s has no row %d", Page, number)
-	return Mistake{}
+	t.Fatalf("%s has no row %d", p, number)
+	return Row{}
 }
 
 // Read returns the rows of the page.
-func Read(t testing.TB) (rows []Mistake) {
+func (p Page) Read(t testing.TB) (rows []Row) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), Page))
+	text, err := os.ReadFile(filepath.Join(root(t), string(p)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +82,7 @@ func Read(t testing.TB) (rows []Mistake) {
 		if err != nil || len(cells) != 4 {
 			continue
 		}
-		rows = append(rows, Mistake{Number: number, Seen: messages(cells[2])})
+		rows = append(rows, Row{Number: number, Seen: messages(cells[2])})
 	}
 	return rows
 }

@@ -16,7 +16,7 @@ import (
 
 // Each row of the page has a message that a test of another package compares with what users get.
 func TestRowsAreTested(t *testing.T) {
-	rows := Read(t)
+	rows := Mistakes.Read(t)
 	if len(rows) < 20 {
 		t.Fatalf("%d rows", len(rows))
 	}

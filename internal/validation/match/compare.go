@@ -14,6 +14,7 @@ type constants struct {
 	text    bool       // strings or port groups
 	curly   bool       // in curly brackets
 	list    []constant // the integers among them
+	names   []token    // the strings, port groups and address sets among them
 	address bool       // one is an address set
 }
 
@@ -71,10 +72,13 @@ func (p *parser) constant(c *constants) {
 	case integer:
 		c.list = append(c.list, t.value)
 	case stringText:
+		c.names = append(c.names, t)
 	case addressSet:
 		c.address = true
+		c.names = append(c.names, t)
 		p.match.AddressSets = append(p.match.AddressSets, t.text)
 	case portGroup:
+		c.names = append(c.names, t)
 		p.match.PortGroups = append(p.match.PortGroups, t.text)
 	case "}":
 		p.fail("the set is empty: write at least one value")
@@ -94,8 +98,16 @@ func (p *parser) constant(c *constants) {
 	p.advance()
 }
 
-// compare checks a comparison: the constants must have the field's type, and the field must support the relation.
-func (p *parser) compare(name token, f symbol, relation token, c constants) {
+// compare checks and evaluates a comparison: the constants must have the field's type, and the field must support the relation.
+func (p *parser) compare(name token, f symbol, relation token, c constants) Truth {
+	p.check(name, f, relation, c)
+	if p.packet == nil || p.err != nil {
+		return Unknown
+	}
+	return p.evaluate(name.text, f, relation.kind, c)
+}
+
+func (p *parser) check(name token, f symbol, relation token, c constants) {
 	if p.err != nil || !p.fit(name, f, c) {
 		return
 	}

@@ -23,6 +23,7 @@ type symbol struct {
 	predicate bool
 	ip6       bool // its values are IPv6 addresses
 	selected  int  // number of bits that the match selects
+	low       int  // the lowest of them
 }
 
 // symbols are OVN 25.03's symbols for packet fields. Symbols internal to OVN are excluded.

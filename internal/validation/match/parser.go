@@ -19,6 +19,8 @@ type parser struct {
 	err   *Error
 	depth int
 	not   bool // inside an odd number of `!`
+	// packet is the packet of Evaluate, nil while a match is only parsed. Comparisons and expressions then have no meaning.
+	packet Packet
 }
 
 func (p *parser) advance() {
@@ -56,41 +58,48 @@ func (p *parser) take(k kind) bool {
 }
 
 // expression = term { "&&" term } | term { "||" term }
-func (p *parser) expression() {
-	p.term()
+func (p *parser) expression() Truth {
+	truth := p.term()
 	operator := p.token.kind
 	if operator != "&&" && operator != "||" {
-		return
+		return truth
 	}
+	// OVN negates the parts of a negated expression (ovn-sb(5), "Prerequisites"): && becomes ||.
+	every := (operator == "&&") != p.not
 	for p.take(operator) {
-		p.term()
+		if part := p.term(); every {
+			truth = min(truth, part)
+		} else {
+			truth = max(truth, part)
+		}
 	}
 	if p.token.kind == "&&" || p.token.kind == "||" {
 		p.fail("&& and || are mixed: put parentheses around each group")
 	}
+	return truth
 }
 
 // term = [ "!" ] primary
-func (p *parser) term() {
+func (p *parser) term() Truth {
 	not := p.token
 	if !p.take("!") {
-		p.primary()
-		return
+		truth, _ := p.primary()
+		return truth
 	}
 	p.not = !p.not
-	atomic := p.primary()
+	truth, atomic := p.primary()
 	p.not = !p.not
 	if !atomic {
 		p.failAt(not, "put parentheses around the negated expression")
 	}
+	return truth
 }
 
 // primary = "(" expression ")" | comparison | "0" | "1". It is atomic if "!" may precede it.
-func (p *parser) primary() (atomic bool) {
+func (p *parser) primary() (truth Truth, atomic bool) {
 	switch p.token.kind {
 	case "(":
-		p.parenthesis()
-		return true
+		return p.parenthesis(), true
 	case identifier:
 		return p.fieldFirst()
 	case integer, stringText, addressSet, portGroup, "{":
@@ -100,26 +109,26 @@ func (p *parser) primary() (atomic bool) {
 	default:
 		p.fail("a comparison should stand here, like ip4.src == 10.0.0.0/8")
 	}
-	return true
+	return Unknown, true
 }
 
-func (p *parser) parenthesis() {
+func (p *parser) parenthesis() Truth {
 	if p.depth++; p.depth > maxDepth {
 		p.fail("more than %d parentheses are open", maxDepth)
 	}
 	p.advance()
-	p.expression()
+	truth := p.expression()
 	p.depth--
 	if !p.take(")") {
 		p.fail("the parenthesis is not closed: write )")
 	}
+	return truth
 }
 
 // fieldFirst = field [ relation constants ]
-func (p *parser) fieldFirst() (atomic bool) {
+func (p *parser) fieldFirst() (truth Truth, atomic bool) {
 	if p.token.text == "is_chassis_resident" {
-		p.resident()
-		return true
+		return p.resident(), true
 	}
 	name := p.token
 	f := p.field()
@@ -132,60 +141,68 @@ func (p *parser) fieldFirst() (atomic bool) {
 		case f.selected > 1 && !p.not:
 			p.failAt(name, "it has %d bits: compare it, like %s != 0", f.selected, name.text)
 		}
-		p.compare(name, f, token{kind: "!=", offset: name.offset, text: name.text}, constants{list: []constant{{value: zero}}})
-		return true
+		return p.compare(name, f, token{kind: "!=", offset: name.offset, text: name.text}, constants{list: []constant{{value: zero}}}), true
 	}
 	p.advance()
-	p.compare(name, f, relation, p.constants())
-	return false
+	return p.compare(name, f, relation, p.constants()), false
 }
 
 // resident = "is_chassis_resident" "(" string ")"
-func (p *parser) resident() {
+func (p *parser) resident() Truth {
 	p.advance()
-	if !p.take("(") || !p.take(stringText) || !p.take(")") {
+	opened := p.take("(")
+	port := p.token
+	if !opened || !p.take(stringText) || !p.take(")") {
 		p.fail(`write is_chassis_resident("port")`)
 	}
+	if p.packet == nil || p.err != nil {
+		return Unknown
+	}
+	return p.packet.Resident(unquoted(port.text)).negatedIf(p.not)
 }
 
 // constantFirst = constants relation field [ relation constants ] | "0" | "1"
-func (p *parser) constantFirst() (atomic bool) {
+func (p *parser) constantFirst() (truth Truth, atomic bool) {
 	first := p.token
 	low := p.constants()
 	relation := p.token
 	if !isRelation(relation.kind) {
 		if first.text == "0" || first.text == "1" {
-			return true
+			return truthOf((first.text == "1") != p.not), true
 		}
 		p.fail("a constant alone is no comparison: write field == %s", first.text)
-		return true
+		return Unknown, true
 	}
 	p.advance()
 	name := p.token
 	if name.kind != identifier {
 		p.fail("the name of a field should stand here, like tcp.dst")
-		return true
+		return Unknown, true
 	}
 	f := p.field()
 	second := p.token
 	if !isRelation(second.kind) {
-		p.compare(name, f, turned(relation), low)
-		return false
+		return p.compare(name, f, turned(relation), low), false
 	}
 	p.advance()
 	high := p.constants()
 	if !sameDirection(relation.kind, second.kind) {
 		p.failAt(second, "a range has the form 1 <= field <= 9 or 9 >= field >= 1")
 	}
-	p.compare(name, f, turned(relation), low)
-	p.compare(name, f, second, high)
-	return false
+	above, below := p.compare(name, f, turned(relation), low), p.compare(name, f, second, high)
+	if p.not {
+		return max(above, below), false
+	}
+	return min(above, below), false
 }
 
 // field = name [ "[" bit [ ".." bit ] "]" ]
 func (p *parser) field() symbol {
 	name := p.token
 	f, ok := symbols[name.text]
+	if p.packet != nil && name.text == looped {
+		f, ok = symbol{bits: 1, selected: 1, level: ordinal}, true
+	}
 	if !ok {
 		p.fail("%s", unknown(name.text))
 		return symbol{}
@@ -215,7 +232,7 @@ func (p *parser) field() symbol {
 		p.failAt(name, "it can only be compared as a whole")
 	}
 	if p.err == nil {
-		f.selected = high - low + 1
+		f.selected, f.low = high-low+1, low
 	}
 	return f
 }

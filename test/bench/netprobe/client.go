@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result is a measurement. Rate is per second: bits for stream; exchanges for rr; connections for crr; packets received for packets and full.
+// Result is a measurement. Rate is per second: bits for stream; exchanges for rr; connections for crr; packets received for packets and full; bits that
+// arrived after the first 3 s for steady and steady-full.
 type Result struct {
 	Rate float64 `json:"rate"`
 	// Lost is the part of packets that did not arrive.
@@ -23,15 +24,20 @@ type Result struct {
 	// Median and P99 are times of an exchange or a connection in microseconds.
 	Median float64 `json:"medianMicroseconds,omitempty"`
 	P99    float64 `json:"p99Microseconds,omitempty"`
+	// Seconds has the bits that arrived in each second since the first packet, for steady and steady-full.
+	Seconds []float64 `json:"seconds,omitempty"`
 }
 
 var measurements = map[string]func(address string, d time.Duration) (Result, error){
 	"stream": stream, "rr": exchanges, "crr": connections, "packets": packets, "full": fullPackets,
+	"steady-full": steadyFull,
 }
 
 const timeout = 10 * time.Second
 
-func dial(address string, mode byte) (*net.TCPConn, error) {
+func dial(address string, mode byte) (*net.TCPConn, error) { return dialWithin(address, mode, timeout) }
+
+func dialWithin(address string, mode byte, timeout time.Duration) (*net.TCPConn, error) {
 	conn, err := net.DialTimeout("tcp", address, timeout)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

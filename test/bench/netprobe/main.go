@@ -6,16 +6,21 @@
 //
 //	netprobe serve 7000 [NUMBER OF PORTS]
 //	netprobe stream|rr|crr|packets|full 10.16.0.7:7000 5s
+//	netprobe steady 10.16.0.7:7000 13s 20000000
+//	netprobe steady-full 10.16.0.7:7000 13s
 //	netprobe features eth0
 //
-// The client prints a Result as JSON; features prints the offloads of an interface that are on.
+// steady sends UDP at a rate in bit/s, and steady-full as much as TCP passes. The client prints a Result as JSON; features prints the offloads of an interface that are on.
+// With the variable NETPROBE_SEGMENTATION, UDP packets of steady are sent and received several at a time.
 package main
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/safchain/ethtool"
@@ -29,14 +34,23 @@ func main() {
 }
 
 func run(args []string) error {
+	segmentation := os.Getenv("NETPROBE_SEGMENTATION") != ""
 	if len(args) > 1 && args[0] == "serve" {
-		return serve(args[1], append(args, "1")[2])
+		return serve(args[1], append(args, "1")[2], segmentation)
 	}
 	if len(args) == 2 && args[0] == "features" {
 		return features(args[1])
 	}
-	if len(args) != 3 {
-		return errors.New("usage: netprobe serve PORT [NUMBER] | netprobe stream|rr|crr|packets|full ADDRESS:PORT DURATION | netprobe features INTERFACE")
+	measurements := maps.Clone(measurements)
+	if len(args) == 4 && args[0] == "steady" {
+		rate, err := strconv.ParseFloat(args[3], 64)
+		if err != nil || !(rate > 0) {
+			return fmt.Errorf("the rate %q is not a number of bit/s", args[3])
+		}
+		measurements["steady"] = func(address string, d time.Duration) (Result, error) { return steady(address, d, rate, segmentation) }
+	} else if len(args) != 3 {
+		return errors.New("usage: netprobe serve PORT [NUMBER] | netprobe stream|rr|crr|packets|full|steady-full ADDRESS:PORT DURATION | " +
+			"netprobe steady ADDRESS:PORT DURATION RATE | netprobe features INTERFACE")
 	}
 	d, err := time.ParseDuration(args[2])
 	if err != nil {

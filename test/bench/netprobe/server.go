@@ -11,6 +11,8 @@ import (
 	"net"
 	"strconv"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // The first byte of a TCP connection selects what the server does with it.
@@ -19,10 +21,12 @@ const (
 	modeEcho  = 'e' // answer each byte with one
 	modeClose = 'c' // answer with one byte and close
 	modeCount = 'n' // answer with the number of UDP packets since the start
+	modeTCP   = 't' // read everything, then answer with the arrivals
+	modeUDP   = 'u' // read the number of a stream of UDP packets, then answer with its arrivals
 )
 
 // serve serves TCP and UDP on consecutive ports until one fails.
-func serve(port, number string) error {
+func serve(port, number string, segmentation bool) error {
 	first, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return fmt.Errorf("the port: %w", err)
@@ -42,21 +46,34 @@ func serve(port, number string) error {
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
+		if segmentation {
+			if err := segmented(packets, unix.UDP_GRO, 1); err != nil {
+				return err
+			}
+		}
+		if err := buffered(packets); err != nil {
+			return err
+		}
 		go s.count(packets)
 		go func() { failed <- s.accept(listener) }()
 	}
 	return <-failed
 }
 
-type server struct{ packets atomic.Uint64 }
+type server struct {
+	packets atomic.Uint64
+	streams streams
+}
 
 func (s *server) count(packets net.PacketConn) {
 	buffer := make([]byte, 1<<16)
 	for {
-		if _, _, err := packets.ReadFrom(buffer); err != nil {
+		n, _, err := packets.ReadFrom(buffer)
+		if err != nil {
 			return
 		}
 		s.packets.Add(1)
+		s.streams.count(buffer[:n])
 	}
 }
 
@@ -88,6 +105,22 @@ func (s *server) handle(conn net.Conn) {
 		_, _ = io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{conn}, make([]byte, 1))
 	case modeClose:
 		_, _ = conn.Write(mode)
+	case modeTCP:
+		var a arrivals
+		buffer := make([]byte, 1<<16)
+		for {
+			n, err := conn.Read(buffer)
+			a.add(n)
+			if err != nil {
+				break
+			}
+		}
+		_ = a.write(conn)
+	case modeUDP:
+		var number uint64
+		if binary.Read(conn, binary.BigEndian, &number) == nil {
+			_ = s.streams.of(number).write(conn)
+		}
 	case modeCount:
 		_ = binary.Write(conn, binary.BigEndian, s.packets.Load())
 	}

@@ -1,0 +1,406 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ovnnat translates between addresses of OvnEips and of pods on the routers of VPCs, for OvnFips, OvnSnatRules and OvnDnatRules.
+package ovnnat
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/interest"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Reconciler writes the rows of rules for external addresses. A finalizer keeps a deleted rule until its rows are withdrawn, so that its OvnEip stays used.
+type Reconciler struct {
+	Client client.Client
+	// Live reads OvnEips from the API server, not from the cache.
+	Live       client.Reader
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Networks   *lookup.Networks
+	Recorder   events.EventRecorder
+	Gate       *reconciler.StartGate
+}
+
+// controller is the Reconciler for one kind of rules.
+type controller struct {
+	*Reconciler
+
+	kind string
+	// contending has the rules by the sources that their current specs translate, in the form of lookup.SourceKey, also of rules that are not served.
+	contending interest.Index[string, string]
+}
+
+// kinds are the kinds of rules, with an empty object of each.
+var kinds = map[string]func() client.Object{
+	translate.KindOvnFip:      func() client.Object { return &kubeovnv1.OvnFip{} },
+	translate.KindOvnSnatRule: func() client.Object { return &kubeovnv1.OvnSnatRule{} },
+	translate.KindOvnDnatRule: func() client.Object { return &kubeovnv1.OvnDnatRule{} },
+}
+
+// state is the outcome of an attempt to serve a spec of a rule.
+type state struct {
+	spec   lookup.NATSpec
+	inside lookup.Inside
+	eips   []netip.Addr // of the OvnEip
+	pairs  []translate.NATPair
+	// problem excludes the spec, missing describes an object that it waits for.
+	problem *validation.Problem
+	missing string
+	// note is a part of the message of a served rule.
+	note string
+	// served: the rows are of the spec. retained: of the last valid spec, and the problem is of the current one. blocked: the spec waits for the end of connections
+	// of a former translation, and the last valid spec is not applied meanwhile.
+	served, retained, blocked bool
+	// again: the spec waits for another owner to delete its rows, of which no event reports the deletion.
+	again bool
+	err   error
+}
+
+// Reconcile brings the rows of one rule up to date.
+func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	object := kinds[r.kind]()
+	err := r.Client.Get(ctx, req.NamespacedName, object)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("get %s: %w", r.kind, err)
+	}
+	if err != nil {
+		r.contending.Set(req.Name)
+		return ctrl.Result{}, r.withdraw(ctx, req.Name)
+	}
+	if object.GetDeletionTimestamp() != nil {
+		r.contending.Set(req.Name)
+		if err := r.withdraw(ctx, req.Name); err != nil {
+			return ctrl.Result{}, err
+		}
+		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, object)
+	}
+	if err := k8s.AddFinalizer(ctx, r.Client, object); err != nil {
+		return ctrl.Result{}, err
+	}
+	rule := lookup.NATRuleOf(object)
+	r.contending.Set(req.Name)
+	s := r.serve(ctx, rule, rule.Specs[0])
+	if len(rule.Specs) > 1 && s.err == nil && !s.served && !s.blocked {
+		kept := r.serve(ctx, rule, rule.Specs[1])
+		if kept.served {
+			kept.problem, kept.missing, kept.retained = s.problem, s.missing, true
+			s = kept
+		}
+	}
+	if s.err == nil && !s.served && !s.blocked {
+		s.err = r.withdraw(ctx, req.Name)
+	}
+	if s.served && !s.retained {
+		if err := r.label(ctx, rule, s); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	result := ctrl.Result{}
+	if s.again {
+		result.RequeueAfter = occupiedRetry
+	}
+	return result, errors.Join(k8s.Unless(s.err, northbound.ErrWaiting), r.patchStatus(ctx, rule, s))
+}
+
+func (r *controller) withdraw(ctx context.Context, name string) error {
+	if err := r.release(ctx, name, nil); err != nil {
+		return err
+	}
+	if err := r.Northbound.Apply(ctx, translate.OvnNATOwner(r.kind, name), nil); err != nil {
+		return fmt.Errorf("withdraw the rows: %w", err)
+	}
+	return nil
+}
+
+// serve applies a spec, unless it has a problem or waits: then nothing changes.
+func (r *controller) serve(ctx context.Context, rule *lookup.NATRule, spec lookup.NATSpec) (s state) {
+	s.spec, s.problem = spec, spec.Problem
+	if s.problem != nil {
+		return s
+	}
+	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, client.ObjectKey{Name: spec.Eip}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		s.err = fmt.Errorf("get OvnEip %s: %w", spec.Eip, err)
+		return s
+	}
+	if s.inside, s.problem, s.err = r.Networks.InsideOf(ctx, spec.NAT); s.problem != nil || s.err != nil {
+		return s
+	}
+	if s.missing = s.inside.Missing; s.missing != "" {
+		return s
+	}
+	if eip == nil {
+		s.missing = fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", spec.Eip)
+		return s
+	}
+	if s.problem = lookup.DeletedEip(eip, spec.Last); s.problem != nil {
+		return s
+	}
+	subnet := lookup.ExternalOfEip(eip)
+	if s.problem = r.checkType(eip, subnet, s.inside.Vpc); s.problem != nil {
+		return s
+	}
+	claim := rule.Claim(spec, s.inside, subnet)
+	for _, source := range claim.Sources {
+		r.contending.Add(rule.GetName(), lookup.SourceKey(claim.Vpc, lookup.SourceText(source)))
+	}
+	others, err := r.Networks.ExternalClaims(ctx, claim, contested(rule))
+	if err != nil {
+		s.err = err
+		return s
+	}
+	if s.problem = validation.ExternalConflict(claim, others); s.problem != nil {
+		return s
+	}
+	r.apply(ctx, rule, eip, subnet, &s)
+	return s
+}
+
+// contested returns the keys of the objects that a rule translates and that other rules may translate, too.
+func contested(rule *lookup.NATRule) []string {
+	return slices.DeleteFunc(rule.InsideKeys(), func(key string) bool { return len(key) > 4 && key[:4] == "vpc/" })
+}
+
+// checkType returns a problem if the addresses of an OvnEip cannot be used by a rule of this kind.
+func (r *controller) checkType(eip *kubeovnv1.OvnEip, subnet, vpc string) *validation.Problem {
+	switch kind := cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT); {
+	case kind == kubeovnv1.OvnEipTypeNAT:
+		return nil
+	case kind != kubeovnv1.OvnEipTypeLRP:
+		return validation.Invalid("ovnEip: OvnEip %s is of type %s: name one of type %s", eip.Name, kind, kubeovnv1.OvnEipTypeNAT)
+	case r.kind == translate.KindOvnFip:
+		return validation.Invalid("ovnEip: OvnEip %s has the addresses of a router itself: name one of type %s", eip.Name, kubeovnv1.OvnEipTypeNAT)
+	case eip.Name != translate.ExternalEip(vpc, subnet):
+		return validation.Invalid("ovnEip: OvnEip %s has the addresses of another router: name OvnEip %s, or one of type %s",
+			eip.Name, translate.ExternalEip(vpc, subnet), kubeovnv1.OvnEipTypeNAT)
+	}
+	return nil
+}
+
+// apply finds the rows of a spec without a problem of its own, and commits them.
+func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeovnv1.OvnEip, subnet string, s *state) {
+	vpc := s.inside.Vpc
+	allocation, held := r.Allocator.Lookup(translate.OvnEipHolder(eip.Name))
+	if !held {
+		s.missing = fmt.Sprintf("OvnEip %s to have its addresses", eip.Name)
+		if why, _ := k8s.WhyNotReady(eip.Status.Conditions, eip.Generation); why != "" {
+			s.missing += ": " + why
+		}
+		return
+	}
+	s.eips = allocation.Addresses
+	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.ExternalPortRef(vpc, subnet))
+	if port == nil {
+		s.missing = fmt.Sprintf("VPC %s to have a port in external subnet %s: add the subnet to its extraExternalSubnets (or set enableExternal for subnet %s), "+
+			"and see its condition %s", vpc, subnet, kubeovnv1.DefaultExternalSubnet, kubeovnv1.ConditionExternalReady)
+		return
+	}
+	s.pairs = pairs(s.eips, s.inside.Internal, port)
+	if len(s.pairs) == 0 {
+		s.problem = validation.Invalid("ovnEip: OvnEip %s has %s in subnet %s, and %s is translated: OVN does not translate between IPv4 and IPv6, so one of them needs an address of the other's family",
+			eip.Name, ipfamily.Join(s.eips), subnet, ipfamily.Join(s.inside.Internal))
+		return
+	}
+	in := translate.OvnNATInputs{
+		Kind: r.kind, Name: rule.GetName(), Vpc: vpc, Subnet: subnet, Protocol: s.spec.Protocol, ExternalPort: s.spec.ExternalPort, InternalPort: s.spec.InternalPort,
+		Inside: vpc != kubeovnv1.DefaultVpc, // the switch of the external subnet has the default VPC's load balancers, and would translate before the router
+	}
+	if s.err = r.hops(ctx, vpc, subnet, s.pairs); s.err != nil {
+		return
+	}
+	if s.spec.Distributed {
+		if s.note, s.err = r.notOn(ctx, s.inside, subnet); s.err != nil {
+			return
+		}
+		if s.note == "" {
+			in.Port, in.MAC = s.inside.Port, s.inside.MAC
+		}
+	}
+	in.Pairs, in.Eip = s.pairs, eip.Name
+	r.commit(ctx, rule, in, eip, s)
+}
+
+// commit replaces the rows of a rule. Translations that connections of a former translation contradict are left out.
+func (r *controller) commit(ctx context.Context, rule *lookup.NATRule, in translate.OvnNATInputs, eip *kubeovnv1.OvnEip, s *state) {
+	applied, rows := r.applied(rule.GetName()), translate.OvnNAT(in)
+	if s.err = r.release(ctx, rule.GetName(), rows); s.err != nil {
+		return
+	}
+	releasing := eip.Status.Releasing
+	if added := without(translationsIn(rows), translationsOf(applied)); len(added) > 0 {
+		// Records are the API server's: the cache may have the deletion of another rule, and not its record.
+		r.contending.Add(rule.GetName(), releasingKey(eip.Name))
+		owner := r.occupant(rule.GetName(), eip.Name, added) // before the records are read: an owner records its translations before it deletes their rows
+		live, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Live, client.ObjectKeyFromObject(eip))
+		switch {
+		case err != nil:
+			s.err = fmt.Errorf("get OvnEip %s: %w", eip.Name, err)
+			return
+		case live == nil:
+			s.missing = fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", eip.Name)
+			return
+		}
+		releasing = live.Status.Releasing
+		awaited := pending(releasing, rule, s.spec.Last, added)
+		if s.again = owner != ""; s.again {
+			awaited = owner + " to withdraw its translations of OvnEip " + eip.Name
+		}
+		if awaited != "" {
+			s.missing, s.blocked = awaited, true
+			in.Pairs = slices.DeleteFunc(slices.Clone(in.Pairs), func(p translate.NATPair) bool {
+				return slices.ContainsFunc(added, func(t translate.Translation) bool { return t.Address == p.External })
+			})
+		}
+	}
+	again := resumed(releasing, translationsIn(translate.OvnNAT(in)))
+	if in.Nodes, s.err = r.nodes(ctx, knownNodes(applied, again), in.Vpc, in.Subnet, podNode(in, s.inside)); s.err != nil {
+		return
+	}
+	err := r.Northbound.Apply(ctx, translate.OvnNATOwner(r.kind, rule.GetName()), translate.OvnNAT(in))
+	switch {
+	case errors.Is(err, northbound.ErrWaiting):
+		s.blocked = false
+		s.missing = fmt.Sprintf("the router of VPC %s, or its port in subnet %s, to be applied", in.Vpc, in.Subnet)
+	case err != nil:
+		s.err = fmt.Errorf("apply the rows: %w", err)
+	default:
+		s.served = !s.blocked
+		s.err = r.takeOver(ctx, eip, again)
+	}
+}
+
+// takeOver deletes the records of translations that are applied again, with their nodes in the rows.
+func (r *controller) takeOver(ctx context.Context, eip *kubeovnv1.OvnEip, again map[string]kubeovnv1.OvnEipRelease) error {
+	changes := map[string]*kubeovnv1.OvnEipRelease{}
+	for id := range again {
+		changes[id] = nil
+	}
+	if err := r.patchReleasing(ctx, eip, changes); err != nil {
+		return fmt.Errorf("delete the records of former translations of OvnEip %s: %w", eip.Name, err)
+	}
+	return nil
+}
+
+// podNode returns the node of the pod if it translates; "" otherwise.
+func podNode(in translate.OvnNATInputs, inside lookup.Inside) string {
+	if in.Port == "" {
+		return ""
+	}
+	return inside.Node
+}
+
+// pairs returns the external and the internal addresses of each family that both have, and that the router's port has.
+func pairs(external []netip.Addr, internal []netip.Prefix, port *nb.LogicalRouterPort) []translate.NATPair {
+	var pairs []translate.NATPair
+	for _, address := range external {
+		family := ipfamily.Of(address)
+		onPort := slices.ContainsFunc(port.Networks, func(text string) bool {
+			network, err := netip.ParsePrefix(text)
+			return err == nil && ipfamily.Of(network.Addr()) == family
+		})
+		for _, prefix := range internal {
+			if ipfamily.Of(prefix.Addr()) == family && onPort {
+				pairs = append(pairs, translate.NATPair{External: address, Internal: prefix})
+			}
+		}
+	}
+	return pairs
+}
+
+// hops sets the next hops of pairs whose packets need a policy of the rule: in the default VPC, whose policies for nodes precede routes, and in a custom VPC whose
+// default route leads elsewhere.
+func (r *controller) hops(ctx context.Context, vpc, name string, pairs []translate.NATPair) error {
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("get subnet %s: %w", name, err)
+	}
+	if subnet == nil {
+		return nil
+	}
+	applied := k8s.Applied(subnet)
+	gateways, _ := ipfamily.ParseAddrs(applied.Spec.Gateway)
+	own, err := r.ownDefaults(ctx, vpc)
+	if err != nil {
+		return err
+	}
+	for i := range pairs {
+		family := ipfamily.Of(pairs[i].External)
+		hop := slices.IndexFunc(gateways, func(a netip.Addr) bool { return ipfamily.Of(a) == family })
+		if hop < 0 {
+			continue
+		}
+		through := slices.Clone(own)
+		if route := northbound.Get[nb.LogicalRouterStaticRoute](r.Northbound, translate.ExternalRouteRef(vpc, family)); route != nil {
+			through = append(through, ipfamily.ValidAddrs(route.Nexthop)...)
+		}
+		if vpc == kubeovnv1.DefaultVpc || !slices.ContainsFunc(through, func(a netip.Addr) bool {
+			return lookup.Overlaps(applied, ipfamily.Hosts([]netip.Addr{a})) && ipfamily.Of(a) == family
+		}) {
+			pairs[i].NextHop = gateways[hop]
+		}
+	}
+	return nil
+}
+
+// ownDefaults returns the next hops of the default routes in the spec of a VPC.
+func (r *controller) ownDefaults(ctx context.Context, name string) ([]netip.Addr, error) {
+	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get VPC %s: %w", name, err)
+	}
+	if vpc == nil {
+		return nil, nil
+	}
+	router, _ := validation.Vpc(name, &k8s.AppliedVpc(vpc).Spec)
+	var hops []netip.Addr
+	for _, route := range router.Routes {
+		if route.Prefix.Bits() == 0 && !route.BySource && route.Table == "" {
+			hops = append(hops, route.NextHop)
+		}
+	}
+	return hops, nil
+}
+
+// notOn returns why the node of a pod cannot translate; "" if it can. OVN would translate the packets there and drop them.
+func (r *controller) notOn(ctx context.Context, inside lookup.Inside, name string) (string, error) {
+	const instead = "; the node of the router's port translates instead"
+	if inside.Node == "" || len(inside.MAC) == 0 {
+		return "IP " + inside.Port + " has no running pod" + instead, nil
+	}
+	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil || subnet == nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	vlan, err := k8s.Find[kubeovnv1.Vlan](ctx, r.Client, client.ObjectKey{Name: k8s.Applied(subnet).Spec.Vlan}, client.UnsafeDisableDeepCopy)
+	if err != nil || vlan == nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, r.Client, client.ObjectKey{Name: vlan.Spec.Provider}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("get ProviderNetwork %s: %w", vlan.Spec.Provider, err)
+	}
+	if provider == nil || !slices.Contains(provider.Status.ReadyNodes, inside.Node) {
+		return fmt.Sprintf("node %s of the pod is not ready for ProviderNetwork %s%s", inside.Node, vlan.Spec.Provider, instead), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,112 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lookup
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// ExternalSubnets returns the subnets in which a spec requests ports of the router, in order and without duplicates: extraExternalSubnets or, if there are none,
+// the default external subnet.
+func ExternalSubnets(spec *kubeovnv1.VpcSpec) []string {
+	var subnets []string
+	for _, name := range spec.ExtraExternalSubnets {
+		if name != "" && !slices.Contains(subnets, name) {
+			subnets = append(subnets, name)
+		}
+	}
+	if len(subnets) == 0 && spec.EnableExternal {
+		return []string{kubeovnv1.DefaultExternalSubnet}
+	}
+	return subnets
+}
+
+// ConnectedSubnets returns the external subnets in which the router of a VPC has a port, by its status.
+func ConnectedSubnets(vpc *kubeovnv1.Vpc) []string {
+	if vpc.Status.EnableExternal && len(vpc.Status.ExtraExternalSubnets) == 0 {
+		return []string{kubeovnv1.DefaultExternalSubnet}
+	}
+	return vpc.Status.ExtraExternalSubnets
+}
+
+// ExternalOf returns the external subnets that a VPC uses: of its current and its applied spec, and of its status, sorted.
+func ExternalOf(vpc *kubeovnv1.Vpc) []string {
+	subnets := slices.Concat(ExternalSubnets(&vpc.Spec), ExternalSubnets(&k8s.AppliedVpc(vpc).Spec), ConnectedSubnets(vpc))
+	slices.Sort(subnets)
+	return slices.Compact(subnets)
+}
+
+// VpcsWithExternal returns the VPCs that use an external subnet.
+func (n *Networks) VpcsWithExternal(ctx context.Context, subnet string) ([]string, error) {
+	return n.vpcs(ctx, client.MatchingFields{indexExternal: subnet})
+}
+
+// ExternalNameTaken reports whether an older object needs one of the names of the ports between a VPC's router and an external subnet. The subnet itself
+// is none of these: it has no port on that router.
+func (n *Networks) ExternalNameTaken(ctx context.Context, vpc *kubeovnv1.Vpc, subnet string) (bool, error) {
+	claimants, err := n.claimants(ctx, externalPortNames(vpc.Name, subnet))
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(claimants, func(c client.Object) bool {
+		s, ok := c.(*kubeovnv1.Subnet)
+		return c.GetUID() != vpc.UID && (!ok || s.Name != subnet) && Precedes(c, vpc)
+	}), nil
+}
+
+// externalPortNames returns the names of a router's port in an external subnet, and of the subnet's port to the router.
+func externalPortNames(vpc, subnet string) []string {
+	return []string{vpc + "-" + subnet, subnet + "-" + vpc}
+}
+
+// ExternalOfEip returns the subnet of an OvnEip.
+func ExternalOfEip(eip *kubeovnv1.OvnEip) string {
+	return cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet)
+}
+
+// longestConnection is the longest time-out of connection tracking: of established TCP connections in Linux (nf_conntrack_tcp_timeout_established).
+const longestConnection = 5 * 24 * time.Hour
+
+// Expires returns the time from which on a former translation of an OvnEip no longer waits for nodes.
+func Expires(release kubeovnv1.OvnEipRelease) time.Time { return release.Since.Add(longestConnection) }
+
+// UntilReleased describes for messages how the wait for the nodes of former translations ends.
+func UntilReleased(releases []kubeovnv1.OvnEipRelease) string {
+	var last time.Time
+	for _, release := range releases {
+		if at := Expires(release); at.After(last) {
+			last = at
+		}
+	}
+	return "until the agents of these nodes report it, their Nodes are deleted, or " + last.UTC().Format(time.RFC3339)
+}
+
+// DeletedEip returns the problem of a spec with an OvnEip that is being deleted, unless it is the last valid spec of its rule: a new user would keep the OvnEip from being
+// deleted.
+func DeletedEip(eip *kubeovnv1.OvnEip, last bool) *validation.Problem {
+	if eip.DeletionTimestamp == nil || last {
+		return nil
+	}
+	return validation.Invalid("ovnEip: OvnEip %s is being deleted: name another one", eip.Name)
+}
+
+// ViewExternal is the part of a VPC's status about its external ports that other objects depend on.
+func ViewExternal(vpc *kubeovnv1.Vpc) string {
+	view := strings.Join(ConnectedSubnets(vpc), ",")
+	if c := apimeta.FindStatusCondition(vpc.Status.Conditions, kubeovnv1.ConditionExternalReady); c != nil {
+		view += " " + string(c.Status) + " " + c.Message
+	}
+	return view
+}

@@ -1,0 +1,263 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+)
+
+// ipTypeVip is the value of ipType for the name of a Vip.
+const ipTypeVip = "vip"
+
+// NAT is the parsed spec of an OvnFip, an OvnSnatRule or an OvnDnatRule.
+type NAT struct {
+	Eip string
+	// The translated addresses: the addresses of an IP, of a Vip or of a subnet, or Internal in Vpc.
+	IP, Vip, Subnet string
+	Vpc             string
+	// Internal are single addresses, unless the rule translates sources only; at most one per family.
+	Internal []netip.Prefix
+	// Distributed makes the pod's node translate.
+	Distributed bool
+	// Protocol and ports of an OvnDnatRule.
+	Protocol                   corev1.Protocol
+	ExternalPort, InternalPort uint16
+}
+
+// OvnFip parses the spec of an OvnFip.
+func OvnFip(spec *kubeovnv1.OvnFipSpec) (NAT, *Problem) {
+	nat, problem := natOf(spec.OvnEip, spec.IPType, spec.IPName, spec.Vpc, spec.V4IP, spec.V6IP)
+	if problem != nil {
+		return nat, problem
+	}
+	switch spec.Type {
+	case "", kubeovnv1.OvnFipCentralized:
+	case kubeovnv1.OvnFipDistributed:
+		if nat.Distributed = true; nat.IP == "" {
+			return nat, Invalid("type %s needs ipName with the name of a pod's IP: the node of the pod translates", spec.Type)
+		}
+	default:
+		return nat, Invalid("type %q: must be %s or %s", spec.Type, kubeovnv1.OvnFipCentralized, kubeovnv1.OvnFipDistributed)
+	}
+	return nat, nil
+}
+
+// OvnSnatRule parses the spec of an OvnSnatRule. Of vpcSubnet, ipName and the CIDRs, the first one that is set applies.
+func OvnSnatRule(spec *kubeovnv1.OvnSnatRuleSpec) (NAT, *Problem) {
+	nat := NAT{Eip: spec.OvnEip, Subnet: spec.VpcSubnet}
+	switch {
+	case nat.Eip == "":
+		return nat, noEip()
+	case nat.Subnet != "":
+		return nat, nil
+	case spec.IPName != "":
+		nat.IP = spec.IPName
+		return nat, nil
+	case spec.V4IPCIDR == "" && spec.V6IPCIDR == "":
+		return nat, Invalid("there is nothing to translate: set vpcSubnet, ipName, or vpc with v4IpCidr or v6IpCidr")
+	case spec.Vpc == "":
+		return nat, Invalid("vpc is empty: name the VPC of v4IpCidr and v6IpCidr")
+	}
+	nat.Vpc = spec.Vpc
+	for _, part := range []struct {
+		field, text string
+		family      ipfamily.Family
+	}{{"v4IpCidr", spec.V4IPCIDR, ipfamily.IPv4}, {"v6IpCidr", spec.V6IPCIDR, ipfamily.IPv6}} {
+		if part.text == "" {
+			continue
+		}
+		prefix, err := addrOrCIDR(part.text)
+		if err != nil || ipfamily.Of(prefix.Addr()) != part.family {
+			return nat, Invalid("%s: %q is not an %s address or CIDR", part.field, part.text, part.family)
+		}
+		nat.Internal = append(nat.Internal, prefix.Masked())
+	}
+	return nat, nil
+}
+
+// OvnDnatRule parses the spec of an OvnDnatRule.
+func OvnDnatRule(spec *kubeovnv1.OvnDnatRuleSpec) (NAT, *Problem) {
+	nat, problem := natOf(spec.OvnEip, spec.IPType, spec.IPName, spec.Vpc, spec.V4IP, spec.V6IP)
+	if problem != nil {
+		return nat, problem
+	}
+	protocols := []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
+	if nat.Protocol = corev1.Protocol(strings.ToUpper(spec.Protocol)); !slices.Contains(protocols, nat.Protocol) {
+		return nat, Invalid("protocol %q: must be tcp, udp or sctp", spec.Protocol)
+	}
+	var err error
+	if nat.ExternalPort, err = port(spec.ExternalPort); err != nil {
+		return nat, Invalid("externalPort: %v", err)
+	}
+	if nat.InternalPort, err = port(spec.InternalPort); err != nil {
+		return nat, Invalid("internalPort: %v", err)
+	}
+	return nat, nil
+}
+
+func noEip() *Problem {
+	return Invalid("ovnEip is empty: name the OvnEip with the external addresses")
+}
+
+// natOf parses the fields that an OvnFip and an OvnDnatRule share.
+func natOf(eip, ipType, ipName, vpc, v4, v6 string) (NAT, *Problem) {
+	nat := NAT{Eip: eip}
+	switch {
+	case eip == "":
+		return nat, noEip()
+	case ipType != "" && ipType != ipTypeVip && ipType != "ip":
+		return nat, Invalid("ipType %q: must be empty, ip or vip", ipType)
+	case ipName != "" && ipType == ipTypeVip:
+		nat.Vip = ipName
+		return nat, nil
+	case ipName != "":
+		nat.IP = ipName
+		return nat, nil
+	case v4 == "" && v6 == "":
+		return nat, Invalid("there is nothing to translate: set ipName, or vpc with v4Ip or v6Ip")
+	case vpc == "":
+		return nat, Invalid("vpc is empty: name the VPC of v4Ip and v6Ip")
+	}
+	nat.Vpc = vpc
+	for _, part := range []struct {
+		field, text string
+		family      ipfamily.Family
+	}{{"v4Ip", v4, ipfamily.IPv4}, {"v6Ip", v6, ipfamily.IPv6}} {
+		if part.text == "" {
+			continue
+		}
+		address, err := ipfamily.ParseAddr(part.text)
+		if err != nil || ipfamily.Of(address) != part.family || unreachable(address) {
+			return nat, Invalid("%s: %q is not an %s address of a pod", part.field, part.text, part.family)
+		}
+		nat.Internal = append(nat.Internal, netip.PrefixFrom(address, address.BitLen()))
+	}
+	return nat, nil
+}
+
+func port(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q: must be a number from 1 to 65535", text)
+	}
+	return uint16(n), nil
+}
+
+// Front is a port of an address.
+type Front struct {
+	Protocol corev1.Protocol
+	Port     uint16
+}
+
+func (f Front) String() string { return fmt.Sprintf("%d/%s", f.Port, f.Protocol) }
+
+// ExternalClaim is the use of an OvnEip by a rule of any kind, by one of its specs.
+type ExternalClaim struct {
+	Kind, Name string
+	Created    time.Time
+	// Last: the spec is the rule's last valid one.
+	Last bool
+	Eip  string
+	// Subnet is the external subnet of the OvnEip.
+	Subnet string
+	Vpc    string
+	// Whole: the rule translates all packets to the address.
+	Whole bool
+	// Fronts are the ports that the rule has, if it has not the whole address.
+	Fronts []Front
+	// Sources are the addresses whose packets leave with the external address.
+	Sources []netip.Prefix
+}
+
+func (c ExternalClaim) String() string { return c.Kind + " " + c.Name }
+
+// precedes reports whether claim c has precedence over another one. A spec that is the last valid one has precedence over a changed or new one, so that a
+// change takes no address from another rule; otherwise the older rule has it. Ties in creation time are decided by name and kind.
+func (c ExternalClaim) precedes(other ExternalClaim) bool {
+	switch {
+	case c.Kind == other.Kind && c.Name == other.Name:
+		return false
+	case c.Last != other.Last:
+		return c.Last
+	case !c.Created.Equal(other.Created):
+		return c.Created.Before(other.Created)
+	case c.Name != other.Name:
+		return c.Name < other.Name
+	}
+	return c.Kind < other.Kind
+}
+
+// ExternalConflict returns a problem if another claim with precedence excludes claim c. An OvnEip belongs to the router of one VPC, because only one may answer
+// for its addresses. There an OvnFip has the whole address, and other rules share it: each has its own ports, and each source has one address in an external subnet.
+func ExternalConflict(c ExternalClaim, others []ExternalClaim) *Problem {
+	others = slices.Clone(others)
+	slices.SortFunc(others, func(a, b ExternalClaim) int { // one outcome, whatever the order of the cache is
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
+	for _, other := range others {
+		if !other.precedes(c) {
+			continue
+		}
+		if problem := c.excludedBy(other); problem != nil {
+			return problem
+		}
+	}
+	return nil
+}
+
+func (c ExternalClaim) excludedBy(other ExternalClaim) *Problem {
+	named := other.String()
+	if other.Created.Before(c.Created) {
+		named = "the older " + named
+	}
+	if other.Eip == c.Eip {
+		switch front := c.commonFront(other); {
+		case other.Vpc != c.Vpc:
+			return InUse("ovnEip: %s uses OvnEip %s for VPC %s: name another OvnEip", named, c.Eip, other.Vpc)
+		case other.Whole:
+			return InUse("ovnEip: %s has the addresses of OvnEip %s: name another OvnEip", named, c.Eip)
+		case c.Whole:
+			return InUse("ovnEip: %s uses OvnEip %s, and an OvnFip needs the whole address: name another OvnEip", named, c.Eip)
+		case front != "":
+			return InUse("ovnEip: %s has port %s of OvnEip %s: choose another port, or name another OvnEip", named, front, c.Eip)
+		}
+	}
+	if other.Vpc != c.Vpc || other.Subnet != c.Subnet {
+		return nil
+	}
+	for _, source := range c.Sources {
+		if slices.Contains(other.Sources, source) {
+			return InUse("%s of VPC %s has an address in external subnet %s by %s: delete one of the rules", text(source), c.Vpc, c.Subnet, named)
+		}
+	}
+	return nil
+}
+
+func (c ExternalClaim) commonFront(other ExternalClaim) string {
+	for _, front := range c.Fronts {
+		if slices.Contains(other.Fronts, front) {
+			return front.String()
+		}
+	}
+	return ""
+}
+
+// text is a prefix for a message.
+func text(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}

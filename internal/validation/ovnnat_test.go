@@ -1,0 +1,134 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+func TestSpecsOfRulesForExternalAddresses(t *testing.T) {
+	fip := func(change func(*kubeovnv1.OvnFipSpec)) func() (NAT, *Problem) {
+		spec := kubeovnv1.OvnFipSpec{OvnEip: "eip", IPName: "web.shop"}
+		change(&spec)
+		return func() (NAT, *Problem) { return OvnFip(&spec) }
+	}
+	snat := func(spec kubeovnv1.OvnSnatRuleSpec) func() (NAT, *Problem) {
+		return func() (NAT, *Problem) { return OvnSnatRule(&spec) }
+	}
+	dnat := func(change func(*kubeovnv1.OvnDnatRuleSpec)) func() (NAT, *Problem) {
+		spec := kubeovnv1.OvnDnatRuleSpec{OvnEip: "eip", IPName: "web.shop", Protocol: "tcp", ExternalPort: "80", InternalPort: "8080"}
+		change(&spec)
+		return func() (NAT, *Problem) { return OvnDnatRule(&spec) }
+	}
+	for name, tt := range map[string]struct {
+		parse   func() (NAT, *Problem)
+		problem string // "" is valid
+	}{
+		"a pod":                     {fip(func(*kubeovnv1.OvnFipSpec) {}), ""},
+		"no OvnEip":                 {fip(func(s *kubeovnv1.OvnFipSpec) { s.OvnEip = "" }), "ovnEip is empty"},
+		"a Vip":                     {fip(func(s *kubeovnv1.OvnFipSpec) { s.IPType = "vip" }), ""},
+		"an unknown ipType":         {fip(func(s *kubeovnv1.OvnFipSpec) { s.IPType = "pod" }), `ipType "pod"`},
+		"distributed":               {fip(func(s *kubeovnv1.OvnFipSpec) { s.Type = "distributed" }), ""},
+		"distributed for a Vip":     {fip(func(s *kubeovnv1.OvnFipSpec) { s.Type, s.IPType = "distributed", "vip" }), "distributed needs ipName"},
+		"an unknown type":           {fip(func(s *kubeovnv1.OvnFipSpec) { s.Type = "both" }), `type "both"`},
+		"nothing":                   {fip(func(s *kubeovnv1.OvnFipSpec) { s.IPName = "" }), "nothing to translate"},
+		"addresses without a VPC":   {fip(func(s *kubeovnv1.OvnFipSpec) { s.IPName, s.V4IP = "", "10.0.0.5" }), "vpc is empty"},
+		"addresses":                 {fip(func(s *kubeovnv1.OvnFipSpec) { s.IPName, s.Vpc, s.V4IP, s.V6IP = "", "blue", "10.0.0.5", "fd00::5" }), ""},
+		"an address of the other":   {fip(func(s *kubeovnv1.OvnFipSpec) { s.IPName, s.Vpc, s.V4IP = "", "blue", "fd00::5" }), "v4Ip"},
+		"a multicast address":       {fip(func(s *kubeovnv1.OvnFipSpec) { s.IPName, s.Vpc, s.V6IP = "", "blue", "ff02::1" }), "v6Ip"},
+		"a subnet":                  {snat(kubeovnv1.OvnSnatRuleSpec{OvnEip: "eip", VpcSubnet: "net", IPName: "ignored"}), ""},
+		"CIDRs":                     {snat(kubeovnv1.OvnSnatRuleSpec{OvnEip: "eip", Vpc: "blue", V4IPCIDR: "10.0.0.0/24", V6IPCIDR: "fd00::/64"}), ""},
+		"a CIDR of the other":       {snat(kubeovnv1.OvnSnatRuleSpec{OvnEip: "eip", Vpc: "blue", V6IPCIDR: "10.0.0.0/24"}), "v6IpCidr"},
+		"CIDRs without a VPC":       {snat(kubeovnv1.OvnSnatRuleSpec{OvnEip: "eip", V4IPCIDR: "10.0.0.0/24"}), "vpc is empty"},
+		"no source":                 {snat(kubeovnv1.OvnSnatRuleSpec{OvnEip: "eip"}), "nothing to translate"},
+		"a port":                    {dnat(func(*kubeovnv1.OvnDnatRuleSpec) {}), ""},
+		"a protocol in capitals":    {dnat(func(s *kubeovnv1.OvnDnatRuleSpec) { s.Protocol = "UDP" }), ""},
+		"an unknown protocol":       {dnat(func(s *kubeovnv1.OvnDnatRuleSpec) { s.Protocol = "icmp" }), "protocol"},
+		"no external port":          {dnat(func(s *kubeovnv1.OvnDnatRuleSpec) { s.ExternalPort = "" }), "externalPort"},
+		"a range of external ports": {dnat(func(s *kubeovnv1.OvnDnatRuleSpec) { s.ExternalPort = "80-90" }), "externalPort"},
+		"internal port 0":           {dnat(func(s *kubeovnv1.OvnDnatRuleSpec) { s.InternalPort = "0" }), "internalPort"},
+		"a large internal port":     {dnat(func(s *kubeovnv1.OvnDnatRuleSpec) { s.InternalPort = "65536" }), "internalPort"},
+	} {
+		_, problem := tt.parse()
+		switch {
+		case problem == nil && tt.problem != "":
+			t.Errorf("%s: there is no problem, want %q", name, tt.problem)
+		case problem != nil && (tt.problem == "" || !strings.Contains(problem.Message, tt.problem)):
+			t.Errorf("%s: %q, want %q", name, problem.Message, tt.problem)
+		}
+	}
+}
+
+func TestOneOwnerPerExternalAddress(t *testing.T) {
+	at := time.Unix(1000, 0)
+	source := func(s string) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix(s)} }
+	front := func(p corev1.Protocol, n uint16) []Front { return []Front{{p, n}} }
+	claim := func(kind, name string, change ...func(*ExternalClaim)) ExternalClaim {
+		c := ExternalClaim{Kind: kind, Name: name, Created: at, Eip: "e", Subnet: "ext", Vpc: "blue"}
+		for _, f := range change {
+			f(&c)
+		}
+		return c
+	}
+	fip := func(name string, change ...func(*ExternalClaim)) ExternalClaim {
+		return claim("OvnFip", name, append([]func(*ExternalClaim){func(c *ExternalClaim) { c.Whole, c.Sources = true, source("10.0.0.5/32") }}, change...)...)
+	}
+	snat := func(name, of string, change ...func(*ExternalClaim)) ExternalClaim {
+		return claim("OvnSnatRule", name, append([]func(*ExternalClaim){func(c *ExternalClaim) { c.Sources = source(of) }}, change...)...)
+	}
+	dnat := func(name string, p corev1.Protocol, n uint16, change ...func(*ExternalClaim)) ExternalClaim {
+		return claim("OvnDnatRule", name, append([]func(*ExternalClaim){func(c *ExternalClaim) { c.Fronts = front(p, n) }}, change...)...)
+	}
+	lb := func(name string, n uint16) ExternalClaim {
+		return claim("RouterLBRule", name, func(c *ExternalClaim) { c.Fronts = front(corev1.ProtocolTCP, n) })
+	}
+	younger := func(c *ExternalClaim) { c.Created = at.Add(time.Second) }
+	last := func(c *ExternalClaim) { c.Last = true }
+	eip := func(name string) func(*ExternalClaim) { return func(c *ExternalClaim) { c.Eip = name } }
+	vpc := func(name string) func(*ExternalClaim) { return func(c *ExternalClaim) { c.Vpc = name } }
+	subnet := func(name string) func(*ExternalClaim) { return func(c *ExternalClaim) { c.Subnet = name } }
+	for name, tt := range map[string]struct {
+		first, second ExternalClaim
+		loser         string // the words of its problem; "" if both apply
+	}{
+		"two floating addresses":                          {fip("a"), fip("b", younger, func(c *ExternalClaim) { c.Sources = source("10.0.0.6/32") }), "the older OvnFip a has the addresses"},
+		"a floating address and a source":                 {fip("a"), snat("b", "10.0.1.0/24", younger), "the older OvnFip a has the addresses"},
+		"a source and a floating address":                 {snat("a", "10.0.1.0/24"), fip("b", younger), "needs the whole address"},
+		"a floating address and a port":                   {fip("a"), dnat("b", corev1.ProtocolTCP, 80, younger), "the older OvnFip a has the addresses"},
+		"a load balancer and a floating address":          {lb("a", 80), fip("b", younger), "RouterLBRule a uses OvnEip e"},
+		"two sources":                                     {snat("a", "10.0.1.0/24"), snat("b", "10.0.2.0/24", younger), ""},
+		"a source and a part of it":                       {snat("a", "10.0.1.0/24"), snat("b", "10.0.1.9/32", younger, eip("f")), ""},
+		"one source by two addresses":                     {snat("a", "10.0.1.0/24"), snat("b", "10.0.1.0/24", younger, eip("f")), "by the older OvnSnatRule a"},
+		"one source by two external subnets":              {snat("a", "10.0.1.0/24"), snat("b", "10.0.1.0/24", younger, eip("f"), subnet("ext2")), ""},
+		"one source in two VPCs":                          {snat("a", "10.0.1.0/24"), snat("b", "10.0.1.0/24", younger, eip("f"), vpc("red")), ""},
+		"a source that has a floating address":            {fip("a"), snat("b", "10.0.0.5/32", younger, eip("f")), "10.0.0.5 of VPC blue has an address"},
+		"a source and a port":                             {snat("a", "10.0.1.0/24"), dnat("b", corev1.ProtocolTCP, 80, younger), ""},
+		"a port and a load balancer at another port":      {dnat("a", corev1.ProtocolTCP, 80), lb("b", 81), ""},
+		"a port and a load balancer":                      {dnat("a", corev1.ProtocolTCP, 80), lb("b", 80), "has port 80/TCP"},
+		"one port of two protocols":                       {dnat("a", corev1.ProtocolTCP, 53), dnat("b", corev1.ProtocolUDP, 53, younger), ""},
+		"one address in two VPCs":                         {dnat("a", corev1.ProtocolTCP, 80), dnat("b", corev1.ProtocolTCP, 81, younger, vpc("red")), "uses OvnEip e for VPC blue"},
+		"the last valid spec precedes an older rule":      {dnat("b", corev1.ProtocolTCP, 80, younger, last), dnat("a", corev1.ProtocolTCP, 80), "OvnDnatRule b has port 80/TCP"},
+		"of the same age, the name decides":               {dnat("a", corev1.ProtocolTCP, 80), dnat("b", corev1.ProtocolTCP, 80), "OvnDnatRule a has port 80/TCP"},
+		"of the same age and name, the kind decides":      {fip("a"), snat("a", "10.0.1.0/24"), "OvnFip a has the addresses"},
+		"a claim of the same rule by its last valid spec": {dnat("a", corev1.ProtocolTCP, 80, last), dnat("a", corev1.ProtocolTCP, 80), ""},
+	} {
+		if problem := ExternalConflict(tt.first, []ExternalClaim{tt.second}); problem != nil {
+			t.Errorf("%s: the first has problem %q", name, problem.Message)
+		}
+		problem := ExternalConflict(tt.second, []ExternalClaim{tt.first})
+		switch {
+		case problem == nil && tt.loser != "":
+			t.Errorf("%s: both apply", name)
+		case problem != nil && (tt.loser == "" || !strings.Contains(problem.Message, tt.loser)):
+			t.Errorf("%s: the second has problem %q, want %q", name, problem.Message, tt.loser)
+		}
+	}
+}
