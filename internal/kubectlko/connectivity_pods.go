@@ -31,6 +31,8 @@ const (
 	roleLabel, accessLabel = "kubectl-ko-test", "kubectl-ko-test-access"
 	// poll is the pause between two requests for the state of the pods.
 	poll = 500 * time.Millisecond
+	// requestTime bounds such a request.
+	requestTime = 10 * time.Second
 	// serviceAccountTime bounds the wait for the ServiceAccount of a new namespace, without which pods are refused.
 	serviceAccountTime = 15 * time.Second
 )
@@ -231,16 +233,16 @@ func (c *connectivity) createPod(ctx context.Context, pod *corev1.Pod) error {
 func (c *connectivity) await(ctx context.Context) error {
 	wanted, all := c.wanted(), map[string]*corev1.Pod{}
 	var unread error
-	err := wait.PollUntilContextTimeout(ctx, poll, c.startTime, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, poll, c.startTime, true, func(context.Context) (bool, error) {
+		// A request has a time of its own: one that begins at the end of startTime says what runs then. The client's rate limiter
+		// would refuse it at once.
+		ctx, done := context.WithTimeout(ctx, requestTime)
+		defer done()
 		for _, namespace := range []string{c.name, c.vpcNamespace()} {
-			list, err := c.pods.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				if ctx.Err() == nil { // the end of the time is not the API server's error
-					unread = err
-				}
+			var list *corev1.PodList
+			if list, unread = c.pods.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{}); unread != nil {
 				return false, nil
 			}
-			unread = nil
 			for i := range list.Items {
 				all[list.Items[i].Name] = &list.Items[i]
 			}
