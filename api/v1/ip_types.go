@@ -76,6 +76,9 @@ const LabelSubnet = "ovn.kubernetes.io/subnet"
 // node's name is too long for a label. Users of Kube-OVN select IPs by it.
 const LabelNode = "ovn.kubernetes.io/node-name"
 
+// LabelStaticPod is the label of an IP of a mirror pod (IsMirror), which a single node can create under any name: external addresses do not follow it.
+const LabelStaticPod = "kubeovn.io/static-pod"
+
 // LabelReserved is the label of an IP that defines how long its addresses are reserved. A user creates an IP without it: such an IP keeps
 // its addresses until a pod of its name was created and deleted.
 const LabelReserved = "ovn.kubernetes.io/ip_reserved"

@@ -225,7 +225,7 @@ func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeo
 		Kind: r.kind, Name: rule.GetName(), Vpc: vpc, Subnet: subnet, Protocol: s.spec.Protocol, ExternalPort: s.spec.ExternalPort, InternalPort: s.spec.InternalPort,
 		Inside: vpc != kubeovnv1.DefaultVpc, // the switch of the external subnet has the default VPC's load balancers, and would translate before the router
 	}
-	if s.err = r.hops(ctx, vpc, subnet, s.pairs); s.err != nil {
+	if s.err = r.hops(ctx, rule, vpc, subnet, s.pairs); s.err != nil {
 		return
 	}
 	if s.spec.Distributed {
@@ -233,7 +233,8 @@ func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeo
 			return
 		}
 		if s.note == "" {
-			in.Port, in.MAC = s.inside.Port, s.inside.MAC
+			// The OvnEip's, as no tenant can choose it, and no other host of the external subnet has it.
+			in.Port, in.MAC = s.inside.Port, allocation.MAC
 		}
 	}
 	in.Pairs, in.Eip = s.pairs, eip.Name
@@ -327,22 +328,23 @@ func pairs(external []netip.Addr, internal []netip.Prefix, port *nb.LogicalRoute
 	return pairs
 }
 
-// hops sets the next hops of pairs whose packets need a policy of the rule: in the default VPC, whose policies for nodes precede routes, and in a custom VPC whose
-// default route leads elsewhere.
-func (r *controller) hops(ctx context.Context, vpc, name string, pairs []translate.NATPair) error {
+// hops sets the next hops of pairs whose packets need a policy of the rule: in the default VPC, whose policies for nodes precede routes, and in a custom VPC with several
+// external subnets, or whose default route leads elsewhere. A source with addresses in several external subnets leaves by the first one.
+func (r *controller) hops(ctx context.Context, rule *lookup.NATRule, vpcName, name string, pairs []translate.NATPair) error {
 	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return fmt.Errorf("get subnet %s: %w", name, err)
 	}
-	if subnet == nil {
+	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: vpcName}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("get VPC %s: %w", vpcName, err)
+	}
+	if subnet == nil || vpc == nil {
 		return nil
 	}
 	applied := k8s.Applied(subnet)
 	gateways, _ := ipfamily.ParseAddrs(applied.Spec.Gateway)
-	own, err := r.ownDefaults(ctx, vpc)
-	if err != nil {
-		return err
-	}
+	own, connected := ownDefaults(vpc), lookup.ConnectedSubnets(vpc)
 	for i := range pairs {
 		family := ipfamily.Of(pairs[i].External)
 		hop := slices.IndexFunc(gateways, func(a netip.Addr) bool { return ipfamily.Of(a) == family })
@@ -350,41 +352,46 @@ func (r *controller) hops(ctx context.Context, vpc, name string, pairs []transla
 			continue
 		}
 		through := slices.Clone(own)
-		if route := northbound.Get[nb.LogicalRouterStaticRoute](r.Northbound, translate.ExternalRouteRef(vpc, family)); route != nil {
+		if route := northbound.Get[nb.LogicalRouterStaticRoute](r.Northbound, translate.ExternalRouteRef(vpcName, family)); route != nil {
 			through = append(through, ipfamily.ValidAddrs(route.Nexthop)...)
 		}
-		if vpc == kubeovnv1.DefaultVpc || !slices.ContainsFunc(through, func(a netip.Addr) bool {
+		routed := slices.ContainsFunc(through, func(a netip.Addr) bool {
 			return lookup.Overlaps(applied, ipfamily.Hosts([]netip.Addr{a})) && ipfamily.Of(a) == family
-		}) {
-			pairs[i].NextHop = gateways[hop]
+		})
+		if vpcName != kubeovnv1.DefaultVpc && len(connected) < 2 && routed {
+			continue
 		}
+		if r.kind != translate.KindOvnDnatRule {
+			before := connected[:max(slices.Index(connected, name), 0)]
+			elsewhere, err := r.Networks.HasSource(ctx, rule, vpcName, pairs[i].Internal, before)
+			if err != nil {
+				return err
+			}
+			if elsewhere {
+				continue
+			}
+		}
+		pairs[i].NextHop = gateways[hop]
 	}
 	return nil
 }
 
 // ownDefaults returns the next hops of the default routes in the spec of a VPC.
-func (r *controller) ownDefaults(ctx context.Context, name string) ([]netip.Addr, error) {
-	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("get VPC %s: %w", name, err)
-	}
-	if vpc == nil {
-		return nil, nil
-	}
-	router, _ := validation.Vpc(name, &k8s.AppliedVpc(vpc).Spec)
+func ownDefaults(vpc *kubeovnv1.Vpc) []netip.Addr {
+	router, _ := validation.Vpc(vpc.Name, &k8s.AppliedVpc(vpc).Spec)
 	var hops []netip.Addr
 	for _, route := range router.Routes {
 		if route.Prefix.Bits() == 0 && !route.BySource && route.Table == "" {
 			hops = append(hops, route.NextHop)
 		}
 	}
-	return hops, nil
+	return hops
 }
 
 // notOn returns why the node of a pod cannot translate; "" if it can. OVN would translate the packets there and drop them.
 func (r *controller) notOn(ctx context.Context, inside lookup.Inside, name string) (string, error) {
 	const instead = "; the node of the router's port translates instead"
-	if inside.Node == "" || len(inside.MAC) == 0 {
+	if inside.Node == "" {
 		return "IP " + inside.Port + " has no running pod" + instead, nil
 	}
 	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)

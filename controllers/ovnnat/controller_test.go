@@ -61,15 +61,75 @@ func TestAFloatingAddressFollowsItsPod(t *testing.T) {
 
 func TestADistributedFloatingAddressNeedsItsNode(t *testing.T) {
 	w := newWorld(t)
-	w.eip("web", at("192.0.2.9", ""))
+	eip := w.eip("web", at("192.0.2.9", ""))
 	w.ip("web", "net", "n2", "10.50.0.5", "")
 	fip := w.fip("web", kubeovnv1.OvnFipSpec{OvnEip: "web", IPName: "web.shop", Type: "distributed"})
 	w.Says(fip, kubeovnv1.ConditionReady, metav1.ConditionTrue, "node n2 of the pod is not ready for ProviderNetwork net1; the node of the router's port translates instead")
 	w.nat("dnat_and_snat 192.0.2.9 10.50.0.5")
 	w.ready("n1", "n2")
-	w.nat("dnat_and_snat 192.0.2.9 10.50.0.5 web.shop 06:00:00:00:00:05")
+	w.Get(eip) // a pod's MAC address is of its tenant's choice, and of its own network only
+	w.nat("dnat_and_snat 192.0.2.9 10.50.0.5 web.shop " + eip.Status.MACAddress)
 	w.ready("n1")
 	w.nat("dnat_and_snat 192.0.2.9 10.50.0.5")
+}
+
+func TestAPodInAnotherVpcTakesNoAddress(t *testing.T) {
+	w := newWorld(t)
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "red"}, Spec: kubeovnv1.VpcSpec{ExtraExternalSubnets: []string{"ext"}}},
+		&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "red-net"}, Spec: kubeovnv1.SubnetSpec{Vpc: "red", CIDRBlock: "10.51.0.0/24"}})
+	w.eip("front", at("192.0.2.9", ""))
+	ip := w.ip("web", "net", "n2", "10.50.0.5", "")
+	port := w.dnat("web", kubeovnv1.OvnDnatRuleSpec{OvnEip: "front", IPName: "web.shop", Protocol: "tcp", ExternalPort: "80", InternalPort: "8080"})
+	w.Ready(port)
+	source := w.snat("all", kubeovnv1.OvnSnatRuleSpec{OvnEip: "front", VpcSubnet: "net"})
+	w.Ready(source)
+	w.Delete(ip)
+	w.waits(port, "IP web.shop, which does not exist")
+	ip = w.ip("web", "red-net", "n2", "10.51.0.5", "")
+	w.waits(port, "OvnSnatRule all uses OvnEip front for VPC blue")
+	w.Rests("ovnsnatrule")
+	w.Ready(source)
+	w.nat("snat 192.0.2.9 10.50.0.0/24")
+	w.balancers()
+	w.Delete(ip)
+	w.ip("web", "net", "n2", "10.50.0.6", "")
+	w.Ready(port, source)
+	w.balancers("web tcp map[192.0.2.9:80:10.50.0.6:8080]")
+}
+
+func TestNoAddressFollowsAStaticPod(t *testing.T) {
+	w := newWorld(t)
+	w.eip("web", at("192.0.2.9", ""))
+	fip := w.fip("web", kubeovnv1.OvnFipSpec{OvnEip: "web", IPName: "web.shop"})
+	w.waits(fip, "IP web.shop, which does not exist")
+	ip := w.ip("web", "net", "n2", "10.50.0.5", "")
+	w.Ready(fip)
+	w.Change(ip, func() { ip.Labels = map[string]string{kubeovnv1.LabelStaticPod: ""} })
+	w.waits(fip, "a node alone decides about its static pods")
+	w.nat()
+}
+
+// TestTheClosestRuleOfSeveralExternalSubnets has rules in two external subnets of one VPC.
+func TestTheClosestRuleOfSeveralExternalSubnets(t *testing.T) {
+	w := newWorld(t)
+	w.eip("one", at("192.0.2.9", ""))
+	w.eip("two", at("192.0.3.9", ""), func(s *kubeovnv1.OvnEipSpec) { s.ExternalSubnet = "ext2" })
+	w.eip("third", at("192.0.2.10", ""))
+	w.ip("web", "net", "n2", "10.50.0.5", "")
+	fip := w.fip("web", kubeovnv1.OvnFipSpec{OvnEip: "one", IPName: "web.shop"})
+	w.Ready(fip)
+	w.policies()
+	w.Change(w.blue, func() { w.blue.Spec.ExtraExternalSubnets = []string{"ext", "ext2"} })
+	source := w.snat("all", kubeovnv1.OvnSnatRuleSpec{OvnEip: "two", VpcSubnet: "net"})
+	w.Ready(source)
+	w.policies("29144 ip4.src == 10.50.0.0/24 by 192.0.3.254", "29248 ip4.src == 10.50.0.5 by 192.0.2.254")
+
+	// The same source in both: it leaves by the first one.
+	first := w.snat("first", kubeovnv1.OvnSnatRuleSpec{OvnEip: "third", VpcSubnet: "net"})
+	w.Ready(first)
+	w.policies("29144 ip4.src == 10.50.0.0/24 by 192.0.2.254", "29248 ip4.src == 10.50.0.5 by 192.0.2.254")
+	w.Delete(first)
+	w.policies("29144 ip4.src == 10.50.0.0/24 by 192.0.3.254", "29248 ip4.src == 10.50.0.5 by 192.0.2.254")
 }
 
 func TestSourcesAndPortsShareAnAddress(t *testing.T) {
@@ -162,7 +222,8 @@ func TestRulesOfTheDefaultVpcHavePolicies(t *testing.T) {
 	w.Ready(fip)
 	dnat := w.dnat("dns", kubeovnv1.OvnDnatRuleSpec{OvnEip: "dns", IPName: "web.shop", Protocol: "udp", ExternalPort: "53", InternalPort: "5353"})
 	w.Ready(dnat)
-	w.policies("ip4.src == 10.16.0.5 && udp.src == 5353 by 192.0.2.254", "ip4.src == 10.16.0.5 by 192.0.2.254", "ip6.src == fd00:10:16::5 && udp.src == 5353 by 2001:db8:2::fe")
+	w.policies("29248 ip4.src == 10.16.0.5 by 192.0.2.254", "29249 ip4.src == 10.16.0.5 && udp.src == 5353 by 192.0.2.254",
+		"29249 ip6.src == fd00:10:16::5 && udp.src == 5353 by 2001:db8:2::fe")
 	w.Rows("Load_Balancer_Group", func(row nbtest.Row) string { return fmt.Sprint(len(row.Strings("load_balancer"))) }, "0", "0")
 
 	w.Get(vpc)

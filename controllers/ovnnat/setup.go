@@ -91,7 +91,8 @@ func (r *controller) awaiting(_ context.Context, o client.Object) []reconcile.Re
 }
 
 func viewIP(ip *kubeovnv1.IP) string {
-	return fmt.Sprint(ip.UID, ip.DeletionTimestamp, ip.Spec.V4IPAddress, ip.Spec.V6IPAddress, ip.Spec.Subnet, ip.Spec.NodeName, ip.Spec.MACAddress)
+	_, static := ip.Labels[kubeovnv1.LabelStaticPod]
+	return fmt.Sprint(static, ip.UID, ip.DeletionTimestamp, ip.Spec.V4IPAddress, ip.Spec.V6IPAddress, ip.Spec.Subnet, ip.Spec.NodeName, ip.Spec.MACAddress)
 }
 
 func viewVip(vip *kubeovnv1.Vip) string {

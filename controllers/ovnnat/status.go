@@ -41,8 +41,8 @@ func (r *controller) patchStatus(ctx context.Context, rule *lookup.NATRule, s st
 		}
 	}
 	vpc, valid, ready := s.inside.Vpc, s.served && !s.retained, condition(s)
-	if vpc == "" && s.inside.Missing != "" && rule.HasValid() {
-		vpc = rule.Vpc() // for its claim
+	if !s.served && rule.HasValid() {
+		vpc = rule.Vpc() // for its claim (lookup.NATRule.Claim)
 	}
 	isReady := ready.Status == metav1.ConditionTrue
 	var conditions *[]metav1.Condition

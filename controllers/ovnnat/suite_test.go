@@ -6,6 +6,7 @@ package ovnnat_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -160,13 +161,14 @@ func (w *world) balancers(want ...string) {
 	}, want...)
 }
 
-// policies waits until the policies of rules are these, in the form `match by next hop`.
+// policies waits until the policies of rules are these, in the form `priority match by next hop`.
 func (w *world) policies(want ...string) {
 	w.Helper()
 	w.Rows("Logical_Router_Policy", func(row nbtest.Row) string {
-		if fmt.Sprint(row["priority"]) != "29250" {
+		priority, err := strconv.Atoi(fmt.Sprint(row["priority"]))
+		if err != nil || priority < 29120 || priority > 29250 {
 			return ""
 		}
-		return fmt.Sprint(row["match"], " by ", strings.Join(row.Strings("nexthops"), ","))
+		return fmt.Sprint(priority, " ", row["match"], " by ", strings.Join(row.Strings("nexthops"), ","))
 	}, want...)
 }

@@ -4,11 +4,13 @@
 package pod_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
@@ -41,6 +43,16 @@ func TestMirrorPodsEnterNoNetworkOfANamespace(t *testing.T) {
 	}
 	inDefault(mirror("kube-system", "registry"))
 	inDefault(mirror("shop", "plain"))
+	w.Eventually(func() string { // for rules for external addresses
+		ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "plain.shop"}}
+		if err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(ip), ip); err != nil {
+			return err.Error()
+		}
+		if _, static := ip.Labels[kubeovnv1.LabelStaticPod]; !static {
+			return fmt.Sprintf("the labels are %v", ip.Labels)
+		}
+		return ""
+	})
 	inDefault(mirror("shop", "of-a-pool", "ip_pool", "pool"))
 	inDefault(mirror("shop", "wrong", "ip_address", "10.17.0.300"))
 	greedy := mirror("shop", "greedy", "logical_switch", "blue-net", "security_groups", "trusted", "port_vips", "10.16.0.99", "north_gateway", "10.16.0.5", "ingress_rate", "1")

@@ -216,6 +216,9 @@ func (n *Networks) InsideOf(ctx context.Context, nat validation.NAT) (Inside, *v
 		case ip.Spec.Namespace == "" || ip.Spec.PodName == "":
 			return Inside{}, validation.Invalid("ipName: IP %s is not of a pod: name another one", nat.IP), nil
 		}
+		if _, static := ip.Labels[kubeovnv1.LabelStaticPod]; static {
+			return Inside{Missing: "IP " + nat.IP + " to be of another pod: a node alone decides about its static pods"}, nil, nil
+		}
 		in := Inside{Port: ip.Name, Node: ip.Spec.NodeName, Internal: ipfamily.Hosts(ipfamily.ValidAddrs(ip.Spec.V4IPAddress, ip.Spec.V6IPAddress))}
 		in.MAC, _ = net.ParseMAC(ip.Spec.MACAddress)
 		return n.ofSubnet(ctx, in, ip.Spec.Subnet, "IP "+nat.IP, false)
@@ -272,10 +275,11 @@ func (n *Networks) ofSubnet(ctx context.Context, in Inside, name, what string, w
 	return in, nil, nil
 }
 
-// Claim returns the claim of a rule by a spec that translates in. subnet is the external subnet of its OvnEip.
+// Claim returns the claim of a rule by a spec that translates in. subnet is the external subnet of its OvnEip. A pod that was created again in another VPC takes no address
+// from the rules there, or from those that it leaves.
 func (r *NATRule) Claim(spec NATSpec, in Inside, subnet string) validation.ExternalClaim {
 	claim := validation.ExternalClaim{
-		Kind: r.Kind, Name: r.GetName(), Created: r.GetCreationTimestamp().Time, Last: spec.Last, Eip: spec.Eip, Subnet: subnet, Vpc: in.Vpc,
+		Kind: r.Kind, Name: r.GetName(), Created: r.GetCreationTimestamp().Time, Last: spec.Last && in.Vpc == r.Vpc(), Eip: spec.Eip, Subnet: subnet, Vpc: in.Vpc,
 	}
 	switch {
 	case spec.Protocol != "":
@@ -321,6 +325,29 @@ func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalCla
 	}
 	routers, err := n.routerClaims(ctx, of.Eip)
 	return append(claims, routers...), err
+}
+
+// HasSource reports whether a rule other than this one translates a source of a VPC in one of these external subnets.
+func (n *Networks) HasSource(ctx context.Context, than *NATRule, vpc string, source netip.Prefix, subnets []string) (bool, error) {
+	if len(subnets) == 0 {
+		return false, nil
+	}
+	rules, err := n.NATRulesBy(ctx, SourceKey(vpc, SourceText(source)))
+	if err != nil {
+		return false, err
+	}
+	for _, rule := range rules {
+		for _, spec := range rule.Specs {
+			if !spec.Last || rule.Kind == than.Kind && rule.GetName() == than.GetName() {
+				continue
+			}
+			subnet, err := n.subnetOfEip(ctx, spec.Eip)
+			if err != nil || slices.Contains(subnets, subnet) {
+				return err == nil, err
+			}
+		}
+	}
+	return false, nil
 }
 
 func (n *Networks) subnetOfEip(ctx context.Context, name string) (string, error) {

@@ -105,8 +105,12 @@ func (w *walk) addExternal(vpc string, ports []translate.ExternalPort, tables []
 		n.connect(ports, defaults)
 		if n.in.Subnet != "" {
 			w.nat[vpc] = append(w.nat[vpc], n)
-			w.m.add(translate.OvnNATOwner(n.in.Kind, n.in.Name), translate.OvnNAT(n.in))
 		}
+	}
+	for i := range w.nat[vpc] {
+		n := &w.nat[vpc][i]
+		n.yields(w.nat[vpc], ports)
+		w.m.add(translate.OvnNATOwner(n.in.Kind, n.in.Name), translate.OvnNAT(n.in))
 	}
 }
 

@@ -96,8 +96,8 @@ func prefixOf(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// connect sets the external subnet of a rule. Packets need a policy to the physical router there in the default VPC, whose policies for nodes precede routes, and if none of
-// the default routes of a custom VPC leads there.
+// connect sets the external subnet of a rule. Packets need a policy to the physical router there in the default VPC, whose policies for nodes precede routes, in a custom VPC
+// with several external subnets, and if none of its default routes leads there.
 func (n *natRule) connect(ports []translate.ExternalPort, defaults []netip.Addr) {
 	for i := range n.in.Pairs {
 		pair := &n.in.Pairs[i]
@@ -109,9 +109,25 @@ func (n *natRule) connect(ports []translate.ExternalPort, defaults []netip.Addr)
 			routed := slices.ContainsFunc(defaults, func(hop netip.Addr) bool {
 				return familyOf(hop) == familyOf(pair.External) && within(port.CIDRs, hop)
 			})
-			if n.in.Vpc == kubeovnv1.DefaultVpc || !routed {
+			if n.in.Vpc == kubeovnv1.DefaultVpc || len(ports) > 1 || !routed {
 				pair.NextHop = port.Gateway(pair.External)
 			}
+		}
+	}
+}
+
+// yields removes the policies for sources that another rule translates in an earlier external subnet.
+func (n *natRule) yields(to []natRule, ports []translate.ExternalPort) {
+	rank := func(of *natRule) int {
+		return slices.IndexFunc(ports, func(p translate.ExternalPort) bool { return p.Subnet == of.in.Subnet })
+	}
+	for i := range n.in.Pairs {
+		pair := &n.in.Pairs[i]
+		if n.in.Kind != translate.KindOvnDnatRule && slices.ContainsFunc(to, func(other natRule) bool {
+			return other.in.Kind != translate.KindOvnDnatRule && rank(&other) < rank(n) &&
+				slices.ContainsFunc(other.in.Pairs, func(p translate.NATPair) bool { return p.Internal == pair.Internal })
+		}) {
+			pair.NextHop = netip.Addr{}
 		}
 	}
 }

@@ -188,8 +188,11 @@ func expectOneAnswer(ctx context.Context, v topology.VLAN, address netip.Addr) (
 	return strings.Fields(answers[0])[1] // time, source > destination
 }
 
-// macOfPod returns the MAC address of a pod.
-func macOfPod(pod *corev1.Pod) string { return pod.Annotations[kubeovnv1.AnnotationMACAddress.Key()] }
+// macOfEip returns the MAC address of an OvnEip, with which the node of a pod answers.
+func macOfEip(ctx context.Context, eip *kubeovnv1.OvnEip) string {
+	Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
+	return eip.Status.MACAddress
+}
 
 var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure, func() {
 	var n *externalNet
@@ -236,7 +239,7 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 			By("one answer for each address")
 			for _, a := range addressesOfEip(eip) {
 				mac := expectOneAnswer(ctx, n.first, a)
-				Expect(mac == macOfPod(n.here)).To(Equal(kind == kubeovnv1.OvnFipDistributed), "%s has %s", a, mac)
+				Expect(mac == macOfEip(ctx, eip)).To(Equal(kind == kubeovnv1.OvnFipDistributed), "%s has %s", a, mac)
 			}
 			By("from one pod to the other one's address, and to its own")
 			expectServer(ctx, fromPod(n.here), addressesOfEip(second), cluster.HTTPPort, n.there.Name)
@@ -268,7 +271,7 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		By("sources share the address")
 		expectSource(ctx, n.here, n.first, addressesOfEip(eip))
 		for _, a := range addressesOfEip(eip) {
-			Expect(expectOneAnswer(ctx, n.first, a)).NotTo(Equal(macOfPod(n.here)))
+			Expect(expectOneAnswer(ctx, n.first, a)).NotTo(Equal(macOfEip(ctx, eip)))
 		}
 	}, SpecTimeout(5*time.Minute))
 
@@ -357,13 +360,20 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		setExternal(ctx, amber, n.first.Name, n.second.Name)
 		DeferCleanup(func(ctx SpecContext) { setExternal(ctx, amber, n.first.Name) }, NodeTimeout(time.Minute))
 		one, two, port := eipAt(n.first, 180), eipAt(n.second, 180), eipAt(n.second, 181)
-		applied(ctx, one, two, port, snatOf(one, "one", kubeovnv1.OvnSnatRuleSpec{VpcSubnet: amber + "-net"}),
-			fipOf(two, n.there), dnatOf(port, "second-web", "tcp", 80, cluster.HTTPPort, n.here))
+		all, floating := snatOf(one, "one", kubeovnv1.OvnSnatRuleSpec{VpcSubnet: amber + "-net"}), fipOf(two, n.there)
+		applied(ctx, one, two, port, all, floating, dnatOf(port, "second-web", "tcp", 80, cluster.HTTPPort, n.here))
 		expectSource(ctx, n.here, n.first, addressesOfEip(one))
+		expectSource(ctx, n.here, n.second, addressesOfEip(one)) // on the second network, through the router of the first one
 		expectSource(ctx, n.there, n.second, addressesOfEip(two))
 		expectServer(ctx, fromNode(n.second.HostName()), addressesOfEip(two), cluster.HTTPPort, n.there.Name)
 		expectServer(ctx, fromNode(n.second.HostName()), addressesOfEip(port), 80, n.here.Name)
-	}, SpecTimeout(5*time.Minute))
+		By("a floating address in the first one, and the others' in the second one")
+		deleteObjects(ctx, all, floating)
+		applied(ctx, snatOf(two, "two", kubeovnv1.OvnSnatRuleSpec{VpcSubnet: amber + "-net"}), fipOf(one, n.there))
+		expectSource(ctx, n.here, n.second, addressesOfEip(two))
+		expectSource(ctx, n.there, n.first, addressesOfEip(one))
+		expectServer(ctx, fromNode(n.first.HostName()), addressesOfEip(one), cluster.HTTPPort, n.there.Name)
+	}, SpecTimeout(6*time.Minute))
 
 	It("serve a RouterLBRule of a custom VPC", func(ctx SpecContext) {
 		eip := eipAt(n.first, 182)

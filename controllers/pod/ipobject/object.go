@@ -23,6 +23,9 @@ func PortOf(ip *kubeovnv1.IP) (kubeovnv1.Port, bool) {
 	return port, port.Namespace != "" && port.Name == ip.Name
 }
 
+// passing are the labels that an IP object loses if they are not wanted.
+var passing = []string{kubeovnv1.LabelNode, kubeovnv1.LabelStaticPod}
+
 // OfPod returns the wanted IP object of a pod's port. node is the pod's, or "" while the pod is absent and its addresses are retained. podType is the kind of
 // workload that retains them, or "".
 func OfPod(port kubeovnv1.Port, node, podType string, allocation ipam.Allocation) *kubeovnv1.IP {
@@ -74,9 +77,11 @@ func labelValue(name string) string {
 
 // isUpToDate reports whether an IP object has the wanted spec and labels. A user's value ReservedAlways counts as up to date.
 func isUpToDate(have, want *kubeovnv1.IP) bool {
-	_, located := have.Labels[kubeovnv1.LabelNode]
-	if _, wanted := want.Labels[kubeovnv1.LabelNode]; located != wanted {
-		return false
+	for _, label := range passing {
+		_, has := have.Labels[label]
+		if _, wanted := want.Labels[label]; has && !wanted {
+			return false
+		}
 	}
 	for label, value := range want.Labels {
 		got, ok := have.Labels[label]
@@ -97,8 +102,8 @@ func changed(have, want *kubeovnv1.IP) *kubeovnv1.IP {
 	if next.Labels == nil {
 		next.Labels = map[string]string{}
 	}
-	if _, wanted := want.Labels[kubeovnv1.LabelNode]; !wanted {
-		delete(next.Labels, kubeovnv1.LabelNode)
+	for _, label := range passing {
+		delete(next.Labels, label)
 	}
 	maps.Copy(next.Labels, want.Labels)
 	if have.Labels[kubeovnv1.LabelReserved] == kubeovnv1.ReservedAlways {

@@ -34,7 +34,11 @@ func (k *Keeper) Want(ctx context.Context, name string, have *kubeovnv1.IP, allo
 	if pod == nil || err != nil {
 		return nil, err
 	}
-	return ipobject.OfPod(port, pod.Spec.NodeName, k.PodType(pod), allocation), nil
+	want := ipobject.OfPod(port, pod.Spec.NodeName, k.PodType(pod), allocation)
+	if kubeovnv1.IsMirror(pod.Annotations) {
+		want.Labels[kubeovnv1.LabelStaticPod] = ""
+	}
+	return want, nil
 }
 
 // Obstacle implements ipobject.Allocations.

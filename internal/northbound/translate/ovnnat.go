@@ -77,13 +77,16 @@ func OvnNAT(in OvnNATInputs) []desired.Row {
 		if !pair.NextHop.IsValid() {
 			continue
 		}
-		match := matchIP("src", pair.Internal.Addr(), prefixText(pair.Internal))
-		if in.Kind == KindOvnDnatRule { // the answers only
+		match, priority := matchIP("src", pair.Internal.Addr(), prefixText(pair.Internal)), priorityPrefix+pair.Internal.Bits()
+		switch {
+		case in.Kind == KindOvnDnatRule: // the answers only
 			protocol := strings.ToLower(string(in.Protocol))
-			match += " && " + protocol + ".src == " + strconv.Itoa(int(in.InternalPort))
+			match, priority = match+" && "+protocol+".src == "+strconv.Itoa(int(in.InternalPort)), priorityPort
+		case pair.Internal.IsSingleIP():
+			priority = priorityAddress
 		}
 		rows = append(rows, desired.Row{Key: "policy/" + ipfamily.Of(pair.External).String(), Parent: &policies, Model: &nb.LogicalRouterPolicy{
-			Priority: priorityNorth, Match: match, Action: nb.LogicalRouterPolicyActionReroute, Nexthops: []string{pair.NextHop.String()},
+			Priority: priority, Match: match, Action: nb.LogicalRouterPolicyActionReroute, Nexthops: []string{pair.NextHop.String()},
 		}})
 	}
 	return rows
