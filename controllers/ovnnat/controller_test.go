@@ -173,6 +173,33 @@ func TestSourcesAndPortsShareAnAddress(t *testing.T) {
 	w.balancers()
 }
 
+func TestAPortEnqueuesNoOtherPort(t *testing.T) {
+	w := newWorld(t)
+	w.eip("shared", at("192.0.2.9", ""))
+	w.ip("web", "net", "n2", "10.50.0.5", "")
+	port := func(number int) *kubeovnv1.OvnDnatRule {
+		return w.dnat(fmt.Sprintf("p%d", number), kubeovnv1.OvnDnatRuleSpec{
+			OvnEip: "shared", IPName: "web.shop", Protocol: "tcp", ExternalPort: fmt.Sprint(number), InternalPort: "8080",
+		})
+	}
+	const many = 20
+	for i := range many {
+		w.Ready(port(1000 + i))
+	}
+	w.Rests("ovndnatrule")
+	before := w.Reconciles("ovndnatrule")
+	last := port(999)
+	w.Ready(last)
+	waits := w.dnat("second", kubeovnv1.OvnDnatRuleSpec{OvnEip: "shared", IPName: "web.shop", Protocol: "tcp", ExternalPort: "999", InternalPort: "80"})
+	w.waits(waits, "OvnDnatRule p999 has port 999/TCP of OvnEip shared")
+	w.Delete(last)
+	w.Ready(waits)
+	w.Rests("ovndnatrule")
+	if passes := w.Reconciles("ovndnatrule") - before; passes >= many {
+		t.Errorf("two rules and a deletion caused %d passes", passes)
+	}
+}
+
 func TestTheOlderRuleHasTheAddress(t *testing.T) {
 	w := newWorld(t)
 	w.eip("one", at("192.0.2.9", ""))

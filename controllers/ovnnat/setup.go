@@ -111,6 +111,11 @@ func (r *controller) with(ctx context.Context, keys ...string) []reconcile.Reque
 	if err != nil {
 		return nil // the cache is stopping
 	}
+	return r.requests(rules)
+}
+
+// requests returns the rules of the kind.
+func (r *controller) requests(rules []*lookup.NATRule) []reconcile.Request {
 	var names []string
 	for _, rule := range rules {
 		if rule.Kind == r.kind {
@@ -127,7 +132,11 @@ func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Re
 	for _, eip := range rule.Eips() {
 		keys = append(keys, "eip/"+eip)
 	}
-	requests := r.with(ctx, keys...)
+	rules, err := r.Networks.Rivals(ctx, rule, keys...)
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	requests := r.requests(rules)
 	for _, key := range keys {
 		requests = append(requests, k8s.Requests(r.contending.Of(key)...)...)
 	}

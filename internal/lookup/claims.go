@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -149,6 +151,44 @@ func natLists() []client.ObjectList {
 
 // NATRulesBy returns the rules with one of the keys of InsideKeys, or with the OvnEip if the key is `eip/NAME`.
 func (n *Networks) NATRulesBy(ctx context.Context, keys ...string) ([]*NATRule, error) {
+	return n.natRules(ctx, func(client.Object) bool { return false }, keys)
+}
+
+// Rivals returns the rules of NATRulesBy that another one may exclude, or that it may release.
+func (n *Networks) Rivals(ctx context.Context, of *NATRule, keys ...string) ([]*NATRule, error) {
+	claim := validation.ExternalClaim{Vpc: of.Vpc(), Whole: of.Kind == "OvnFip"}
+	for _, spec := range of.Specs {
+		claim.Fronts = append(claim.Fronts, validation.Front{Protocol: spec.Protocol, Port: spec.ExternalPort})
+	}
+	return n.natRules(ctx, func(o client.Object) bool {
+		if !of.HasValid() { // a rule that was never applied has no precedence over applied ones
+			claim.Vpc = appliedVpc(o)
+		}
+		return apart(o, claim)
+	}, keys)
+}
+
+// apart reports whether an object is an OvnDnatRule that is applied beside a claim on the same OvnEip. It needs no parser and no other object: thousands of ports can share an OvnEip.
+func apart(o client.Object, claim validation.ExternalClaim) bool {
+	rule, is := o.(*kubeovnv1.OvnDnatRule)
+	if !is || claim.Whole || appliedVpc(o) != claim.Vpc || claim.Vpc == "" {
+		return false
+	}
+	return !slices.ContainsFunc(claim.Fronts, func(f validation.Front) bool {
+		return strings.EqualFold(rule.Status.Protocol, string(f.Protocol)) && rule.Status.ExternalPort == strconv.Itoa(int(f.Port))
+	})
+}
+
+// appliedVpc returns the VPC of an OvnDnatRule whose current spec is applied; "" otherwise.
+func appliedVpc(o client.Object) string {
+	rule, is := o.(*kubeovnv1.OvnDnatRule)
+	if !is || !rule.Status.Ready || rule.Status.ValidatedSpec == nil || *rule.Status.ValidatedSpec != rule.Spec {
+		return ""
+	}
+	return rule.Status.Vpc
+}
+
+func (n *Networks) natRules(ctx context.Context, skip func(client.Object) bool, keys []string) ([]*NATRule, error) {
 	var rules []*NATRule
 	seen := map[client.ObjectKey]map[string]bool{}
 	for _, key := range keys {
@@ -158,6 +198,9 @@ func (n *Networks) NATRulesBy(ctx context.Context, keys ...string) ([]*NATRule, 
 				return nil, fmt.Errorf("list rules for external addresses by %s: %w", key, err)
 			}
 			for _, o := range itemsOf(list) {
+				if skip(o) {
+					continue
+				}
 				rule := NATRuleOf(o)
 				name := client.ObjectKeyFromObject(o)
 				if seen[name] == nil {
@@ -296,7 +339,7 @@ func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalCla
 	for _, source := range of.Sources {
 		keys = append(keys, SourceKey(of.Vpc, SourceText(source)))
 	}
-	rules, err := n.NATRulesBy(ctx, keys...)
+	rules, err := n.natRules(ctx, func(o client.Object) bool { return apart(o, of) }, keys)
 	if err != nil {
 		return nil, err
 	}
