@@ -157,11 +157,15 @@ func expectSource(ctx context.Context, pod *corev1.Pod, v topology.VLAN, want []
 	}
 }
 
+// neighbourTime bounds the time in which a host uses the former MAC address of an IPv6 address: Linux takes a confirmed neighbour for reachable for up to 45 s
+// (RFC 4861, 6.3.2: 1.5 times 30 s), and then solicits it for 8 s. OVN announces IPv4 addresses only.
+const neighbourTime = time.Minute
+
 // expectServer waits until a host reaches a pod at the addresses.
 func expectServer(ctx context.Context, from origin, at []netip.Addr, port uint16, want string) {
 	GinkgoHelper()
 	for _, a := range at {
-		Eventually(fetchFrom).WithContext(ctx).WithArguments(from, netip.AddrPortFrom(a, port), "/hostname").WithTimeout(30*time.Second).Should(Equal(want), "%s", a)
+		Eventually(fetchFrom).WithContext(ctx).WithArguments(from, netip.AddrPortFrom(a, port), "/hostname").WithTimeout(neighbourTime).Should(Equal(want), "%s", a)
 	}
 }
 
