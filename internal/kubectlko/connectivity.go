@@ -100,6 +100,9 @@ func (c *connectivity) run(ctx context.Context) (err error) {
 	if c.outsideTargets, err = parseOutside(c.outside); err != nil {
 		return err
 	}
+	if err := c.checkRights(ctx); err != nil {
+		return err
+	}
 	if err := c.selectHosts(ctx); err != nil {
 		return err
 	}

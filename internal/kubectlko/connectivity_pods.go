@@ -107,7 +107,7 @@ func (c *connectivity) createVPC(ctx context.Context, blocks []string) error {
 	err := wait.PollUntilContextTimeout(ctx, poll, c.startTime, true, func(ctx context.Context) (bool, error) {
 		if err := c.objects.Get(ctx, client.ObjectKeyFromObject(subnet), subnet); err != nil {
 			cause = err.Error()
-			return false, nil
+			return false, ended(err)
 		}
 		for _, condition := range subnet.Status.Conditions {
 			if condition.Type == kubeovnv1.ConditionReady {
@@ -217,7 +217,7 @@ func (c *connectivity) createPod(ctx context.Context, pod *corev1.Pod) error {
 	var refusal error
 	err := wait.PollUntilContextTimeout(ctx, poll, serviceAccountTime, true, func(ctx context.Context) (bool, error) {
 		_, err := c.pods.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "serviceaccount") {
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account") { // and not for a missing right of the user
 			refusal = err
 			return false, nil
 		}
@@ -241,7 +241,7 @@ func (c *connectivity) await(ctx context.Context) error {
 		for _, namespace := range []string{c.name, c.vpcNamespace()} {
 			var list *corev1.PodList
 			if list, unread = c.pods.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{}); unread != nil {
-				return false, nil
+				return false, ended(unread)
 			}
 			for i := range list.Items {
 				all[list.Items[i].Name] = &list.Items[i]
@@ -274,6 +274,14 @@ func (c *connectivity) await(ctx context.Context) error {
 	}
 	c.report("pods start", started)
 	c.report("kubelet probe → pod", probed)
+	return nil
+}
+
+// ended returns an error that no wait ends: a missing right. Others may be of a moment.
+func ended(err error) error {
+	if apierrors.IsForbidden(err) {
+		return err
+	}
 	return nil
 }
 
@@ -338,18 +346,20 @@ func (c *connectivity) remove(ctx context.Context) error {
 	}
 	left := objects
 	err := wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
+		var unread error
 		left = slices.DeleteFunc(left, func(o client.Object) bool {
 			err := c.objects.Get(ctx, client.ObjectKeyFromObject(o), o)
+			unread = errors.Join(unread, ended(err))
 			return apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 		})
-		return len(left) == 0, nil
+		return len(left) == 0, unread
 	})
 	if err != nil {
 		names := make([]string, 0, len(left))
 		for _, o := range left {
 			names = append(names, fmt.Sprintf("%T %s", o, o.GetName()))
 		}
-		errs = append(errs, fmt.Errorf("still there: %s", strings.Join(names, ", ")))
+		errs = append(errs, fmt.Errorf("still there, or not readable: %s: %w", strings.Join(names, ", "), err))
 	}
 	return errors.Join(errs...)
 }

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,6 +33,8 @@ type network struct {
 	*world
 	*connectivity
 	out *bytes.Buffer
+	// kubelets are the client that plays, also if the run acts as another user.
+	kubelets kubernetes.Interface
 	// broken returns true if packets from one pod to another are lost, and late true for pods that do not start.
 	broken func(from, to *corev1.Pod) bool
 	late   func(pod *corev1.Pod) bool
@@ -59,6 +62,7 @@ func newNetwork(t *testing.T) *network {
 	p := &plugin{out: n.out, errOut: n.out, namespace: "kube-system"}
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: w.kubeconfig}
 	must.Succeed(w, p.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})))
+	n.kubelets = p.pods
 	n.connectivity = &connectivity{
 		plugin: p, name: "kiln-test-" + rand.String(5), startTime: 30 * time.Second, removal: 30 * time.Second, probe: n.answer,
 		connectivityFlags: connectivityFlags{maxNodes: 8, vpcCIDRs: []string{"198.18.17.0/24", "fd00:198:18:17::/112"}},
@@ -98,7 +102,7 @@ func (n *network) react(ctx context.Context, event watch.EventType, o client.Obj
 	case *corev1.Namespace:
 		if o.DeletionTimestamp != nil && len(o.Spec.Finalizers) > 0 {
 			o.Spec.Finalizers = nil
-			_, err := n.plugin.pods.CoreV1().Namespaces().Finalize(ctx, o, metav1.UpdateOptions{})
+			_, err := n.kubelets.CoreV1().Namespaces().Finalize(ctx, o, metav1.UpdateOptions{})
 			return err
 		}
 	case *kubeovnv1.Subnet:

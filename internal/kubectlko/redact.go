@@ -19,6 +19,10 @@ var (
 	secretWords = regexp.MustCompile(`(?i)passw|passphrase|secret|token|credential|authorization|(api|access|private|signing)[-_.]?key`)
 	// placeWords match names of fields and flags whose value is the place of a secret.
 	placeWords = regexp.MustCompile(`(?i)(name|namespace|file|path|dir|directory|mode|policy)s?$`)
+	// secretFlags also match names of flags and variables in arguments.
+	secretFlags = regexp.MustCompile(`(?i)(^|[-_.])(key|pass|pwd|auth)s?$`)
+	// codeFlags match flags of interpreters whose value is a program: sh -c, bash -ec, perl -e.
+	codeFlags = regexp.MustCompile(`^-[a-zA-Z]{0,3}[ce]$`)
 	// userInfo matches user and password in a URL.
 	userInfo = regexp.MustCompile(`://[^/\s@"']+@`)
 )
@@ -26,8 +30,8 @@ var (
 // shownDomains are the domains of annotations whose values are the network's or Kubernetes' own. Other programs may keep secrets in theirs.
 var shownDomains = []string{"kubeovn.io", "kubernetes.io", "k8s.io", "cncf.io"}
 
-// redact replaces values that may be secrets: of environment variables, fields, flags and headers with such names, and of annotations
-// of other programs. It also removes copies of the object in its own metadata.
+// redact replaces values that may be secrets: of environment variables, fields, flags and headers with such names, scripts in arguments, and annotations of other programs.
+// It also removes copies of the object in its own metadata.
 func redact(o *unstructured.Unstructured) {
 	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
 	redactMap(o.Object)
@@ -43,6 +47,12 @@ func redactMap(fields map[string]any) {
 			fields["value"] = redacted
 		}
 	}
+	next := false
+	for _, name := range []string{"command", "args"} { // Kubernetes appends the second to the first
+		if arguments, is := fields[name].([]any); is {
+			next = redactArguments(arguments, next)
+		}
+	}
 	for name, value := range fields {
 		switch value := value.(type) {
 		case string:
@@ -55,11 +65,8 @@ func redactMap(fields map[string]any) {
 			}
 			redactMap(value)
 		case []any:
-			switch name {
-			case "env":
+			if name == "env" {
 				redactEnvironment(value)
-			case "args", "command":
-				redactArguments(value)
 			}
 			redactList(value)
 		}
@@ -89,27 +96,41 @@ func redactEnvironment(variables []any) {
 	}
 }
 
-// redactArguments replaces the values of flags: --password=VALUE, and --password VALUE.
-func redactArguments(arguments []any) {
-	next := false
+// redactArguments replaces values of flags and variables with names of secrets (--password=VALUE, --password VALUE, PASSWORD=VALUE), and programs: the value of sh -c, and
+// each argument that is more than one word. next: the first argument is such a value. It reports whether the argument after the last one is.
+func redactArguments(arguments []any, next bool) bool {
 	for i, a := range arguments {
 		text, is := a.(string)
-		if !is {
-			continue
-		}
-		flag, _, joined := strings.Cut(text, "=")
-		switch dashed := strings.HasPrefix(text, "-"); {
-		case next && !dashed:
+		switch {
+		case !is:
+		case next && !strings.HasPrefix(text, "--"), strings.ContainsAny(text, " \t\n;|&`{}\"'"):
 			arguments[i], next = redacted, false
-		case strings.ContainsAny(flag, " \n"): // a script
-			next = false
-		case joined && mayBeSecret(flag):
-			arguments[i], next = flag+"="+redacted, false
+		case codeFlags.MatchString(text):
+			next = true
 		default:
-			next = dashed && mayBeSecret(flag)
+			var has bool
+			arguments[i], has = redactAssignment(text)
+			next = !has && strings.HasPrefix(text, "-") && mayBeSecretArgument(text)
 		}
 	}
+	return next
 }
+
+// redactAssignment replaces the value after the first name of a secret, also in --set=db.password=VALUE. It reports whether the argument has a value.
+func redactAssignment(text string) (string, bool) {
+	for at := 0; ; {
+		n := strings.IndexByte(text[at:], '=')
+		if n < 0 {
+			return text, at > 0
+		}
+		if name := text[at : at+n]; mayBeSecretArgument(name) {
+			return text[:at+n+1] + redacted, true
+		}
+		at += n + 1
+	}
+}
+
+func mayBeSecretArgument(name string) bool { return mayBeSecret(name) || secretFlags.MatchString(name) }
 
 func redactAnnotations(annotations map[string]any) {
 	delete(annotations, corev1.LastAppliedConfigAnnotation)

@@ -15,9 +15,22 @@ import (
 func TestRedact(t *testing.T) {
 	for name, c := range map[string]struct{ object, want string }{
 		"flags with values that may be secrets": {
-			`args: ["--token=a", "--password", "b", "--tls-private-key-file=/etc/tls.key", "--secret-name", "c", "--api-key", "--v=2", "sh -c 'token=x'"]`,
-			`args: ["--token=<redacted>", "--password", "<redacted>", "--tls-private-key-file=/etc/tls.key", "--secret-name", "c", "--api-key", "--v=2", "sh -c 'token=x'"]`,
+			`args: ["--token=a", "--password", "b", "--tls-private-key-file=/etc/tls.key", "--secret-name", "c", "--api-key", "--v=2"]`,
+			`args: ["--token=<redacted>", "--password", "<redacted>", "--tls-private-key-file=/etc/tls.key", "--secret-name", "c", "--api-key", "--v=2"]`,
 		},
+		"flags and variables with other names of secrets": {
+			`args: ["--key=a", "--auth", "b:c", "-pass", "-d", "--set=a=1,db.password=e", "DB_PASSWORD=f", "--authority=g", "--keys-of=h", "--bind=$(POD_IP)"]`,
+			`args: ["--key=<redacted>", "--auth", "<redacted>", "-pass", "<redacted>", "--set=a=1,db.password=<redacted>", "DB_PASSWORD=<redacted>", "--authority=g", "--keys-of=h", "--bind=$(POD_IP)"]`,
+		},
+		"scripts": {
+			`{command: ["/bin/sh", "-ec"], args: ["TOKEN=x exec server", "arg"], exec: {command: ["sh", "-c", "curl\t-utoken:x"]}, other: {command: ["bash", "-c", "x"]}}`,
+			`{command: ["/bin/sh", "-ec"], args: ["<redacted>", "arg"], exec: {command: ["sh", "-c", "<redacted>"]}, other: {command: ["bash", "-c", "<redacted>"]}}`,
+		},
+		"arguments that are programs or objects": {
+			`args: ["a\nb", '{"password":"x"}', "export;x", "word", "--name=word"]`,
+			`args: ["<redacted>", "<redacted>", "<redacted>", "word", "--name=word"]`,
+		},
+		"a value in args of a flag in command": {`{command: ["run", "--password"], args: ["x", "y"]}`, `{command: ["run", "--password"], args: ["<redacted>", "y"]}`},
 		"variables, but not their references": {
 			`env: [{name: A, value: x}, {name: B, valueFrom: {secretKeyRef: {name: s, key: password}}}, {name: C}]`,
 			`env: [{name: A, value: <redacted>}, {name: B, valueFrom: {secretKeyRef: {name: s, key: password}}}, {name: C}]`,

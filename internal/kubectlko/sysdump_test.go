@@ -69,7 +69,8 @@ func createWithSecrets(w *world) {
 			},
 			Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
 				Name: "ovs", Image: "kiln", Env: []corev1.EnvVar{{Name: "PROXY", Value: "http://user:" + hidden + "@proxy"}},
-				Args: []string{"--token=" + hidden, "--password", hidden, "--endpoint=https://user:" + hidden + "@registry.example/path", "--log-level=debug"},
+				Command: []string{"sh", "-c", "exec ovs --token " + hidden},
+				Args:    []string{"--token=" + hidden, "--password", hidden, "--endpoint=https://user:" + hidden + "@registry.example/path", "--log-level=debug"},
 			}}},
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -38,13 +39,13 @@ A and B are one of
   [NAMESPACE/]POD       a pod, of namespace "default" without NAMESPACE; as B also a Service
   node//NODE            a node
   service/[NAMESPACE/]SERVICE, or SERVICE.NAMESPACE.svc
-  ADDRESS               an address of a pod, a node, a Service, or of a host outside
+  ADDRESS               an address of a pod, a node, a Service, or of a host outside. As B it is resolved in the Vpc of A; write the name of a pod of another Vpc
   NAME                  the name of a host outside, with a dot; this machine resolves it
 
 The protocol is tcp, udp, sctp or icmp. arp and nd ask whether something answers for the address, by ARP or by neighbour discovery. Without a protocol, a port is of TCP; without
 both it is the first port of a Service, and icmp otherwise. The forms of Kube-OVN's plugin work: POD ADDRESS [MAC] {icmp | tcp PORT | udp PORT | arp [request|reply]}.
 
-Exit codes: 0 delivered, 1 dropped, 2 cannot tell.`
+Exit codes: 0 delivered, 1 dropped, 2 cannot tell, or an error: wrong arguments, the name of an object that does not exist, no answer of the API server.`
 
 // exitCodes marks a command whose exit code is an answer: an error has the code cannotTell.
 const exitCodes = "exit codes"
@@ -392,9 +393,16 @@ func describeEnd(name string, addr netip.Addr) string {
 	return name + " (" + addr.String() + ")"
 }
 
-// same reports whether two traces have the same steps but for addresses: the same objects decide in the same order.
+// same reports whether two traces have the same steps but for addresses: the same objects decide in the same order, for the same number of endpoints.
 func same(a, b *trace.Trace) bool {
-	if a.Verdict != b.Verdict || len(a.Steps) != len(b.Steps) {
+	outcomes := func(t *trace.Trace) map[trace.Verdict]int {
+		counts := map[trace.Verdict]int{}
+		for _, e := range t.Endpoints {
+			counts[e.Verdict]++
+		}
+		return counts
+	}
+	if a.Verdict != b.Verdict || len(a.Steps) != len(b.Steps) || !maps.Equal(outcomes(a), outcomes(b)) {
 		return false
 	}
 	for i := range a.Steps {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -18,12 +19,14 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	utilexec "k8s.io/client-go/util/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/testing/must"
 	"github.com/kiln-net/kiln/internal/trace"
+	"github.com/kiln-net/kiln/internal/trace/reader"
 )
 
 func TestTraceArguments(t *testing.T) {
@@ -103,11 +106,7 @@ func (w *world) network(namespaces ...string) {
 		s.Status.Conditions[0].ObservedGeneration = s.Generation
 		must.Succeed(w, w.objects.Status().Update(w.Context(), s))
 	}
-	w.setNode("n1", corev1.ConditionFalse)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	must.Succeed(w, w.objects.Get(w.Context(), client.ObjectKeyFromObject(node), node))
-	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
-	must.Succeed(w, w.objects.Status().Update(w.Context(), node))
+	w.readyNode("n1")
 	w.make(&kubeovnv1.IP{
 		ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.NodePortName("n1"), Annotations: map[string]string{kubeovnv1.AnnotationNodeAddresses.Key(): "172.18.0.2,fc00:172::2"}},
 		Spec:       kubeovnv1.IPSpec{NodeName: "n1", PodName: "n1", IPAddress: "100.64.0.2,fd00:100:64::2"},
@@ -116,6 +115,15 @@ func (w *world) network(namespaces ...string) {
 		err := w.objects.Create(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		must.Succeed(w, client.IgnoreAlreadyExists(err))
 	}
+}
+
+func (w *world) readyNode(name string) {
+	w.Helper()
+	w.setNode(name, corev1.ConditionFalse)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	must.Succeed(w, w.objects.Get(w.Context(), client.ObjectKeyFromObject(node), node))
+	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
+	must.Succeed(w, w.objects.Status().Update(w.Context(), node))
 }
 
 // runPod creates a pod with addresses.
@@ -190,6 +198,14 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%s: %d, %+v", q, code, a)
 		}
 	}
+	w.readyNode("n2")
+	w.make(&kubeovnv1.IP{
+		ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.NodePortName("n2")},
+		Spec:       kubeovnv1.IPSpec{NodeName: "n2", PodName: "n2", IPAddress: "100.64.0.3,fd00:100:64::3", V4IPAddress: "100.64.0.3", V6IPAddress: "fd00:100:64::3"},
+	})
+	if a, code := w.ask("trace shop/web 100.64.0.3 icmp"); code != 0 { // the address of a node on the subnet join
+		t.Errorf("%d, %+v", code, a)
+	}
 	out, err := w.ko("trace", "shop/web", "bank/db", "5432")
 	for _, want := range []string{
 		"IPv4, tcp 5432, pod shop/web (10.16.0.5) to pod bank/db (10.16.0.6)\n", "Dropped by NetworkPolicy bank/closed\n",
@@ -202,11 +218,94 @@ func TestTrace(t *testing.T) {
 	}
 	for q, object := range map[string]string{
 		"trace shop/nosuch bank/db 80": "Pod shop/nosuch", "trace shop/web bank/nosuch 80": "Pod bank/nosuch", "trace shop/web node//nosuch 80": "Node nosuch",
-		"trace shop/web svc/bank/nosuch 80": "Service bank/nosuch",
-	} {
-		if a, code := w.ask(q); code != 1 || a.Traces[0].DecidedBy == nil || a.Traces[0].DecidedBy.String() != object {
+		"trace shop/web svc/bank/nosuch 80": "Service bank/nosuch", "trace shpo/web bank/db 80": "Namespace shpo", "trace shop/web svc/bnak/db 80": "Namespace bnak",
+	} { // 1 would mean that the packet is dropped
+		if a, code := w.ask(q); code != cannotTell || a.Traces[0].DecidedBy == nil || a.Traces[0].DecidedBy.String() != object {
 			t.Errorf("%s: %d, %+v", q, code, a)
 		}
+	}
+}
+
+// TestTraceFollowsManyEndpoints has a Service with more endpoints than requests run at the same time, in three EndpointSlices. A policy isolates the last one.
+func TestTraceFollowsManyEndpoints(t *testing.T) {
+	w := newWorld(t)
+	w.network("shop", "bank")
+	w.runPod("shop", "web", 5)
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "sql"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5432}}}}
+	w.make(service)
+	const all = 40
+	port, number := int32(5432), 100
+	for i := range 3 {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "bank", Name: fmt.Sprint("sql-", i), Labels: map[string]string{discoveryv1.LabelServiceName: "sql"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new(string), Port: &port}},
+		}
+		for ; number < 100+all*(i+1)/3; number++ {
+			name := fmt.Sprint("db-", number)
+			w.runPod("bank", name, number)
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{fmt.Sprint("10.16.0.", number)}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "bank", Name: name},
+			})
+		}
+		w.make(slice)
+	}
+	const question = "trace shop/web svc/bank/sql"
+	if a, code := w.ask(question); code != 0 || len(a.Traces[0].Endpoints) != all {
+		t.Errorf("%d, %+v", code, a)
+	}
+	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "closed"}, Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprint("db-", number-1)}}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+	}}
+	w.make(np)
+	out, err := w.ko(strings.Fields(question)...)
+	if want := "of 40, the packet reaches 39 and is dropped on the way to 1: 1 dropped by NetworkPolicy bank/closed (10.16.0.139:5432)"; codeOf(err) != cannotTell || !strings.Contains(out, want) {
+		t.Errorf("no %q in %s (%v)", want, out, err)
+	}
+}
+
+// TestTraceOfAnAddressOfTwoVpcs: the second address of a pod is in its IP object only.
+func TestTraceOfAnAddressOfTwoVpcs(t *testing.T) {
+	w := newWorld(t)
+	w.network("shop", "bank")
+	w.runPod("shop", "web", 5)
+	w.runPod("bank", "db", 6)
+	twin := w.runPod("bank", "twin", 5)
+	w.make(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "red"}})
+	twin.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()] = "red"
+	must.Succeed(w, w.objects.Update(t.Context(), twin))
+	for question, want := range map[string]string{
+		"10.16.0.5 bank/db 80":       "write the name of one of them as A instead of the address: bank/twin, shop/web",
+		"fd00:10:16::5 bank/db 80":   "write the name of one of them as A instead of the address: bank/twin, shop/web",
+		"bank/db 10.16.0.5 tcp 80":   "the packet reaches pod shop/web",
+		"bank/twin 10.16.0.6 tcp 80": "which is the address of pod bank/db of Vpc ovn-cluster",
+	} {
+		out, err := w.ko(append([]string{"trace"}, strings.Fields(question)...)...)
+		if !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in %s (%v)", question, want, out, err)
+		}
+	}
+}
+
+// TestTraceListsNodesOnce: a node has an address of each family, and each end may have several.
+func TestTraceListsNodesOnce(t *testing.T) {
+	w := newWorld(t)
+	w.network()
+	address := netip.MustParseAddr
+	q := trace.Query{
+		From: trace.End{Host: "a", Addresses: []netip.Addr{address("203.0.113.9"), address("2001:db8::9")}}, Protocol: trace.TCP, Port: 80,
+		To: trace.End{Host: "b", Addresses: []netip.Addr{address("172.18.0.2"), address("fc00:172::2")}},
+	}
+	lists := &counter{counted: func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/nodes") }}
+	config := rest.CopyConfig(shared.Config)
+	config.Wrap(func(of http.RoundTripper) http.RoundTripper { lists.RoundTripper = of; return lists })
+	scheme, err := reader.Scheme()
+	must.Succeed(t, err)
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	must.Succeed(t, err)
+	_, err = reader.Read(t.Context(), c, q)
+	must.Succeed(t, err)
+	if n := lists.requests.Load(); n != 1 {
+		t.Errorf("%d lists of nodes", n)
 	}
 }
 
@@ -297,6 +396,23 @@ func slicesHave(list []trace.Unread, text string) bool {
 		}
 	}
 	return false
+}
+
+// TestFamiliesWithOtherEndpointsAreNotTheSame: the step about endpoints has their numbers.
+func TestFamiliesWithOtherEndpointsAreNotTheSame(t *testing.T) {
+	of := func(family string, verdicts ...trace.Verdict) trace.Trace {
+		made := trace.Trace{Family: family, Verdict: trace.CannotTell, Steps: []trace.Step{{Effect: trace.Unclear, Text: fmt.Sprint("of ", len(verdicts))}}}
+		for _, v := range verdicts {
+			made.Endpoints = append(made.Endpoints, trace.Endpoint{Verdict: v})
+		}
+		return made
+	}
+	a := trace.Answer{Traces: []trace.Trace{of("IPv4", trace.Delivered, trace.Dropped), of("IPv6", trace.Delivered, trace.Dropped, trace.Dropped)}}
+	var out bytes.Buffer
+	must.Succeed(t, writeAnswer(&out, &a, ""))
+	if !strings.Contains(out.String(), "of 3") {
+		t.Errorf("got %q", out.String())
+	}
 }
 
 // TestTraceHasNoControlCharacters: texts of other users cannot forge lines of the answer.

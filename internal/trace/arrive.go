@@ -173,6 +173,9 @@ func (w *walk) atNode(node string, p packet) {
 
 // leaves reports how a packet leaves the cluster through a node.
 func (w *walk) leaves(node string, p packet) {
+	if w.rejected(node, p) {
+		return
+	}
 	subnet := w.s.subnet(w.from.net.LogicalSwitch)
 	o := &Object{Kind: translate.KindSubnet, Name: w.from.net.LogicalSwitch}
 	if vpc := w.from.net.LogicalRouter; vpc == kubeovnv1.DefaultVpc && len(w.externalPorts(vpc)) > 0 && !w.needsRules("whether a rule for external addresses sends the packet elsewhere") {

@@ -472,10 +472,6 @@ var networkFaults = map[string]func(c *cluster) fault{
 		c.run("shop", "a", "n1", kubeovnv1.DefaultSubnet)
 		return fault{query: tcp(podEnd("shop", "a"), addrEnd("10.16.0.11"), 80), by: "Subnet ovn-default", repair: func() { c.run("bank", "b", "n2", kubeovnv1.DefaultSubnet) }}
 	},
-	"pod that does not exist": func(c *cluster) fault {
-		c.run("shop", "a", "n1", kubeovnv1.DefaultSubnet)
-		return fault{query: tcp(podEnd("shop", "a"), podEnd("bank", "b"), 80), by: "Pod bank/b", repair: func() { c.run("bank", "b", "n2", kubeovnv1.DefaultSubnet) }}
-	},
 	"neighbour in another subnet": func(c *cluster) fault {
 		c.newSubnet("other", "10.20.0.0/24,fd00:10:20::/112", kubeovnv1.SubnetSpec{})
 		c.run("shop", "a", "n1", kubeovnv1.DefaultSubnet)

@@ -4,6 +4,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -224,26 +225,76 @@ func first(addrs []netip.Addr, family ipfamily.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// hostAt returns the owner of an address, for a sender in a VPC: the same address may exist in several VPCs.
-func (s *Snapshot) hostAt(addr netip.Addr, vpc string) host {
-	var elsewhere *host
+// podsByAddress returns the pods with an interface in a subnet by their addresses. Pods of several VPCs may have the same address.
+func (s *Snapshot) podsByAddress() map[netip.Addr][]host {
+	owners := map[netip.Addr][]host{}
 	for _, pod := range s.Pods {
 		if pod.Spec.HostNetwork {
 			continue
 		}
-		h, problem, _ := s.podHost(pod, familyOf(addr))
-		if problem != "" || h.addr != addr {
+		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+			if h, problem, _ := s.podHost(pod, family); problem == "" {
+				owners[h.addr] = append(owners[h.addr], h)
+			}
+		}
+	}
+	for _, hosts := range owners {
+		slices.SortFunc(hosts, func(a, b host) int { // with addresses of physical networks first
+			return cmp.Or(strings.Compare(b.net.ProviderNetwork, a.net.ProviderNetwork), strings.Compare(a.String(), b.String()))
+		})
+	}
+	return owners
+}
+
+func (s *Snapshot) podsAt(addr netip.Addr) []host {
+	if s.owners == nil {
+		return s.podsByAddress()[addr]
+	}
+	return s.owners[addr]
+}
+
+// overlay reports whether the host is a pod whose address only its VPC knows.
+func (h host) overlay() bool { return h.kind == aPod && h.net.ProviderNetwork == "" }
+
+// candidates describes hosts with one address.
+func candidates(hosts []host) string {
+	texts := make([]string, 0, len(hosts))
+	for _, h := range hosts {
+		text := h.String()
+		if h.kind == aPod {
+			text += " of Vpc " + h.net.LogicalRouter
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// names are hosts as arguments of a query.
+func names(hosts []host) string {
+	texts := make([]string, 0, len(hosts))
+	for _, h := range hosts {
+		if h.kind == aNode {
+			texts = append(texts, "node//"+h.node)
 			continue
 		}
-		if vpc == "" || h.net.LogicalRouter == vpc {
+		texts = append(texts, h.pod.Namespace+"/"+h.pod.Name)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// hostAt returns the owner of an address, for a sender in a VPC: the same address may exist in several VPCs. Senders outside of VPCs reach the default VPC.
+func (s *Snapshot) hostAt(addr netip.Addr, vpc string) host {
+	pods := s.podsAt(addr)
+	for _, h := range pods {
+		if h.net.LogicalRouter == cmp.Or(vpc, kubeovnv1.DefaultVpc) {
 			return h
-		}
-		if elsewhere == nil {
-			elsewhere = &h
 		}
 	}
 	if name := s.nodeWith(addr); name != "" {
 		return host{kind: aNode, addr: addr, node: name}
+	}
+	if vpc == "" && len(pods) > 0 {
+		return pods[0]
 	}
 	for _, subnet := range s.Subnets {
 		applied := k8s.Applied(subnet)
@@ -255,8 +306,8 @@ func (s *Snapshot) hostAt(addr netip.Addr, vpc string) host {
 		}
 		return host{kind: unused, addr: addr, subnet: subnet.Name}
 	}
-	if elsewhere != nil {
-		return *elsewhere
+	if len(pods) > 0 {
+		return pods[0]
 	}
 	if s.unread(ResourceSubnets, "") != nil || s.unread(ResourceNodes, "") != nil {
 		return host{kind: hidden, addr: addr}

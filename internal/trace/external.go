@@ -317,7 +317,7 @@ func (w *walk) enters(n *natRule, pair translate.NATPair, p packet) {
 		w.q.Port = q.port
 	}
 	w.say(Changes, n.object(), "%s %s forwards the packet to %s on the router of Vpc %s", n.in.Kind, n.in.Name, q.dst, n.in.Vpc)
-	w.entered = true
+	w.entered, w.elsewhere = true, nil
 	w.to = w.s.hostAt(q.dst, n.in.Vpc)
 	if w.to.kind == aPod && w.to.net.LogicalRouter != n.in.Vpc { // another VPC has the address, too
 		w.to = host{kind: unused, addr: q.dst}

@@ -18,6 +18,7 @@ import (
 func allSituations() map[string]func(c *cluster) situation {
 	all := maps.Clone(situations)
 	maps.Copy(all, externalSituations)
+	maps.Copy(all, ownerSituations)
 	return all
 }
 

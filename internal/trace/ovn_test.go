@@ -255,7 +255,7 @@ func (o *ovn) compare(t *testing.T, c *cluster, q Query, families ...ipfamily.Fa
 		passes, output := o.passes(c, q, got.Family, c.outport(got, from, reached))
 		if passes && to.kind == aPod && len(got.Endpoints) == 0 {
 			reply := q
-			reply.From, reply.To, reply.Answer, reply.SourceAddress, reply.SourceMAC = q.To, q.From, true, netip.Addr{}, nil
+			reply.From, reply.To, reply.Answer, reply.SourceAddress, reply.SourceMAC = podEnd(to.pod.Namespace, to.pod.Name), q.From, true, netip.Addr{}, nil
 			back, answer := o.passes(c, reply, got.Family, from.port())
 			passes, output = back, output+"\nanswer:\n"+answer
 		}
@@ -384,21 +384,28 @@ func randomPorts(r *rand.Rand) []networkingv1.NetworkPolicyPort {
 
 // notOfOVN are the situations in which OVN does not decide: an endpoint of the connection has no address, no port, or no node.
 var notOfOVN = map[string]string{
-	"node without network":                                      "the tunnel ends at the node",
-	"missing port in Open vSwitch":                              "Open vSwitch of the node has no interface",
-	"two VPCs with the same addresses":                          "ovn-trace follows the address in the VPC of the sender",
-	"a pod that existed before its namespace was bound":         "the repair replaces the pod",
-	"centralized gateway whose node is down":                    "the node does not forward",
-	"address that no pod has":                                   "OVN asks for the address by ARP",
-	"RouterLBRule without the port":                             "the packet leaves the cluster, where nothing has the address",
-	"a ping of the gateway":                                     "the router answers",
-	"an underlay subnet whose node has no interface":            "the physical network is not OVN's",
-	"a Service of nodes":                                        "nodes serve it",
-	"Service without the port":                                  "nodes reject packets to unknown ports of Services",
-	"ping to a Service":                                         "the same",
-	"local policy inside":                                       "nodes serve such Services",
-	"from a pod of the default VPC to an OvnFip of another one": "the packet goes through a node and the physical network",
-	"from a pod of the default VPC to an OvnFip under a policy": "the same",
+	"node without network":                                          "the tunnel ends at the node",
+	"missing port in Open vSwitch":                                  "Open vSwitch of the node has no interface",
+	"two VPCs with the same addresses":                              "ovn-trace follows the address in the VPC of the sender",
+	"a pod that existed before its namespace was bound":             "the repair replaces the pod",
+	"centralized gateway whose node is down":                        "the node does not forward",
+	"address that no pod has":                                       "OVN asks for the address by ARP",
+	"RouterLBRule without the port":                                 "the packet leaves the cluster, where nothing has the address",
+	"a ping of the gateway":                                         "the router answers",
+	"an underlay subnet whose node has no interface":                "the physical network is not OVN's",
+	"a Service of nodes":                                            "nodes serve it",
+	"Service without the port":                                      "nodes reject packets to unknown ports of Services",
+	"ping to a Service":                                             "the same",
+	"local policy inside":                                           "nodes serve such Services",
+	"a Service with 100 endpoints":                                  "ovn-trace follows one of them",
+	"an address that no Service has":                                "nodes reject packets to unknown addresses of Services",
+	"an address that no Service has, with kube-proxy":               "the same",
+	"an address that no Service has, from a custom VPC with access": "the same",
+	"a port that a Service of nodes does not have":                  "nodes reject packets to unknown ports of Services",
+	"a port that the Service does not have, from a custom VPC":      "the same",
+	"an address of a linked VPC that a third one has, too":          "the test takes the pod of the third VPC for the destination",
+	"from a pod of the default VPC to an OvnFip of another one":     "the packet goes through a node and the physical network",
+	"from a pod of the default VPC to an OvnFip under a policy":     "the same",
 }
 
 var both = []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6}

@@ -36,7 +36,7 @@ func Packets(s *Snapshot, q Query) ([]Packet, error) {
 	var packets []Packet
 	var missing error
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
-		from, problem := s.host(q.From, family, "")
+		from, problem := s.source(q.From, family)
 		if problem != nil {
 			missing = errors.Join(missing, errors.New(problem.step.Text))
 			continue

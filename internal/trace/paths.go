@@ -34,6 +34,11 @@ func (w *walk) fromPod() {
 		return
 	}
 	if w.from.addr == w.to.addr {
+		if w.to.pod != w.from.pod {
+			w.drop(&Object{Kind: translate.KindVpc, Name: vpc}, "give one of them an address that the other's Vpc does not have",
+				"%s of Vpc %s and %s of Vpc %s have the same address: %s keeps packets to it", w.from, vpc, w.to, w.to.net.LogicalRouter, w.from)
+			return
+		}
 		w.deliver("%s reaches itself", w.from)
 		return
 	}
@@ -102,6 +107,8 @@ func (w *walk) fromJoin(node string, p packet) {
 	switch {
 	case w.to.kind == aNode:
 		w.deliver("the packet reaches %s by the network of the nodes, which Kiln does not filter", w.to)
+		return
+	case w.to.kind == outside && w.rejected(node, p):
 		return
 	case w.to.kind == outside || w.inPhysical(w.to):
 		w.deliver("%s is outside of the cluster: the packet leaves by the node's own network, which Kiln does not filter", p.dst)
@@ -173,7 +180,9 @@ func (w *walk) fromOutside() {
 		w.doubt(nil, "%s has an address of the overlay: packets from outside reach it only if the network there has a route to it through a node", w.to)
 		w.fromJoin(w.to.node, p)
 	case outside, hidden, unused:
-		w.doubt(nil, "%s is no address of a node, a pod or a Service that can be read", p.dst)
+		if !w.rejected("", p) {
+			w.doubt(nil, "%s is no address of a node, a pod or a Service that can be read", p.dst)
+		}
 	}
 }
 
@@ -191,9 +200,9 @@ func (w *walk) nodeService(node string, p packet) bool {
 	}
 	external := w.from.kind == outside
 	lb := slices.Contains(svc.LoadBalancerAddresses(service), p.dst)
-	if lb && len(service.Spec.LoadBalancerSourceRanges) > 0 && !inRanges(service.Spec.LoadBalancerSourceRanges, w.from.addr) {
+	if lb && len(service.Spec.LoadBalancerSourceRanges) > 0 && !inRanges(service.Spec.LoadBalancerSourceRanges, p.src) {
 		o.Rule = "loadBalancerSourceRanges"
-		w.drop(&o, fmt.Sprintf("add %s to loadBalancerSourceRanges of %s", w.from.addr, o), "%s accepts clients of loadBalancerSourceRanges only, and %s is none of them", o, w.from.addr)
+		w.drop(&o, fmt.Sprintf("add %s to loadBalancerSourceRanges of %s", p.src, o), "%s accepts clients of loadBalancerSourceRanges only, and %s is none of them", o, p.src)
 		return true
 	}
 	f := &front{object: o, service: service, namespace: service.Namespace}
@@ -230,7 +239,7 @@ func (w *walk) nodeService(node string, p packet) bool {
 
 func inRanges(ranges []string, addr netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(text string) bool {
-		p, err := netip.ParsePrefix(text)
+		p, err := netip.ParsePrefix(strings.TrimSpace(text))
 		return err == nil && p.Contains(addr)
 	})
 }

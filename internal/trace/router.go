@@ -104,6 +104,7 @@ func (w *walk) route(vpc string, p packet) {
 			w.say(Passes, &Object{Kind: translate.KindVpc, Name: vpc}, "the router of Vpc %s sends the packet over the link to Vpc %s", vpc, name)
 			p.inport = deref(way.port.row.Peer)
 			vpc = name
+			w.resolveIn(vpc)
 			continue
 		case way.port.Owner.Kind == translate.KindExternal:
 			w.leavesExternally(vpc, way, p)
@@ -303,8 +304,18 @@ func (w *walk) noRoute(vpc string, p packet) {
 		w.needs(ResourceVpcs, "", fmt.Sprintf("which route Vpc %s has to %s", vpc, p.dst))
 		return
 	}
-	if w.to.kind == aPod && w.to.net.LogicalRouter != vpc {
+	if len(w.elsewhere) == 1 {
+		w.to = w.elsewhere[0]
+	}
+	switch {
+	case w.to.kind == aPod && w.to.net.LogicalRouter != vpc:
 		w.otherVpc(vpc, o)
+		return
+	case len(w.elsewhere) > 0:
+		w.drop(o, w.nameIt(), "Vpc %s has no route to %s", vpc, p.dst)
+		return
+	case w.unserved(p.dst).IsValid():
+		w.drop(o, useAService, "Vpc %s has no route to %s, and no Service has this address", vpc, p.dst)
 		return
 	}
 	for _, entry := range w.vpcSpec(vpc).StaticRoutes { // a route that OVN ignores
@@ -359,6 +370,9 @@ func (w *walk) otherVpc(vpc string, o *Object) {
 
 // misplaced returns the subnet of a pod, and the subnets that serve its namespace, if the pod is in another one although it names none.
 func (w *walk) misplaced(h host) (subnet, expected string) {
+	if h.pod == nil {
+		return "", ""
+	}
 	ns := w.s.namespace(h.pod.Namespace)
 	if ns == nil || len(w.s.Subnets) == 0 || h.net.LogicalSwitch != kubeovnv1.DefaultSubnet {
 		return "", ""

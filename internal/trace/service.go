@@ -24,9 +24,6 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// maxEndpoints is the number of endpoints that are followed.
-const maxEndpoints = 16
-
 func isReady(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
 }
@@ -149,13 +146,8 @@ func frontOf(rows []desired.Row, p packet) front {
 func (w *walk) ruleAt(vpc string, p packet) *front {
 	var fronts []front
 	for _, r := range w.s.SwitchRules {
-		spec := &r.Spec
-		if r.Status.ValidatedSpec != nil {
-			spec = r.Status.ValidatedSpec
-		}
-		vips, problem := validation.LBRuleVIPs(spec.VIP)
-		if problem == nil && slices.Contains(vips, p.dst) {
-			fronts = append(fronts, *w.rule(translate.KindSwitchLBRule, r.Name, vpc, vips, &spec.LBRuleBackends, r.Status.Service, p))
+		if vips := vipsOf(r); slices.Contains(vips, p.dst) {
+			fronts = append(fronts, *w.rule(translate.KindSwitchLBRule, r.Name, vpc, vips, &appliedRule(r).LBRuleBackends, r.Status.Service, p))
 		}
 	}
 	fronts = append(fronts, w.routerFronts(vpc, p)...)
@@ -168,6 +160,22 @@ func (w *walk) ruleAt(vpc string, p packet) *front {
 		return nil
 	}
 	return &fronts[0]
+}
+
+func appliedRule(r *kubeovnv1.SwitchLBRule) *kubeovnv1.SwitchLBRuleSpec {
+	if r.Status.ValidatedSpec != nil {
+		return r.Status.ValidatedSpec
+	}
+	return &r.Spec
+}
+
+// vipsOf returns the addresses of a SwitchLBRule; nil if they are not valid.
+func vipsOf(r *kubeovnv1.SwitchLBRule) []netip.Addr {
+	vips, problem := validation.LBRuleVIPs(appliedRule(r).VIP)
+	if problem != nil {
+		return nil
+	}
+	return vips
 }
 
 func (w *walk) rule(kind, name, vpc string, vips []netip.Addr, spec *kubeovnv1.LBRuleBackends, service string, p packet) *front {
@@ -190,10 +198,6 @@ func (w *walk) rule(kind, name, vpc string, vips []netip.Addr, spec *kubeovnv1.L
 
 // balance follows a packet to each endpoint of a front. next follows it to one of them.
 func (w *walk) balance(f *front, next func(w *walk, endpoint netip.AddrPort)) {
-	if f.service != nil && w.s.unread(ResourceSlices, f.service.Namespace) != nil {
-		w.needs(ResourceSlices, f.service.Namespace, "which endpoints "+f.object.String()+" has")
-		return
-	}
 	switch {
 	case f.noPort && w.q.Protocol == ICMP:
 		w.drop(&f.object, "ask for a port of it, or for the address of an endpoint", "%s is the address of %s, which has no answer to pings: its ports are %s", w.to.addr, f.object, f.ports)
@@ -201,10 +205,14 @@ func (w *walk) balance(f *front, next func(w *walk, endpoint netip.AddrPort)) {
 	case f.noPort:
 		w.drop(&f.object, fmt.Sprintf("add the port to %s, or use one of its ports", f.object), "%s has no %s at %s: its ports are %s", f.object, portText(w.q.Protocol, w.q.Port), w.to.addr, f.ports)
 		return
+	case f.service != nil && w.s.unread(ResourceSlices, f.service.Namespace) != nil:
+		w.needs(ResourceSlices, f.service.Namespace, "which endpoints "+f.object.String()+" has")
+		return
 	case len(f.backends) == 0:
 		w.noEndpoints(f)
 		return
 	}
+	w.elsewhere = nil // it serves the address
 	w.say(Changes, &f.object, "%s sends the packet to one of %d endpoints: %s", f.object, len(f.backends), some(f.backends))
 	w.each(f, next)
 }
@@ -263,35 +271,89 @@ func matches(selector, labels map[string]string) bool {
 	return true
 }
 
+// outcome is the end of a way to an endpoint.
+type outcome struct {
+	verdict Verdict
+	// by is the object that decides; "" if there is none.
+	by string
+}
+
+func (w *walk) outcome() outcome {
+	o := outcome{verdict: w.verdict()}
+	if w.decidedBy != nil {
+		o.by = describe(w.decidedBy)
+	}
+	return o
+}
+
 // each follows a packet to the endpoints of a front, and joins the outcomes.
 func (w *walk) each(f *front, next func(w *walk, endpoint netip.AddrPort)) {
-	var first, worst *walk
-	verdicts := map[Verdict]int{}
-	for _, e := range f.backends[:min(len(f.backends), maxEndpoints)] {
-		branch := w.fork(w.from, w.s.hostAt(e.Addr(), f.vpcOf()))
+	followed := slices.DeleteFunc(slices.Clone(f.backends), func(e netip.AddrPort) bool { return w.s.Omitted[e.Addr()] })
+	omitted := ""
+	if n := len(f.backends) - len(followed); n > 0 {
+		omitted = fmt.Sprintf("; %d of %d endpoints were not followed, because there are too many", n, len(f.backends))
+	}
+	var worst *walk
+	var order []outcome // the most severe first
+	groups, verdicts := map[outcome][]netip.AddrPort{}, map[Verdict]int{}
+	for _, e := range followed {
+		branch := w.branch(w.s.hostAt(e.Addr(), f.vpcOf()))
 		branch.q.Port = e.Port()
 		if branch.ready(branch.to); !branch.ended() {
 			next(branch, e)
 		}
-		verdict := branch.verdict()
-		verdicts[verdict]++
-		w.endpoints = append(w.endpoints, Endpoint{Address: e.String(), Verdict: verdict})
-		if first == nil {
-			first = branch
+		o := branch.outcome()
+		if groups[o] == nil {
+			order = append(order, o)
 		}
-		if worst == nil || rank(verdict) > rank(worst.verdict()) {
+		groups[o] = append(groups[o], e)
+		verdicts[o.verdict]++
+		w.endpoints = append(w.endpoints, Endpoint{Address: e.String(), Verdict: o.verdict})
+		if worst == nil || rank(o.verdict) > rank(worst.verdict()) {
 			worst = branch
 		}
 	}
-	w.steps = append(w.steps, worst.steps...)
-	if len(verdicts) > 1 {
+	slices.SortStableFunc(order, func(a, b outcome) int { return rank(b.verdict) - rank(a.verdict) })
+	switch {
+	case worst == nil:
+		w.doubt(&f.object, "it is not known which endpoints of %s the packet reaches%s", f.object, omitted)
+		return
+	case len(order) == 1 && omitted == "":
+		if len(followed) > 1 {
+			w.say(Notes, &f.object, "all %d endpoints were followed, with one outcome; the steps below are for %s", len(followed), worst.to.addr)
+		}
+	case len(verdicts) == 1 && omitted == "":
+		w.say(Notes, &f.object, "all %d endpoints were followed: %s; the steps below are for %s", len(followed), grouped(order, groups), worst.to.addr)
+	default:
+		w.steps = append(w.steps, worst.steps...)
 		w.unclear, w.decidedBy, w.change = true, worst.decidedBy, worst.change
-		w.say(Unclear, &f.object, "it depends on the endpoint: of %d, the packet reaches %d and is dropped on the way to %d; the steps above are for %s", len(w.endpoints),
-			verdicts[Delivered], verdicts[Dropped], worst.to.addr)
+		text := fmt.Sprintf("%d endpoints were followed", len(followed))
+		if len(verdicts) > 1 {
+			text = fmt.Sprintf("it depends on the endpoint: of %d, the packet reaches %d and is dropped on the way to %d", len(followed), verdicts[Delivered], verdicts[Dropped])
+		}
+		w.say(Unclear, &f.object, "%s: %s%s; the steps above are for %s", text, grouped(order, groups), omitted, worst.to.addr)
 		return
 	}
+	w.steps = append(w.steps, worst.steps...)
 	w.dropped, w.delivered, w.unclear = worst.dropped, worst.delivered, w.unclear || worst.unclear
 	w.decidedBy, w.change, w.translated = worst.decidedBy, worst.change, true
+}
+
+// grouped says how many endpoints have each outcome.
+func grouped(order []outcome, groups map[outcome][]netip.AddrPort) string {
+	var texts []string
+	for _, o := range order {
+		text := fmt.Sprintf("%d %s", len(groups[o]), o.verdict.text())
+		switch {
+		case o.by == "":
+		case o.verdict == Dropped:
+			text += " by " + o.by
+		default:
+			text += " because of " + o.by
+		}
+		texts = append(texts, fmt.Sprintf("%s (%s)", text, some(groups[o])))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // vpcOf returns the VPC of the endpoints.

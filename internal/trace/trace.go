@@ -48,12 +48,16 @@ type Snapshot struct {
 	Networks []*kubeovnv1.ProviderNetwork
 	// Events are those about the ports of pods.
 	Events []*corev1.Event
-	Unread []Unread
+	// Omitted are the addresses of endpoints whose pods were not read, because there are too many.
+	Omitted map[netip.Addr]bool
+	Unread  []Unread
 
 	// observe gets the rows that the answer depends on; nil without an observer.
 	observe func(owner desired.Owner, rows []desired.Row)
 	// policies has the rows of pods and policies, for all ends.
 	policies *model
+	// owners are the pods by their addresses.
+	owners map[netip.Addr][]host
 }
 
 // Unread is what the user may not read.

@@ -4,6 +4,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,6 +16,7 @@ import (
 // Run answers a query.
 func Run(of *Snapshot, q Query) Answer {
 	s := *of
+	s.owners = s.podsByAddress()
 	s.policies = newModel(&s)
 	s.policies.addPolicies(&s)
 	answer := Answer{From: q.From.String(), To: q.To.String(), Unread: s.Unread}
@@ -33,9 +35,12 @@ func Run(of *Snapshot, q Query) Answer {
 // noFamily is the trace of two ends that have no family in common, or of which one has no address.
 func (s *Snapshot) noFamily(q Query) Trace {
 	t := Trace{Protocol: q.Protocol, Port: q.Port, Verdict: Dropped}
-	for _, end := range []End{q.From, q.To} {
+	for _, host := range []func(ipfamily.Family) (host, *problem){
+		func(family ipfamily.Family) (host, *problem) { return s.source(q.From, family) },
+		func(family ipfamily.Family) (host, *problem) { return s.host(q.To, family, "") },
+	} {
 		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
-			if _, problem := s.host(end, family, ""); problem != nil {
+			if _, problem := host(family); problem != nil {
 				t.Family = family.String()
 				t.Steps = append(t.Steps, problem.step)
 				t.Verdict, t.DecidedBy, t.Change = problem.verdict, problem.step.Object, problem.change
@@ -57,18 +62,12 @@ type problem struct {
 
 // host returns the host of an end for a family. Its address is not valid if the end has none of the family; problem is then nil if it has one of the other.
 func (s *Snapshot) host(e End, family ipfamily.Family, vpc string) (host, *problem) {
-	missing := func(o Object, resource, namespace string) *problem {
-		if u := s.unread(resource, namespace); u != nil {
-			return &problem{Step{Unclear, &o, fmt.Sprintf("%s cannot be read: %s is not permitted", o, u)}, CannotTell, ""}
-		}
-		return &problem{Step{Drops, &o, o.String() + " does not exist"}, Dropped, "create it, or correct the name"}
-	}
 	switch {
 	case e.Pod.Name != "":
 		o := Object{Kind: "Pod", Namespace: e.Pod.Namespace, Name: e.Pod.Name}
 		pod := s.pod(e.Pod)
 		if pod == nil {
-			return host{}, missing(o, ResourcePods, e.Pod.Namespace)
+			return host{}, s.missing(o, ResourcePods, "pods,services")
 		}
 		h, text, change := s.podHost(pod, family)
 		if text != "" {
@@ -81,13 +80,13 @@ func (s *Snapshot) host(e End, family ipfamily.Family, vpc string) (host, *probl
 	case e.Node != "":
 		own, join := s.nodeAddresses(e.Node)
 		if len(own)+len(join) == 0 {
-			return host{}, missing(Object{Kind: "Node", Name: e.Node}, ResourceNodes, "")
+			return host{}, s.missing(Object{Kind: "Node", Name: e.Node}, ResourceNodes, "nodes")
 		}
 		return host{kind: aNode, node: e.Node, addr: first(own, family)}, nil
 	case e.Service.Name != "":
 		svc := s.service(e.Service)
 		if svc == nil {
-			return host{}, missing(Object{Kind: "Service", Namespace: e.Service.Namespace, Name: e.Service.Name}, ResourceServices, e.Service.Namespace)
+			return host{}, s.missing(Object{Kind: "Service", Namespace: e.Service.Namespace, Name: e.Service.Name}, ResourceServices, "services")
 		}
 		return s.serviceHost(svc, family)
 	}
@@ -106,7 +105,7 @@ func otherFamily(f ipfamily.Family) ipfamily.Family {
 
 // trace returns the trace of a family; false if one of the ends does not have it.
 func (s *Snapshot) trace(q Query, family ipfamily.Family) (Trace, bool) {
-	from, problem := s.host(q.From, family, "")
+	from, problem := s.source(q.From, family)
 	if problem != nil || !from.addr.IsValid() {
 		return Trace{}, false
 	}
@@ -115,6 +114,9 @@ func (s *Snapshot) trace(q Query, family ipfamily.Family) (Trace, bool) {
 		return Trace{}, false
 	}
 	w := &walk{s: s, q: q, from: from, to: to}
+	if w.named() && to.overlay() && to.net.LogicalRouter != cmp.Or(from.net.LogicalRouter, kubeovnv1.DefaultVpc) {
+		w.elsewhere, w.to = s.podsAt(to.addr), host{kind: outside, addr: to.addr}
+	}
 	w.start()
 	t := Trace{
 		Family: family.String(), Source: from.addr, Destination: to.addr, Protocol: q.Protocol, Port: q.Port,
@@ -130,6 +132,8 @@ type walk struct {
 	from, to host
 	m        *model
 	loaded   map[string]bool // VPCs in the model
+	// elsewhere are the pods of other VPCs with the destination, if the query has its address and no host of the sender's VPC has it.
+	elsewhere []host
 	// nat are the applied rules for external addresses by VPC, of those in the model.
 	nat map[string][]natRule
 
@@ -203,13 +207,28 @@ func (w *walk) fork(from, to host) *walk {
 	return &other
 }
 
+// branch is a fork for another destination of the same sender. It shares the model, because Services have many endpoints.
+func (w *walk) branch(to host) *walk {
+	if w.s.unread(ResourceSubnets, "") != nil { // the model has the subnets of both ends only
+		return w.fork(w.from, to)
+	}
+	other := *w
+	other.to, other.steps, other.endpoints, other.unclear = to, nil, nil, false
+	other.addVague(to)
+	return &other
+}
+
 // load makes the model for the current ends.
 func (w *walk) load() {
 	w.m, w.loaded, w.nat = w.s.policies.clone(), map[string]bool{}, map[string][]natRule{}
-	for _, h := range []host{w.from, w.to} {
-		if h.kind == hidden || h.kind == aPod && w.s.namespace(h.pod.Namespace) == nil && w.s.unread(ResourceNamespaces, h.pod.Namespace) != nil {
-			w.m.vague[h.addr] = true
-		}
+	w.addVague(w.from)
+	w.addVague(w.to)
+}
+
+// addVague records the address of a host whose sets are not known.
+func (w *walk) addVague(h host) {
+	if h.kind == hidden || h.kind == aPod && w.s.namespace(h.pod.Namespace) == nil && w.s.unread(ResourceNamespaces, h.pod.Namespace) != nil {
+		w.m.vague[h.addr] = true
 	}
 }
 
@@ -250,6 +269,8 @@ func (w *walk) start() {
 		w.neighbour()
 		return
 	}
+	w.introduce()
+	defer w.conclude()
 	switch w.from.kind {
 	case aPod:
 		w.fromPod()

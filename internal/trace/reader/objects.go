@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -62,10 +61,12 @@ func (r *reading) ends(ctx context.Context, g *requests) {
 	for _, end := range []trace.End{r.query.From, r.query.To} {
 		switch {
 		case end.Pod.Name != "":
+			g.Go(get(ctx, r, trace.ResourceNamespaces, "", end.Pod.Namespace, &r.s.Namespaces))
 			g.Go(get(ctx, r, trace.ResourcePods, end.Pod.Namespace, end.Pod.Name, &r.s.Pods))
 		case end.Node != "":
 			r.node(ctx, g, end.Node)
 		case end.Service.Name != "":
+			g.Go(get(ctx, r, trace.ResourceNamespaces, "", end.Service.Namespace, &r.s.Namespaces))
 			g.Go(get(ctx, r, trace.ResourceServices, end.Service.Namespace, end.Service.Name, &r.s.Services))
 		}
 		for _, address := range end.Addrs() {
@@ -133,25 +134,39 @@ func (r *reading) address(ctx context.Context, g *requests, addr netip.Addr) {
 		err := list(ctx, r, trace.ResourcePods, "", pods, func() { r.addPods(pointers(pods.Items)) }, by)()
 		namespace := cmp.Or(r.query.From.Pod.Namespace, r.query.To.Pod.Namespace)
 		switch {
-		case err != nil || len(pods.Items) > 0:
+		case err != nil:
 			return err
 		case !r.mayNot(trace.ResourcePods):
-			return r.holders(ctx, addr)
+			return r.holders(ctx, addr, len(pods.Items) > 0)
 		case namespace == "":
 			return nil
 		}
 		own := &corev1.PodList{}
 		return list(ctx, r, trace.ResourcePods, namespace, own, func() { r.addPods(havingAddress(own.Items, addr)) })()
 	})
-	nodes := &corev1.NodeList{}
-	g.Go(list(ctx, r, trace.ResourceNodes, "", nodes, func() {
-		for i := range nodes.Items {
-			if node := &nodes.Items[i]; slices.Contains(k8s.OwnIPs(node), addr) {
-				r.s.Nodes = append(r.s.Nodes, node)
-				r.seen[trace.ResourceNodes+"//"+node.Name] = true
+	r.nodeAt(ctx, g, addr)
+}
+
+// nodeAt adds the node with an address. All nodes are read once.
+func (r *reading) nodeAt(ctx context.Context, g *requests, addr netip.Addr) {
+	g.Go(func() (err error) {
+		r.listNodes.Do(func() {
+			nodes := &corev1.NodeList{}
+			err = list(ctx, r, trace.ResourceNodes, "", nodes, func() {})()
+			r.nodes = map[netip.Addr]*corev1.Node{}
+			for i := range nodes.Items {
+				for _, a := range k8s.OwnIPs(&nodes.Items[i]) {
+					r.nodes[a] = &nodes.Items[i]
+				}
 			}
+		})
+		if node := r.nodes[addr]; node != nil && r.once(trace.ResourceNodes+"//"+node.Name) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.s.Nodes = append(r.s.Nodes, node)
 		}
-	}))
+		return err
+	})
 }
 
 // mayNot reports whether a list of the whole cluster is forbidden.
@@ -173,8 +188,9 @@ func havingAddress(pods []corev1.Pod, addr netip.Addr) []*corev1.Pod {
 	return found
 }
 
-// holders reads the pods that have an address according to the IP objects: it may not be the first address of its pod.
-func (r *reading) holders(ctx context.Context, address netip.Addr) error {
+// holders reads the pods that have an address according to the IP objects: it may not be the first address of its pod, and pods of other VPCs may have it. It also reads
+// the node whose port has the address. found: a pod with the address is known, so that a list of all IP objects is not worth its size.
+func (r *reading) holders(ctx context.Context, address netip.Addr, found bool) error {
 	field := "spec.v4IpAddress"
 	if address.Is6() {
 		field = "spec.v6IpAddress"
@@ -182,14 +198,22 @@ func (r *reading) holders(ctx context.Context, address netip.Addr) error {
 	ips := &kubeovnv1.IPList{}
 	err := list(ctx, r, trace.ResourceRecords, "", ips, func() {}, client.MatchingFields{field: address.String()})()
 	if apierrors.IsBadRequest(err) { // a definition of IPs without the selectable field: Kube-OVN's, or an older one
+		if found {
+			return nil
+		}
 		ips = &kubeovnv1.IPList{}
 		err = list(ctx, r, trace.ResourceRecords, "", ips, func() {})()
 	}
 	for i := range ips.Items {
 		spec := &ips.Items[i].Spec
-		if err == nil && slices.Contains(ipfamily.ValidAddrs(strings.Split(spec.IPAddress, ",")...), address) {
-			err = get(ctx, r, trace.ResourcePods, spec.Namespace, spec.PodName, &r.s.Pods)()
+		if err != nil || !slices.Contains(ipfamily.ValidAddrs(strings.Split(spec.IPAddress, ",")...), address) {
+			continue
 		}
+		if node := k8s.NodeOf(&ips.Items[i]); node != "" {
+			err = errors.Join(get(ctx, r, trace.ResourceNodes, "", node, &r.s.Nodes)(), get(ctx, r, trace.ResourceRecords, "", ips.Items[i].Name, &r.s.Records)())
+			continue
+		}
+		err = get(ctx, r, trace.ResourcePods, spec.Namespace, spec.PodName, &r.s.Pods)()
 	}
 	return err
 }
@@ -281,10 +305,12 @@ func (r *reading) around(ctx context.Context, g *requests) {
 		nodes[pod.Spec.NodeName] = true
 		g.Go(get(ctx, r, trace.ResourceNetworks, "", pod.Annotations[kubeovnv1.AnnotationProviderNetwork.Key()], &r.s.Networks))
 		r.ofNamespace(ctx, g, pod.Namespace)
-		if r.once("events/" + pod.Namespace + "/" + pod.Name) {
-			events := &corev1.EventList{}
-			g.Go(list(ctx, r, trace.ResourceEvents, pod.Namespace, events, func() { r.addEvents(events.Items) },
-				client.MatchingFields{"involvedObject.name": pod.Name, "involvedObject.kind": "Pod"}))
+		for _, reason := range []string{kubeovnv1.ReasonPortMissing, kubeovnv1.ReasonPortRestored} {
+			if r.once("events/" + pod.Namespace + "/" + reason) {
+				events := &corev1.EventList{}
+				g.Go(list(ctx, r, trace.ResourceEvents, pod.Namespace, events, func() { r.addEvents(events.Items) },
+					client.MatchingFields{"reason": reason, "involvedObject.kind": "Pod"}))
+			}
 		}
 		if r.once("switch/" + pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]) {
 			r.gatewaysOf(pod, nodes)
@@ -355,66 +381,18 @@ func (r *reading) ofNamespace(ctx context.Context, g *requests, namespace string
 	}
 }
 
+// addEvents keeps the last event of each pod, which has the state of its port.
 func (r *reading) addEvents(events []corev1.Event) {
-	slices.SortFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
-	if len(events) == 0 {
-		return
-	}
-	for i := range events { // only the last one tells the state of the port
+	for i := range events {
 		e := &events[i]
-		if e.Reason != kubeovnv1.ReasonPortMissing && e.Reason != kubeovnv1.ReasonPortRestored {
-			continue
-		}
-		r.s.Events = slices.DeleteFunc(r.s.Events, func(old *corev1.Event) bool {
-			return old.InvolvedObject.Namespace == e.InvolvedObject.Namespace && old.InvolvedObject.Name == e.InvolvedObject.Name
+		at := slices.IndexFunc(r.s.Events, func(other *corev1.Event) bool {
+			return other.InvolvedObject.Namespace == e.InvolvedObject.Namespace && other.InvolvedObject.Name == e.InvolvedObject.Name
 		})
-		r.s.Events = append(r.s.Events, e)
-	}
-}
-
-func (r *reading) rule(ctx context.Context, g *requests, service, vip string) {
-	if vip != "" && !r.isTarget(ipfamily.ValidAddrs(strings.Split(vip, ",")...)) {
-		return
-	}
-	if namespace, name, ok := strings.Cut(service, "/"); ok {
-		r.slicesOf(ctx, g, namespace, name)
-	}
-}
-
-func (r *reading) slicesOf(ctx context.Context, g *requests, namespace, name string) {
-	if !r.once("slices/" + namespace + "/" + name) {
-		return
-	}
-	found := &discoveryv1.EndpointSliceList{}
-	g.Go(list(ctx, r, trace.ResourceSlices, namespace, found, func() { r.s.Slices = append(r.s.Slices, pointers(found.Items)...) },
-		client.MatchingLabels{discoveryv1.LabelServiceName: name}))
-}
-
-// endpoints reads the pods of endpoints, and the pods that a Service without endpoints selects.
-func (r *reading) endpoints(ctx context.Context, g *requests) {
-	r.around(ctx, g)
-	r.inside(ctx, g)
-	count := 0
-	for _, slice := range r.s.Slices {
-		for i := range slice.Endpoints {
-			ref := slice.Endpoints[i].TargetRef
-			if ref == nil || ref.Kind != "Pod" || count >= 2*maxPods {
-				continue
-			}
-			count++
-			g.Go(get(ctx, r, trace.ResourcePods, slice.Namespace, ref.Name, &r.s.Pods))
-		}
-		for i := range slice.Endpoints {
-			if name := slice.Endpoints[i].NodeName; name != nil && slice.Endpoints[i].TargetRef == nil {
-				r.node(ctx, g, *name)
-			}
-		}
-	}
-	for _, service := range r.s.Services {
-		if count == 0 && len(service.Spec.Selector) > 0 {
-			pods := &corev1.PodList{}
-			g.Go(list(ctx, r, trace.ResourcePods, service.Namespace, pods, func() { r.addPods(pointers(pods.Items)) },
-				client.MatchingLabels(service.Spec.Selector), client.Limit(maxPods)))
+		switch {
+		case at < 0:
+			r.s.Events = append(r.s.Events, e)
+		case r.s.Events[at].LastTimestamp.Before(&e.LastTimestamp):
+			r.s.Events[at] = e
 		}
 	}
 }

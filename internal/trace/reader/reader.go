@@ -6,8 +6,10 @@
 package reader
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +27,12 @@ import (
 	"github.com/kiln-net/kiln/internal/trace"
 )
 
-// maxPods is the number of endpoints of a Service whose pods are read.
-const maxPods = 16
+const (
+	// maxPods bounds the pods of endpoints that are read: each needs some requests, and the client has a rate.
+	maxPods = 256
+	// maxUnready is the number of pods that are read of a Service without endpoints.
+	maxUnready = 16
+)
 
 // Scheme has the kinds that Read reads.
 func Scheme() (*runtime.Scheme, error) {
@@ -49,6 +55,10 @@ type reading struct {
 	mu   sync.Mutex
 	s    *trace.Snapshot
 	seen map[string]bool
+
+	listNodes sync.Once
+	// nodes are all nodes by their addresses, after listNodes.
+	nodes map[netip.Addr]*corev1.Node
 }
 
 // Read reads the objects for a query. What the user may not read is in Unread of the snapshot.
@@ -59,6 +69,11 @@ func Read(ctx context.Context, c client.Reader, q trace.Query) (*trace.Snapshot,
 			return nil, fmt.Errorf("read the cluster: %w", err)
 		}
 	}
+	byName := func(a, b *corev1.Pod) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	}
+	slices.SortFunc(r.s.Pods, byName)
+	r.s.Pods = slices.CompactFunc(r.s.Pods, func(a, b *corev1.Pod) bool { return byName(a, b) == 0 }) // by its name and by its address
 	slices.SortFunc(r.s.Unread, func(a, b trace.Unread) int { return strings.Compare(a.String(), b.String()) })
 	return r.s, nil
 }
