@@ -69,7 +69,7 @@ func objects(t *testing.T, text []byte) []*unstructured.Unstructured {
 }
 
 func TestManifestsForKubeOVNAndSamplesApplyUnchanged(t *testing.T) {
-	for _, name := range []string{"web", "machines", "guests"} {
+	for _, name := range []string{"web", "machines", "guests", "indigo"} {
 		for _, object := range []client.Object{
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}},

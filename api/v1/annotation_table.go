@@ -97,6 +97,8 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationMirror, on: OnPod, role: RoleRequest, check: valid(parseBool)},
 	{name: AnnotationBGP, on: OnPod, role: RoleRequest, check: valid(ParseAnnouncement)},
 	{name: AnnotationAAPs, on: OnPod, role: RoleRequest, check: valid(parseNames)},
+	{name: AnnotationEip, on: OnPod, role: RoleRequest, check: valid(parseOnePerFamily)},
+	{name: AnnotationSnat, on: OnPod, role: RoleRequest, check: valid(parseOnePerFamily)},
 	{name: AnnotationIngressRate, on: OnPod, role: RoleRequest, check: valid(ParseMegabits)},
 	{name: AnnotationEgressRate, on: OnPod, role: RoleRequest, check: valid(ParseMegabits)},
 	{name: AnnotationIngressBurst, on: OnPod, role: RoleRequest, check: valid(ParseMegabits)},
@@ -184,8 +186,6 @@ func IgnoredAnnotations() map[string]string { return ignoredAnnotations }
 
 var ignoredAnnotations = map[string]string{
 	"activation_strategy":        "rarp",
-	"eip":                        "",
-	"snat":                       "",
 	string(AnnotationPodNICType): PodNICTypeVeth,
 }
 

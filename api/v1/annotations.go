@@ -40,6 +40,7 @@ const (
 	AnnotationDefaultRoute     Annotation = "default_route"              // "false" leaves the pod without a default route through the subnet's gateways
 	AnnotationEgressBurst      Annotation = "egress_burst"               // bits that the pod may send at once after a pause, in Mbit
 	AnnotationEgressRate       Annotation = "egress_rate"                // highest rate of traffic from the pod, in Mbit/s
+	AnnotationEip              Annotation = "eip"                        // addresses of an OvnEip that the pod has outside, one per family, separated by a comma
 	AnnotationEnableLog        Annotation = "enable_log"                 // "true" logs packets
 	AnnotationEnforcement      Annotation = "network_policy_enforcement" // lax drops TCP, UDP and SCTP only
 	AnnotationExcludeIPs       Annotation = "exclude_ips"                // excludeIps of the namespace's subnets, separated by semicolons
@@ -80,6 +81,7 @@ const (
 	AnnotationPortVips         Annotation = "port_vips"                  // addresses that the pod shares with others, separated by commas
 	AnnotationRouted           Annotation = "routed"                     // "true": policies and routes of the port are in the northbound database, too
 	AnnotationRoutes           Annotation = "routes"                     // JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
+	AnnotationSnat             Annotation = "snat"                       // addresses of an OvnEip from which packets of the pod come outside, one per family, separated by a comma
 	AnnotationVip              Annotation = "vip"                        // the Vip whose addresses the pod uses as its own
 	AnnotationVpc              Annotation = "vpc"                        // the custom VPC of the Service's endpoints
 	AnnotationVpcEip           Annotation = "vpc_eip"                    // the OvnEip of a rule

@@ -36,7 +36,16 @@ type OvnEipSpec struct {
 	// +kubebuilder:validation:Enum="";nat;lrp;lsp
 	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
+	// allowedNamespaces whose pods may request the addresses by the annotations eip and snat, or * for all. When a namespace is removed from the list, its pods lose the
+	// addresses. Rules of administrators need no entry. Without effect with tenancy.membership Open.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4096
+	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
 }
+
+// PodOfRule is the annotation of OvnFips and OvnSnatRules that kube-ovn-controller makes for pods: the namespace and the name of the pod, with a slash between them.
+const PodOfRule = "kubeovn.io/pod"
 
 // Labels of OvnEips, and of the rules that use them, by which users of Kube-OVN select objects. Addresses of IPv6 have a dash for each colon.
 const (

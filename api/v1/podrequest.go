@@ -170,6 +170,11 @@ func parseOnePerFamily(s string) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
+// ParseExternal returns the addresses of an OvnEip that a pod requests by AnnotationEip or AnnotationSnat; none if the request is missing or invalid.
+func ParseExternal(annotations map[string]string, a Annotation) []netip.Addr {
+	return parseRequest(annotations, a, parseOnePerFamily)
+}
+
 // parsePools parses names of IPPools separated by commas, or addresses: `a,b,c`, and `a,b;c,d` for pairs of both families. Two addresses of
 // different families without a semicolon are one pair.
 func parsePools(s string) (names []string, choices [][]netip.Addr, err error) {

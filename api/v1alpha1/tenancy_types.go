@@ -19,7 +19,7 @@ const (
 // a cluster, the operator writes the permissions of Kube-OVN into each object that Kube-OVN has served.
 type Tenancy struct {
 	// membership is Granted or Open. Granted: pods and Services may name only those custom VPCs, private subnets, IPPools with
-	// namespaces, security groups and Vips that list their namespace. Open: they may name any of them, as with Kube-OVN.
+	// namespaces, security groups, Vips and addresses of OvnEips that list their namespace. Open: they may name any of them, as with Kube-OVN.
 	// +optional
 	// +kubebuilder:default=Granted
 	Membership Membership `json:"membership,omitempty"`

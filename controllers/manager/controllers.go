@@ -122,7 +122,7 @@ func (p *process) derived() ([]controller, error) {
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, WaysOut: s.WaysOut,
 			ServiceCIDRs: serviceCIDRs,
 		},
-		&ovnnat.Reconciler{Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate},
+		&ovnnat.Reconciler{Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate},
 		&lbrule.Reconciler{
 			Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Services: s.Services,
 			Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate,

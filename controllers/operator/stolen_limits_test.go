@@ -63,6 +63,8 @@ func (w *tenancy) makeRules(t *testing.T) {
 		w.make(t, network(kind))
 	}
 	w.make(t, eip("port", kubeovnv1.OvnEipTypeLRP))
+	w.make(t, fip("stolen", false))
+	w.make(t, fip("of-pod", true))
 	w.make(t, request(t, certificatesv1.KubeAPIServerClientSignerName))
 }
 
@@ -70,6 +72,17 @@ func eip(name, kind string) *unstructured.Unstructured {
 	u := network("OvnEip")
 	u.SetName(name)
 	u.Object["spec"] = map[string]any{"type": kind}
+	return u
+}
+
+// fip returns an OvnFip that an administrator made, or one that kube-ovn-controller makes for a pod.
+func fip(name string, ofPod bool) *unstructured.Unstructured {
+	u := network("OvnFip")
+	u.SetName(name)
+	u.Object["spec"] = map[string]any{"ovnEip": "stolen", "ipName": "a.shop"}
+	if ofPod {
+		u.SetAnnotations(map[string]string{kubeovnv1.PodOfRule: "shop/a"})
+	}
 	return u
 }
 
@@ -189,6 +202,12 @@ func (w *tenancy) specsOfOthers() []trial {
 		trial{"the end of an OvnEip of a port", asController, remove(eip("port", kubeovnv1.OvnEipTypeLRP)), ""},
 		trial{"an OvnEip for rules", asController, w.create(eip("forged", kubeovnv1.OvnEipTypeNAT)), denied},
 		trial{"the end of an OvnEip for rules", asController, remove(network("OvnEip")), denied},
+		trial{"an OvnFip of a pod", asController, w.create(fip("of-pod-2", true)), ""},
+		trial{"the end of an OvnFip of a pod", asController, remove(fip("of-pod", true)), ""},
+		trial{"an OvnFip of an administrator", asController, w.create(fip("forged", false)), denied},
+		trial{"the end of an OvnFip of an administrator", asController, remove(fip("stolen", false)), denied},
+		trial{"an OvnFip of an administrator as one of a pod", asController, change(fip("stolen", false), `{"metadata":{"annotations":{"`+kubeovnv1.PodOfRule+`":"shop/a"}}}`), denied},
+		trial{"the OvnEip of an OvnFip", asController, change(fip("stolen", false), `{"spec":{"ovnEip":"another"}}`), denied},
 		trial{"a label of Kube-OVN of an OvnEip", asController, change(network("OvnEip"), label(kubeovnv1.LabelEipV4, "192.0.2.9")), ""},
 	)
 	for _, kind := range []string{"Vpc", "IPPool", "OvnEip"} {

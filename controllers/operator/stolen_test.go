@@ -64,6 +64,8 @@ var mayWrite = map[string][]grant{
 		{"create,patch,delete ips.kubeovn.io", "a record per port"},
 		{"create,patch,delete vips.kubeovn.io", "addresses of load balancer rules; finalizers"},
 		{"create,patch,delete ovn-eips.kubeovn.io", "addresses of ports of routers; finalizers and labels: kiln-controller-finalizers"},
+		{"create,patch,delete ovn-fips.kubeovn.io", "requests of pods; finalizers and labels: kiln-controller-finalizers"},
+		{"create,patch,delete ovn-snat-rules.kubeovn.io", "requests of pods; finalizers and labels: kiln-controller-finalizers"},
 		{"patch adminnetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"patch baselineadminnetworkpolicies.policy.networking.k8s.io/status", ""},
 		{"patch clusternetworkpolicies.policy.networking.k8s.io/status", ""},

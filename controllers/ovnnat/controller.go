@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/grants"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/interest"
@@ -37,6 +38,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
+	Grants     *grants.Rules
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
 }

@@ -23,12 +23,15 @@ import (
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
 
-// SetupWithManager registers a controller for each kind of rules.
-func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+// SetupWithManager registers a controller for each kind of rules, and one for pods that request them.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	for kind := range kinds {
 		if err := (&controller{Reconciler: r, kind: kind}).setup(mgr); err != nil {
 			return fmt.Errorf("set up the controller of %ss: %w", kind, err)
 		}
+	}
+	if err := (&podRules{Reconciler: r}).setup(ctx, mgr); err != nil {
+		return fmt.Errorf("set up the controller of pods with external addresses: %w", err)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (w *world) run() {
 			vpcs := networktest.Vpcs(p)
 			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.External(p), eips,
-				&ovnnat.Reconciler{Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate},
+				&ovnnat.Reconciler{Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate},
 				&lbrule.Reconciler{
 					Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Services: p.Services,
 					Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate,

@@ -79,8 +79,8 @@ func TestAnnotationsWithoutEffectGetOneEvent(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()
-	p := w.pod("default", "wishful", "eip", "192.0.2.1", "snat", "192.0.2.2", "mirror", "true", "default_route", "true", "port_security", "true")
-	w.warnedOf(p, "AnnotationNotSupported", "nothing about ovn.kubernetes.io/eip, ovn.kubernetes.io/snat")
+	p := w.pod("default", "wishful", "activation_strategy", "none", "mirror", "true", "default_route", "true", "port_security", "true")
+	w.warnedOf(p, "AnnotationNotSupported", "nothing about ovn.kubernetes.io/activation_strategy")
 
 	process.Stop()
 	w.start()
@@ -96,8 +96,8 @@ func TestAnnotationsWithoutEffectGetOneEvent(t *testing.T) {
 		return ""
 	})
 	plain := w.pod("default", "plain")
-	marker := w.pod("default", "marker", "eip", "192.0.2.2")
-	w.warnedOf(marker, "AnnotationNotSupported", "eip") // events are sent in order
+	marker := w.pod("default", "marker", "activation_strategy", "none")
+	w.warnedOf(marker, "AnnotationNotSupported", "activation_strategy") // events are sent in order
 	if n := w.events(p, "AnnotationNotSupported"); n != 1 {
 		t.Errorf("it has %d events", n)
 	}

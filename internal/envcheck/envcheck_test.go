@@ -176,7 +176,7 @@ func TestNothingIsLost(t *testing.T) {
 	for i := range 20 {
 		c.Objects["VpcDns"] = append(c.Objects["VpcDns"], unstructuredOf("VpcDns", fmt.Sprint("v", i), nil))
 		c.Pods = append(c.Pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "a", Name: fmt.Sprint("p", i), Annotations: map[string]string{"ovn.kubernetes.io/eip": "192.0.2.1", "ovn.kubernetes.io/vlan_id": "5"},
+			Namespace: "a", Name: fmt.Sprint("p", i), Annotations: map[string]string{"ovn.kubernetes.io/activation_strategy": "none", "ovn.kubernetes.io/vlan_id": "5"},
 		}})
 	}
 	if report, err = Migration(c); err != nil || !report.Failed() {
@@ -188,7 +188,7 @@ func TestNothingIsLost(t *testing.T) {
 			lost = append(lost, f.Subject)
 		}
 	}
-	if want := "VpcDns v0, v1, v2, v3, v4, and 15 more; Annotation ovn.kubernetes.io/eip"; strings.Join(lost, "; ") != want {
+	if want := "VpcDns v0, v1, v2, v3, v4, and 15 more; Annotation ovn.kubernetes.io/activation_strategy"; strings.Join(lost, "; ") != want {
 		t.Errorf("lost %s, want %s", strings.Join(lost, "; "), want)
 	}
 }

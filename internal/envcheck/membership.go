@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -15,11 +16,15 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// membership lists the namespaces whose pods name a security group or a Vip that does not list them: they have no access, or would lose it when the object no longer admits
-// every namespace.
+// kindAddress is the kind in membership of an address that pods request by the annotations eip and snat.
+const kindAddress = "Address"
+
+// membership lists the namespaces whose pods name a security group, a Vip or an address of an OvnEip that does not list them: they have no access, or would lose it when the
+// object no longer admits every namespace.
 func membership(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 	users := map[string]map[string]bool{} // namespaces, by kind and name of the object
 	note := func(kind, name, namespace string) {
@@ -35,6 +40,11 @@ func membership(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 		}
 		for _, name := range append(kubeovnv1.ParseAAPs(m.Annotations), m.Annotations[kubeovnv1.AnnotationVip.Key()]) {
 			note("Vip", name, namespace)
+		}
+		for _, annotation := range []kubeovnv1.Annotation{kubeovnv1.AnnotationEip, kubeovnv1.AnnotationSnat} {
+			for _, a := range kubeovnv1.ParseExternal(m.Annotations, annotation) {
+				note(kindAddress, a.String(), namespace)
+			}
 		}
 	}
 	for i := range c.Pods {
@@ -57,6 +67,34 @@ func membership(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 				f.Subject = subject
 				found = append(found, *f)
 			}
+		}
+	}
+	return append(found, membershipOfEips(c, users, open)...)
+}
+
+// membershipOfEips lists the namespaces whose pods request an address that no OvnEip has, or whose OvnEip does not list them. users are those of membership.
+func membershipOfEips(c *Cluster, users map[string]map[string]bool, open bool) []Finding {
+	var found []Finding
+	for i := range c.Objects["OvnEip"] {
+		var eip kubeovnv1.OvnEip
+		object := &c.Objects["OvnEip"][i]
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &eip) != nil {
+			continue
+		}
+		of := map[string]bool{}
+		for _, a := range ipfamily.ValidAddrs(eip.Spec.V4IP, eip.Spec.V6IP, eip.Status.V4IP, eip.Status.V6IP) {
+			maps.Copy(of, users[kindAddress+" "+a.String()])
+			delete(users, kindAddress+" "+a.String())
+		}
+		if f := judgeMembership(object, slices.Sorted(maps.Keys(of)), open, false); f != nil {
+			f.Subject = "OvnEip " + eip.Name
+			found = append(found, *f)
+		}
+	}
+	for _, subject := range slices.Sorted(maps.Keys(users)) {
+		if strings.HasPrefix(subject, kindAddress+" ") {
+			found = append(found, Finding{Warning, subject, fmt.Sprintf("pods of namespaces %s request it outside, and no OvnEip has it: create one with these namespaces in allowedNamespaces",
+				k8s.Some(slices.Sorted(maps.Keys(users[subject])), someNames))})
 		}
 	}
 	return found

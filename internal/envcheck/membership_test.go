@@ -32,6 +32,7 @@ func TestNamespacesThatWouldLoseGroupsAreListed(t *testing.T) {
 		Pods: []corev1.Pod{
 			pod("shop", kubeovnv1.AnnotationGroups, "listed, open,strict"), pod("bank", kubeovnv1.AnnotationGroups, "open,strict"),
 			pod("shop", kubeovnv1.AnnotationVip, "own"), pod("bank", kubeovnv1.AnnotationAAPs, "own,unlisted,in-banks,in-shops"),
+			pod("shop", kubeovnv1.AnnotationEip, "192.0.2.9"), pod("bank", kubeovnv1.AnnotationSnat, "192.0.2.9"), pod("shop", kubeovnv1.AnnotationSnat, "192.0.2.10"),
 		},
 		Objects: map[string][]unstructured.Unstructured{
 			"SecurityGroup": {
@@ -42,6 +43,7 @@ func TestNamespacesThatWouldLoseGroupsAreListed(t *testing.T) {
 				object("Vip", "own", map[string]any{"namespace": "shop"}), object("Vip", "unlisted", map[string]any{}),
 				object("Vip", "in-banks", map[string]any{"subnet": "banks"}), object("Vip", "in-shops", map[string]any{"subnet": "shops"}),
 			},
+			"OvnEip": {object("OvnEip", "eip", map[string]any{"v4Ip": "192.0.2.9", "allowedNamespaces": []any{"shop"}})},
 			"Subnet": {
 				object("Subnet", "banks", map[string]any{"namespaces": []any{"bank"}}), object("Subnet", "shops", map[string]any{"namespaces": []any{"shop"}}),
 			},
@@ -65,13 +67,15 @@ func TestNamespacesThatWouldLoseGroupsAreListed(t *testing.T) {
 		open   = "ok SecurityGroup open: it admits every namespace. List namespac"
 		strict = "warning SecurityGroup strict: pods of namespaces bank, mail name it, a"
 		own    = "warning Vip own: pods of namespaces bank name it, and it "
+		eip    = "warning OvnEip eip: pods of namespaces bank name it, and it "
+		none   = "warning Address 192.0.2.10: pods of namespaces shop request it outsi"
 	)
 	check("before the installation", v1alpha1.OVNClusterSpec{}, open, strict, own, "ok Vip unlisted: pods of namespaces bank name it: the ope",
-		"ok Vip in-shops: pods of namespaces bank name it: the ope")
+		"ok Vip in-shops: pods of namespaces bank name it: the ope", eip, none)
 	c.OVNCluster.Status.StrictSince = &metav1.Time{}
 	check("after the installation", v1alpha1.OVNClusterSpec{}, open, strict, own, "warning Vip unlisted: pods of namespaces bank name it, and it ",
-		"warning Vip in-shops: pods of namespaces bank name it, and it ")
+		"warning Vip in-shops: pods of namespaces bank name it, and it ", eip, none)
 	check("with open membership", v1alpha1.OVNClusterSpec{Tenancy: v1alpha1.Tenancy{Membership: v1alpha1.MembershipOpen}},
 		open, "ok SecurityGroup strict: it admits every namespace. List namespac", own, "ok Vip unlisted: it admits every namespace. List namespac",
-		"ok Vip in-shops: it admits every namespace. List namespac")
+		"ok Vip in-shops: it admits every namespace. List namespac", "ok OvnEip eip: it admits every namespace. List namespac", none)
 }

@@ -42,7 +42,7 @@ type Shared struct {
 }
 
 // NewShared returns the parts for a manager, with an empty allocator and a closed gate. It adds the indexes that lookups need.
-// openMembership lets every namespace use custom VPCs, private subnets, IPPools with namespaces, security groups and Vips. The allocator follows the number of
+// openMembership lets every namespace use custom VPCs, private subnets, IPPools with namespaces, security groups, Vips and OvnEips. The allocator follows the number of
 // ports that a switch can have.
 func NewShared(ctx context.Context, mgr ctrl.Manager, engine *northbound.Engine, openMembership bool) (*Shared, error) {
 	c, indexer := mgr.GetClient(), mgr.GetFieldIndexer()

@@ -12,7 +12,7 @@ func TestIgnoredPodAnnotations(t *testing.T) {
 		key, value string
 		ignored    bool
 	}{
-		"a feature that is not built":            {"ovn.kubernetes.io/eip", "192.0.2.1", true},
+		"a feature that is not built":            {"ovn.kubernetes.io/pod_nic_type", "internal-port", true},
 		"groups of another network":              {"net1.shop.ovn.kubernetes.io/security_groups", "a,b", true},
 		"a request for another network":          {"net1.shop.kubernetes.io/logical_switch", "s1", true},
 		"a request for the first network":        {"ovn.kubernetes.io/logical_switch", "s1", false},

@@ -44,6 +44,8 @@ func OfPods() map[string]Values {
 		"port_security":   {[]string{"true", "false"}, []string{"yes", "True"}},
 		"mirror":          {[]string{"true", "false"}, []string{"TRUE", "both"}},
 		"layer2_forward":  {[]string{"true", "false"}, []string{"1"}},
+		"eip":             {[]string{"192.0.2.9", "192.0.2.9, 2001:db8::9"}, []string{"192.0.2.9,192.0.2.10", "web", "192.0.2.0/24", "192.0.2.9,"}},
+		"snat":            {[]string{"2001:db8::9"}, []string{"192.0.2.9 192.0.2.10", "any"}},
 		"aaps":            {[]string{"a, b,,a", "a"}, []string{"a,B", `"`, "a_b"}},
 		"security_groups": {[]string{"b,a,,a", "a"}, []string{"a,b c", "-1", "A"}},
 		"ingress_rate":    {[]string{"10", " 2.5 ", "0", "0.000001", "1000000"}, rates},

@@ -175,6 +175,8 @@ func adviceOnValues() []admissionv1.Validation {
 		{kubeovnv1.AnnotationLimit.Key(), kindsOfPods, isNumber(0, kubeovnv1.MaxDelayed), fmt.Sprintf("write a number of packets up to %d", kubeovnv1.MaxDelayed)},
 		{kubeovnv1.AnnotationLoss.Key(), kindsOfPods, isNumber(4, 100), "write a number of percent up to 100"},
 		{kubeovnv1.AnnotationAAPs.Key(), kindsOfPods, names, "write names of Vips with commas between them"},
+		{kubeovnv1.AnnotationEip.Key(), kindsOfPods, areAddresses("v") + " && " + differInFamily, onePerFamily},
+		{kubeovnv1.AnnotationSnat.Key(), kindsOfPods, areAddresses("v") + " && " + differInFamily, onePerFamily},
 		{kubeovnv1.AnnotationGroups.Key(), kindsOfPods, names, "write names of SecurityGroups with commas between them"},
 		{kubeovnv1.AnnotationBGP.Key(), append([]string{"Service", "Subnet"}, kindsOfPods...), "v in ['true', 'cluster', 'local', 'false']", "write true, cluster, local or false"},
 		{kubeovnv1.AnnotationLogicalRouter.Key(), []string{"Service"}, isName("v"), "write the name of a Vpc"},

@@ -54,11 +54,12 @@ func (c Config) controllerSlices() policy {
 	}
 }
 
-// controllerFinalizers limits kube-ovn-controller to creating the default Vpc and OvnEips for ports of routers, to deleting such OvnEips, and to changing
-// finalizers, the status, and labels and annotations of Kube-OVN of objects whose specs only administrators write.
+// controllerFinalizers limits kube-ovn-controller to creating the default Vpc, OvnEips for ports of routers and rules of pods, to deleting such OvnEips and rules, and to
+// changing finalizers, the status, and labels and annotations of Kube-OVN of objects whose specs only administrators write. It cannot mark another rule as one of a pod.
 func (c Config) controllerFinalizers() policy {
-	ofPort := func(object string) string {
-		return "request.resource.resource == 'ovn-eips' && " + object + ".?spec.?type.orValue('') == '" + kubeovnv1.OvnEipTypeLRP + "'"
+	own := func(object string) string {
+		return "request.resource.resource == 'ovn-eips' && " + object + ".?spec.?type.orValue('') == '" + kubeovnv1.OvnEipTypeLRP + "' || " +
+			"request.resource.resource in ['ovn-fips', 'ovn-snat-rules'] && '" + kubeovnv1.PodOfRule + "' in " + object + ".metadata.?annotations.orValue({})"
 	}
 	const ours = "k.startsWith('" + annotationPrefix + "')"
 	labelled := celList(kubeovnv1.Resources("", func(k *kubeovnv1.Kind) bool { return k.WritesLabels }))
@@ -69,11 +70,12 @@ func (c Config) controllerFinalizers() policy {
 		when:       c.isAccount(ControllerName),
 		variables:  slices.Concat(beforeAndAfter("annotations", "before", "after"), beforeAndAfter("labels", "labelsBefore", "labelsAfter")),
 		validations: []admissionv1.Validation{forbid(
-			"request.operation == 'CREATE' ? request.resource.resource == 'vpcs' && object.metadata.name == '"+kubeovnv1.DefaultVpc+"' || "+ofPort("object")+" : "+
-				"request.operation == 'DELETE' ? "+ofPort("oldObject")+" : "+
+			"request.operation == 'CREATE' ? request.resource.resource == 'vpcs' && object.metadata.name == '"+kubeovnv1.DefaultVpc+"' || "+own("object")+" : "+
+				"request.operation == 'DELETE' ? "+own("oldObject")+" : "+
 				unchanged("spec")+" && "+sameMetadata("ownerReferences")+" && (request.resource.resource in "+labelled+" ? "+
 				onlyDiffer("before", "after", ours)+" && "+onlyDiffer("labelsBefore", "labelsAfter", ours)+" : "+sameMetadata("labels", "annotations")+")",
-			ControllerName+" creates the Vpc "+kubeovnv1.DefaultVpc+" and OvnEips of type "+kubeovnv1.OvnEipTypeLRP+" only, deletes such OvnEips only, and changes only "+
+			ControllerName+" creates the Vpc "+kubeovnv1.DefaultVpc+", OvnEips of type "+kubeovnv1.OvnEipTypeLRP+", and OvnFips and OvnSnatRules with the annotation "+
+				kubeovnv1.PodOfRule+" only, deletes such OvnEips and rules only, and changes only "+
 				"finalizers and the status of other objects, and labels and annotations "+annotationPrefix+"* of OvnEips and their rules",
 		)},
 	}

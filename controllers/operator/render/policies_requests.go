@@ -33,7 +33,6 @@ type podRequest struct {
 
 // podRequestsChecked returns the requests that podRequests checks. Of the rest, such as DHCP options, only kube-ovn-controller reads the values.
 func podRequestsChecked() []podRequest {
-	const onePerFamily = "write one address, or one of each family as in 10.16.0.9,fd00::9"
 	return []podRequest{
 		{kubeovnv1.AnnotationIPAddress, areAddresses("v") + " && " + differInFamily, onePerFamily},
 		{kubeovnv1.AnnotationMACAddress, "v.matches('^([0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}$|^([0-9a-fA-F]{4}[.]){2}[0-9a-fA-F]{4}$') && " +
@@ -52,6 +51,7 @@ func podRequestsChecked() []podRequest {
 }
 
 const (
+	onePerFamily = "write one address, or one of each family as in 10.16.0.9,fd00::9"
 	// maxChecked is the maximum length of a value that is checked, in characters. It limits the time that one request can cost.
 	maxChecked = 4096
 	isBoolean  = "v in ['true', 'false']"

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 )
 
-// Rules decides, from the cache, which custom VPCs, private subnets, IPPools, security groups and Vips the pods and Services of a namespace may use.
+// Rules decides, from the cache, which custom VPCs, private subnets, IPPools, security groups, Vips and OvnEips the pods and Services of a namespace may use.
 // Each method returns an empty string if the namespace may, and otherwise a message that says why not and what to change.
 type Rules struct {
 	reader     client.Reader
@@ -96,6 +96,14 @@ func (r *Rules) Vip(ctx context.Context, namespace string, vip *kubeovnv1.Vip) (
 		}
 	}
 	return fmt.Sprintf("does not list namespace %s: add it to allowedNamespaces of the Vip", namespace), nil
+}
+
+// Eip decides for the annotations eip and snat of pods with addresses of an OvnEip.
+func (r *Rules) Eip(namespace string, eip *kubeovnv1.OvnEip) (denied string) {
+	if r.open || allows(eip.Spec.AllowedNamespaces, namespace) {
+		return ""
+	}
+	return fmt.Sprintf("OvnEip %s does not list namespace %s: add it to allowedNamespaces of the OvnEip", eip.Name, namespace)
 }
 
 // Groups are the security groups that a pod names.

@@ -105,3 +105,21 @@ func TestWhichNamespacesMayUseAVip(t *testing.T) {
 		}
 	}
 }
+
+func TestWhichNamespacesMayRequestAnEip(t *testing.T) {
+	for name, c := range map[string]struct {
+		list    []kubeovnv1.AllowedNamespace
+		granted bool
+	}{
+		"no list":           {nil, false},
+		"a list with it":    {[]kubeovnv1.AllowedNamespace{"bank", "shop"}, true},
+		"a list without it": {[]kubeovnv1.AllowedNamespace{"bank"}, false},
+		"all namespaces":    {[]kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}, true},
+	} {
+		for open, want := range map[bool]bool{false: c.granted, true: true} {
+			if denied := NewRules(nil, nil, open).Eip("shop", &kubeovnv1.OvnEip{Spec: kubeovnv1.OvnEipSpec{AllowedNamespaces: c.list}}); (denied == "") != want {
+				t.Errorf("%s, membership open %t: %q", name, open, denied)
+			}
+		}
+	}
+}

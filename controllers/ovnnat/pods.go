@@ -1,0 +1,359 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovnnat
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/interest"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reconciler"
+)
+
+// ReasonAddress is the reason of events on pods whose annotations eip or snat are not applied.
+const ReasonAddress = "ExternalAddressNotApplied"
+
+// Indexes of the cache.
+const (
+	indexPod     = "ovnnat.pod"     // rules of pods by their pod
+	indexAddress = "ovnnat.address" // OvnEips by their addresses
+)
+
+// podRequests are the annotations of pods, and the kinds of the rules that they request.
+var podRequests = []struct {
+	annotation kubeovnv1.Annotation
+	kind       string
+}{{kubeovnv1.AnnotationEip, translate.KindOvnFip}, {kubeovnv1.AnnotationSnat, translate.KindOvnSnatRule}}
+
+// podRules makes an OvnFip of the annotation eip of a pod, and an OvnSnatRule of the annotation snat, while an OvnEip with the addresses lists the pod's namespace. A rule
+// has the name of the pod's IP. A rule with another OvnEip is deleted and created again: as a changed one, it would keep its last valid OvnEip, which may no longer list the
+// namespace.
+type podRules struct {
+	*Reconciler
+
+	// asking has the pods by the addresses that they request, and by the names of their rules.
+	asking  interest.Index[types.NamespacedName, string]
+	reports reconciler.Reports[podReport, podProblem]
+}
+
+// podReport identifies the events about an annotation of a pod, and podProblem is the last one.
+type podReport struct {
+	pod        types.NamespacedName
+	annotation kubeovnv1.Annotation
+}
+
+type podProblem struct {
+	uid  types.UID
+	text string
+}
+
+// setup registers the controller. It enqueues a pod for changes of: its requests and its network; its IP; the OvnEips with the addresses; its rules; and other rules with
+// their names.
+func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
+	indexer := mgr.GetFieldIndexer()
+	err := indexer.IndexField(ctx, &kubeovnv1.OvnEip{}, indexAddress, func(o client.Object) []string { return addressesOf(o.(*kubeovnv1.OvnEip)) })
+	b := ctrl.NewControllerManagedBy(mgr).Named("podrules").For(&corev1.Pod{}, builder.WithPredicates(changedRequests))
+	for _, request := range podRequests {
+		err = errors.Join(err, indexer.IndexField(ctx, kinds[request.kind](), indexPod, podsOf))
+		b = b.Watches(kinds[request.kind](), handler.EnqueueRequestsFromMapFunc(r.ofRule), builder.WithPredicates(k8s.Changed(viewPodRule)))
+	}
+	if err != nil {
+		return fmt.Errorf("index rules of pods: %w", err)
+	}
+	return b.
+		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.askingFor), builder.WithPredicates(k8s.Changed(viewGrant))).
+		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.named), builder.WithPredicates(k8s.ComesOrGoes)).
+		WithOptions(r.Gate.Workers(1)).
+		Complete(r.Gate.Reconciler(r))
+}
+
+// changedRequests passes the events of pods with requests, if the requests or the network changed.
+var changedRequests = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return viewRequests(e.Object) != "" },
+	DeleteFunc: func(e event.DeleteEvent) bool { return viewRequests(e.Object) != "" },
+	UpdateFunc: func(e event.UpdateEvent) bool { return viewRequests(e.ObjectOld) != viewRequests(e.ObjectNew) },
+}
+
+// viewRequests is the part of a pod on which its rules depend; "" without a request.
+func viewRequests(o client.Object) string {
+	var texts []string
+	for _, request := range podRequests {
+		if text := o.GetAnnotations()[request.annotation.Key()]; text != "" {
+			texts = append(texts, request.kind+" "+text)
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	pod := o.(*corev1.Pod)
+	return fmt.Sprint(texts, pod.UID, allocations.OnPodNetwork(pod), kubeovnv1.IsPublished(pod), kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN).Name)
+}
+
+// viewPodRule is the part of a rule of a pod of which the pod has events; "" for other rules.
+func viewPodRule(o client.Object) string {
+	if len(podsOf(o)) == 0 {
+		return ""
+	}
+	return fmt.Sprint(o.GetGeneration(), o.GetDeletionTimestamp() != nil, whyNotApplied(o))
+}
+
+func viewGrant(eip *kubeovnv1.OvnEip) string {
+	return fmt.Sprint(eip.Spec.AllowedNamespaces, eip.DeletionTimestamp != nil, addressesOf(eip))
+}
+
+func addressesOf(eip *kubeovnv1.OvnEip) []string {
+	var texts []string
+	for _, a := range ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP) {
+		texts = append(texts, a.String())
+	}
+	return texts
+}
+
+// podsOf returns the pod that requested a rule, in the form `namespace/name`; none for other rules.
+func podsOf(o client.Object) []string {
+	if pod := o.GetAnnotations()[kubeovnv1.PodOfRule]; pod != "" {
+		return []string{pod}
+	}
+	return nil
+}
+
+// ofRule returns the pod that requested a rule, or that waits for the name of another one.
+func (r *podRules) ofRule(ctx context.Context, o client.Object) []reconcile.Request {
+	requests := r.named(ctx, o)
+	for _, pod := range podsOf(o) {
+		namespace, name, _ := strings.Cut(pod, "/")
+		requests = append(requests, k8s.RequestOf(types.NamespacedName{Namespace: namespace, Name: name}))
+	}
+	return requests
+}
+
+// named returns the pods whose rules have the name of an object.
+func (r *podRules) named(_ context.Context, o client.Object) []reconcile.Request {
+	return r.by("name/" + o.GetName())
+}
+
+// askingFor returns the pods that request addresses of an OvnEip.
+func (r *podRules) askingFor(_ context.Context, o client.Object) []reconcile.Request {
+	return r.by(addressesOf(o.(*kubeovnv1.OvnEip))...)
+}
+
+func (r *podRules) by(keys ...string) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, key := range keys {
+		for _, pod := range r.asking.Of(key) {
+			requests = append(requests, k8s.RequestOf(pod))
+		}
+	}
+	return requests
+}
+
+// Reconcile brings the rules of one pod up to date.
+func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pod, err := k8s.Find[corev1.Pod](ctx, r.Client, req.NamespacedName, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
+	}
+	if pod != nil && (!allocations.OnPodNetwork(pod) || !kubeovnv1.IsPublished(pod)) {
+		pod = nil // it has no port yet, or no longer
+	}
+	r.await(req.NamespacedName, pod)
+	for _, request := range podRequests {
+		why, requestErr := r.bring(ctx, req.NamespacedName, pod, request.kind, request.annotation)
+		if err = errors.Join(err, requestErr); requestErr != nil {
+			continue
+		}
+		problem := podProblem{}
+		if why != "" {
+			problem = podProblem{pod.UID, why}
+		}
+		if r.reports.New(podReport{req.NamespacedName, request.annotation}, problem) {
+			k8s.Warn(r.Recorder, pod, ReasonAddress, "annotation "+request.annotation.Key()+": "+why)
+		}
+	}
+	return ctrl.Result{}, err
+}
+
+// await records the addresses and names for which a pod is enqueued.
+func (r *podRules) await(key types.NamespacedName, pod *corev1.Pod) {
+	var keys []string
+	for _, request := range podRequests {
+		for _, a := range requested(pod, request.annotation) {
+			keys = append(keys, a.String())
+		}
+	}
+	if len(keys) > 0 {
+		keys = append(keys, "name/"+kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN).Name)
+	}
+	r.asking.Set(key, keys...)
+}
+
+func requested(pod *corev1.Pod, annotation kubeovnv1.Annotation) []netip.Addr {
+	if pod == nil {
+		return nil
+	}
+	return kubeovnv1.ParseExternal(pod.Annotations, annotation)
+}
+
+// bring makes the rule of an annotation, and deletes others. It returns why the annotation is not applied; "" if it is, or soon will be.
+func (r *podRules) bring(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, kind string, annotation kubeovnv1.Annotation) (why string, err error) {
+	eip, why, err := r.granted(ctx, key.Namespace, requested(pod, annotation))
+	if err != nil {
+		return "", err
+	}
+	var wanted client.Object
+	if eip != nil {
+		wanted = ruleOf(kind, key, kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN).Name, eip.Name)
+	}
+	rules, err := r.rules(ctx, kind, key)
+	if err != nil {
+		return "", err
+	}
+	for _, rule := range rules {
+		switch {
+		case rule.GetDeletionTimestamp() != nil:
+		case wanted != nil && rule.GetName() == wanted.GetName() && sameTranslation(rule, wanted):
+			return whyNotApplied(rule), nil
+		default:
+			uid := rule.GetUID()
+			if err := client.IgnoreNotFound(r.Client.Delete(ctx, rule.DeepCopyObject().(client.Object), client.Preconditions{UID: &uid})); err != nil {
+				return "", fmt.Errorf("delete %s %s: %w", kind, rule.GetName(), err)
+			}
+		}
+	}
+	if wanted == nil || len(rules) > 0 {
+		return why, nil // its deletion enqueues the pod
+	}
+	return r.create(ctx, pod, kind, eip, wanted)
+}
+
+// granted returns the OvnEip with the requested addresses, or why the namespace may not use them.
+func (r *podRules) granted(ctx context.Context, namespace string, addresses []netip.Addr) (*kubeovnv1.OvnEip, string, error) {
+	if len(addresses) == 0 {
+		return nil, "", nil
+	}
+	var eips kubeovnv1.OvnEipList
+	if err := r.Client.List(ctx, &eips, client.MatchingFields{indexAddress: addresses[0].String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, "", fmt.Errorf("list OvnEips by address: %w", err)
+	}
+	var denied []string
+	for i := range eips.Items {
+		eip := &eips.Items[i]
+		if has := addressesOf(eip); slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !slices.Contains(has, a.String()) }) {
+			continue
+		}
+		why := r.Grants.Eip(namespace, eip)
+		if kind := cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT); kind != kubeovnv1.OvnEipTypeNAT {
+			why = fmt.Sprintf("OvnEip %s is of type %s: request addresses of one of type %s", eip.Name, kind, kubeovnv1.OvnEipTypeNAT)
+		}
+		if why == "" {
+			return eip, "", nil
+		}
+		denied = append(denied, why)
+	}
+	if len(denied) > 0 {
+		return nil, strings.Join(denied, "; "), nil
+	}
+	return nil, fmt.Sprintf("no OvnEip has %s: create one, with namespace %s in allowedNamespaces, or request other addresses", ipfamily.Join(addresses), namespace), nil
+}
+
+// create creates a rule, unless something else has its name, or its pod has no IP yet.
+func (r *podRules) create(ctx context.Context, pod *corev1.Pod, kind string, eip *kubeovnv1.OvnEip, rule client.Object) (why string, err error) {
+	if problem := lookup.DeletedEip(eip, false); problem != nil {
+		return problem.Message, nil
+	}
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, client.ObjectKey{Name: rule.GetName()}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("get IP %s: %w", rule.GetName(), err)
+	}
+	if port := kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN); ip == nil || ip.Spec.Namespace != port.Namespace || ip.Spec.PodName != port.Owner {
+		return "", nil
+	}
+	other := kinds[kind]()
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(rule), other, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get %s %s: %w", kind, rule.GetName(), err)
+	} else if err == nil {
+		return fmt.Sprintf("%s %s exists already, and does not follow the annotation: delete it, or remove the annotation", kind, rule.GetName()), nil
+	}
+	if err := r.Client.Create(ctx, rule, k8s.FieldOwner); err != nil {
+		return "", fmt.Errorf("create %s %s: %w", kind, rule.GetName(), err)
+	}
+	return "", nil
+}
+
+// rules returns the rules of a kind that a pod requested.
+func (r *podRules) rules(ctx context.Context, kind string, pod types.NamespacedName) ([]client.Object, error) {
+	which := client.MatchingFields{indexPod: pod.String()}
+	var fips kubeovnv1.OvnFipList
+	var snats kubeovnv1.OvnSnatRuleList
+	var err error
+	if kind == translate.KindOvnFip {
+		err = r.Client.List(ctx, &fips, which, client.UnsafeDisableDeepCopy)
+	} else {
+		err = r.Client.List(ctx, &snats, which, client.UnsafeDisableDeepCopy)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %ss by pod: %w", kind, err)
+	}
+	var rules []client.Object
+	for i := range fips.Items {
+		rules = append(rules, &fips.Items[i])
+	}
+	for i := range snats.Items {
+		rules = append(rules, &snats.Items[i])
+	}
+	return rules, nil
+}
+
+// ruleOf returns the rule that a pod requests.
+func ruleOf(kind string, pod types.NamespacedName, port, eip string) client.Object {
+	meta := metav1.ObjectMeta{Name: port, Annotations: map[string]string{kubeovnv1.PodOfRule: pod.String()}}
+	if kind == translate.KindOvnFip {
+		return &kubeovnv1.OvnFip{ObjectMeta: meta, Spec: kubeovnv1.OvnFipSpec{OvnEip: eip, IPName: port}}
+	}
+	return &kubeovnv1.OvnSnatRule{ObjectMeta: meta, Spec: kubeovnv1.OvnSnatRuleSpec{OvnEip: eip, IPName: port}}
+}
+
+// sameTranslation reports whether a rule has the spec of another one.
+func sameTranslation(a, b client.Object) bool {
+	if fip, is := a.(*kubeovnv1.OvnFip); is {
+		return equality.Semantic.DeepEqual(fip.Spec, b.(*kubeovnv1.OvnFip).Spec)
+	}
+	return equality.Semantic.DeepEqual(a.(*kubeovnv1.OvnSnatRule).Spec, b.(*kubeovnv1.OvnSnatRule).Spec)
+}
+
+// whyNotApplied returns the cause in the condition Ready of a rule.
+func whyNotApplied(o client.Object) string {
+	var conditions []metav1.Condition
+	switch o := o.(type) {
+	case *kubeovnv1.OvnFip:
+		conditions = o.Status.Conditions
+	case *kubeovnv1.OvnSnatRule:
+		conditions = o.Status.Conditions
+	}
+	why, _ := k8s.WhyNotReady(conditions, o.GetGeneration())
+	return why
+}
