@@ -319,6 +319,31 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		expectServer(ctx, fromNode(n.first.HostName()), addressesOfEip(eip), cluster.HTTPPort, "again")
 	}, SpecTimeout(4*time.Minute))
 
+	It("are given to pods that request them, and taken from a namespace that is no longer allowed", func(ctx SpecContext) {
+		both, source := eipAt(n.first, 163), eipAt(n.first, 164)
+		both.Spec.AllowedNamespaces, source.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{amber}, []kubeovnv1.AllowedNamespace{amber}
+		applied(ctx, both, source)
+		annotate(ctx, n.here, kubeovnv1.AnnotationEip.Key(), ipfamily.Join(addressesOfEip(both)))
+		annotate(ctx, n.there, kubeovnv1.AnnotationSnat.Key(), ipfamily.Join(addressesOfEip(source)))
+		DeferCleanup(func(ctx SpecContext) {
+			annotate(ctx, n.here, kubeovnv1.AnnotationEip.Key(), "")
+			annotate(ctx, n.there, kubeovnv1.AnnotationSnat.Key(), "")
+		}, NodeTimeout(time.Minute))
+		expectServer(ctx, fromNode(n.first.HostName()), addressesOfEip(both), cluster.HTTPPort, n.here.Name)
+		expectSource(ctx, n.here, n.first, addressesOfEip(both))
+		expectSource(ctx, n.there, n.first, addressesOfEip(source))
+		base := both.DeepCopy()
+		both.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{brass}
+		Expect(suite.Objects.Patch(ctx, both, client.MergeFrom(base))).To(Succeed())
+		for _, a := range addressesOfEip(both) {
+			Eventually(fetchFrom).WithContext(ctx).WithArguments(fromNode(n.first.HostName()), netip.AddrPortFrom(a, cluster.HTTPPort), "/hostname").
+				WithTimeout(20 * time.Second).Should(BeEmpty())
+		}
+		annotate(ctx, n.twin, kubeovnv1.AnnotationEip.Key(), ipfamily.Join(addressesOfEip(both)))
+		DeferCleanup(func(ctx SpecContext) { annotate(ctx, n.twin, kubeovnv1.AnnotationEip.Key(), "") }, NodeTimeout(time.Minute))
+		expectServer(ctx, fromNode(n.first.HostName()), addressesOfEip(both), cluster.HTTPPort, n.twin.Name) // another tenant's, with another router
+	}, SpecTimeout(5*time.Minute))
+
 	It("belong to the older rule in a conflict", func(ctx SpecContext) {
 		eip := eipAt(n.first, 162)
 		fip := fipOf(eip, n.here)
