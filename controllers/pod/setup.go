@@ -59,7 +59,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		KeepMachines: r.KeepMachines, MaxRetained: r.MaxRetained, PodAt: r.podAt, PortNamed: r.portNamed, Waiting: r.pending.problem, Enqueue: r.pending.AddKey,
 	}
 	r.ipObjects = ipobject.Writer{
-		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Allocations: &r.keeper, Gate: r.Gate, Pace: r.IPWritePace,
+		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Allocations: &r.keeper, Networks: r.Networks, Gate: r.Gate, Pace: r.IPWritePace,
 		Warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
