@@ -126,9 +126,9 @@ type SubnetSpec struct {
 	// their own nodes.
 	// +optional
 	Private bool `json:"private,omitempty"`
-	// allowedNamespaces are additional namespaces whose pods may name a private subnet, besides the namespaces that the subnet serves. `*`
-	// is every namespace. For subnets of custom VPCs the VPC has to allow them as well. Any pod of the VPC may name a subnet that is not
-	// private.
+	// allowedNamespaces are additional namespaces whose pods may name a private subnet or an external subnet of a Vpc, besides the namespaces
+	// that the subnet serves. `*` is every namespace. For subnets of custom VPCs the VPC has to allow them as well. Any pod of the VPC may
+	// name another subnet.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4096

@@ -34,7 +34,8 @@ type TrafficMirrorSpec struct {
 	// +optional
 	// +kubebuilder:default=gre
 	Type TrafficMirrorType `json:"type,omitempty"`
-	// sink is the address of the collector. Nodes send copies to it from their tunnel address, outside of the network of pods.
+	// sink is the address of the collector. Nodes send copies to it from the address that their route to it selects, outside of the network of
+	// pods.
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).isGlobalUnicast()",message="must be an IPv4 or IPv6 address that nodes can route packets to: not a loopback, link-local, multicast or unspecified one"
 	Sink string `json:"sink"`

@@ -3,7 +3,11 @@
 
 package v1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // DefaultVpc is the name of the VPC that nodes, services and every subnet without a VPC belong to. It always exists.
 const DefaultVpc = "ovn-cluster"
@@ -280,4 +284,19 @@ type VpcList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Vpc `json:"items"`
+}
+
+// ExternalSubnets returns the subnets in which a spec requests ports of the router, in order and without duplicates: extraExternalSubnets or, if there are none,
+// the default external subnet.
+func (s *VpcSpec) ExternalSubnets() []string {
+	var subnets []string
+	for _, name := range s.ExtraExternalSubnets {
+		if name != "" && !slices.Contains(subnets, name) {
+			subnets = append(subnets, name)
+		}
+	}
+	if len(subnets) == 0 && s.EnableExternal {
+		return []string{DefaultExternalSubnet}
+	}
+	return subnets
 }

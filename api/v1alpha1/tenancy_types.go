@@ -5,7 +5,7 @@ package v1alpha1
 
 import kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 
-// Membership defines which namespaces may use custom VPCs, private subnets, IPPools with namespaces, security groups and Vips.
+// Membership defines which namespaces may use custom VPCs, private and external subnets, IPPools with namespaces, security groups and Vips.
 // +kubebuilder:validation:Enum=Granted;Open
 type Membership string
 
@@ -18,8 +18,8 @@ const (
 // Tenancy defines how the users of a namespace may use network resources. The defaults are strict. When Kiln takes over
 // a cluster, the operator writes the permissions of Kube-OVN into each object that Kube-OVN has served.
 type Tenancy struct {
-	// membership is Granted or Open. Granted: pods and Services may name only those custom VPCs, private subnets, IPPools with
-	// namespaces, security groups, Vips and addresses of OvnEips that list their namespace. Open: they may name any of them, as with Kube-OVN.
+	// membership is Granted or Open. Granted: pods and Services may name only those custom VPCs, private and external subnets,
+	// IPPools with namespaces, security groups, Vips and addresses of OvnEips that list their namespace. Open: they may name any of them, as with Kube-OVN.
 	// +optional
 	// +kubebuilder:default=Granted
 	Membership Membership `json:"membership,omitempty"`

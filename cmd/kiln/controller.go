@@ -73,7 +73,7 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&o.PprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.KeepVMIP, "keep-vm-ip", true, "keep the addresses of KubeVirt's virtual machines while these exist")
 	f.StringVar((*string)(&o.Membership), "membership", string(v1alpha1.MembershipGranted),
-		"which namespaces may name custom VPCs, private subnets, IPPools with namespaces, security groups and Vips: Granted (listed namespaces) or Open (every namespace)")
+		"which namespaces may name custom VPCs, private and external subnets, IPPools with namespaces, security groups and Vips: Granted (listed namespaces) or Open (every namespace)")
 	f.StringVar((*string)(&o.ClusterAccess), "cluster-access", string(kubeovnv1.ClusterAccessNone), "clusterAccess of VPCs that do not set theirs: None or Services")
 	f.StringVar((*string)(&o.PortSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
 	f.StringVar((*string)(&o.PodAccess), "pod-access", string(v1alpha1.PodAccessOVN), "where pods reach Services: OVN (load balancers) or Node (no load balancers)")

@@ -80,8 +80,14 @@ func (t tenancyKeeper) keep(ctx context.Context) error {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
 	}
+	external := map[string]bool{}
+	for i := range vpcs.Items {
+		for _, subnet := range vpcs.Items[i].Spec.ExternalSubnets() {
+			external[subnet] = true
+		}
+	}
 	return cmp.Or(
-		keepEach(ctx, t, vpcs.Items, keepVpc), keepEach(ctx, t, subnets.Items, keepSubnet), keepEach(ctx, t, pools.Items, keepPool),
+		keepEach(ctx, t, vpcs.Items, keepVpc), keepEach(ctx, t, subnets.Items, keepSubnet(external)), keepEach(ctx, t, pools.Items, keepPool),
 		keepEach(ctx, t, groups.Items, keepGroup), keepEach(ctx, t, vips.Items, keepVip))
 }
 
@@ -143,18 +149,21 @@ func keepVpc(vpc *kubeovnv1.Vpc) (fields []string) {
 	return append(fields, allowAll(&vpc.Spec.AllowedNamespaces)...)
 }
 
-func keepSubnet(subnet *kubeovnv1.Subnet) (fields []string) {
-	if subnet.Name == kubeovnv1.JoinSubnet || equality.Semantic.DeepEqual(subnet.Status, kubeovnv1.SubnetStatus{}) {
-		return nil
+// keepSubnet returns the function for subnets. external are the subnets that Vpcs name as external ones.
+func keepSubnet(external map[string]bool) func(*kubeovnv1.Subnet) []string {
+	return func(subnet *kubeovnv1.Subnet) (fields []string) {
+		if subnet.Name == kubeovnv1.JoinSubnet || equality.Semantic.DeepEqual(subnet.Status, kubeovnv1.SubnetStatus{}) {
+			return nil
+		}
+		if subnet.Spec.PortSecurity == "" {
+			subnet.Spec.PortSecurity = kubeovnv1.PortSecurityRequested
+			fields = append(fields, "spec.portSecurity is Requested")
+		}
+		if subnet.Spec.Private || external[subnet.Name] && subnet.Spec.PhysicalGateway() {
+			fields = append(fields, allowAll(&subnet.Spec.AllowedNamespaces)...)
+		}
+		return fields
 	}
-	if subnet.Spec.PortSecurity == "" {
-		subnet.Spec.PortSecurity = kubeovnv1.PortSecurityRequested
-		fields = append(fields, "spec.portSecurity is Requested")
-	}
-	if subnet.Spec.Private {
-		fields = append(fields, allowAll(&subnet.Spec.AllowedNamespaces)...)
-	}
-	return fields
 }
 
 func keepPool(pool *kubeovnv1.IPPool) []string {

@@ -94,6 +94,57 @@ func TestMembershipIsGranted(t *testing.T) {
 	w.port(held)
 }
 
+// A subnet in which VPCs have addresses is only for namespaces that it lists. Pods that have addresses there already keep them.
+func TestExternalSubnetsAreForListedNamespaces(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"member", "attacker", "other"} {
+		w.namespace(name, nil)
+	}
+	w.workingVlan()
+	w.subnet("ovn-default", "10.16.0.0/24")
+	outside := w.subnet("outside", "10.30.0.0/24", serving("member"), func(s *kubeovnv1.SubnetSpec) { s.Vlan = "v" })
+	process := w.start()
+	w.pod("attacker", "early", "logical_switch", "outside")
+
+	vpc := w.vpc("blue", kubeovnv1.VpcSpec{ExtraExternalSubnets: []string{"outside", "ovn-default"}}) // ovn-default cannot be external: it has no Vlan
+	w.Eventually(func() string {
+		if vpcs, err := process.Networks.VpcsWithExternal(w.Context(), "outside"); len(vpcs) == 0 || err != nil {
+			return fmt.Sprintf("the VPC is not in the cache (%v)", err)
+		}
+		return ""
+	})
+	vpc.Status.ExtraExternalSubnets = []string{"outside"}
+	w.Must(w.Client.Status().Update(w.Context(), vpc))
+	w.pod("attacker", "default", "logical_switch", "ovn-default")
+	w.pod("member", "own")
+	first, second := newPod("attacker", "first", "logical_switch", "outside"), newPod("other", "second", "logical_switch", "outside")
+	for _, p := range []*corev1.Pod{first, second} {
+		w.Create(p)
+		w.warned(p, "subnet outside is an external subnet of a VPC and does not list namespace "+p.Namespace+": add it to namespaces or allowedNamespaces of the subnet")
+	}
+
+	w.Change(outside, func() { outside.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"attacker"} })
+	w.InForce(outside, process)
+	w.allocated(first)
+
+	// The subnet is external until the router has no port in it.
+	w.Change(vpc, func() { vpc.Spec.ExtraExternalSubnets = nil })
+	w.Rests("pod")
+	if w.Get(second); kubeovnv1.IsPublished(second) {
+		t.Errorf("the pod has %s while the router has a port in the subnet", address(second))
+	}
+	process = w.Restart(process, stepsAt(ipobject.Pace{}))
+	for _, name := range []string{"early", "first"} {
+		p := newPod("attacker", name)
+		w.Get(p)
+		w.held(process, name+".attacker", address(p))
+	}
+	w.Rests("pod")
+	vpc.Status.ExtraExternalSubnets = nil
+	w.Must(w.Client.Status().Update(w.Context(), vpc))
+	w.allocated(second)
+}
+
 // With membership Open a pod may name any VPC, subnet and pool, as with Kube-OVN.
 func TestOpenMembership(t *testing.T) {
 	w := newWorld(t)
@@ -104,7 +155,7 @@ func TestOpenMembership(t *testing.T) {
 	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
 		Subnet: "ovn-default", Namespaces: []string{"member"}, IPs: []string{"10.16.0.100"},
 	}})
-	w.Start(stepsWith(ipobject.Pace{}, func(r *pod.Reconciler) { r.Grants = grants.NewRules(r.Client, r.Namespaces, true) }))
+	w.Start(stepsWith(ipobject.Pace{}, func(r *pod.Reconciler) { r.Grants = grants.NewRules(r.Client, r.Namespaces, r.Networks, true) }))
 	w.pod("anyone", "vpc", "logical_switch", "blue-net")
 	if p := w.pod("anyone", "pool", "ip_pool", "bound"); address(p) != "10.16.0.100" {
 		t.Errorf("the pod has %s", address(p))

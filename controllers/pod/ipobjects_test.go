@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/ipobject"
 )
@@ -29,6 +31,35 @@ func TestAPodDeletedBeforeItsIPObjectIsWrittenLeavesNone(t *testing.T) {
 		if n := process.Writes(method, "/ips"); n != 0 {
 			t.Errorf("%d %s of IP objects", n, method)
 		}
+	}
+}
+
+// A rule for an external address has no rows without the IP object that it names.
+func TestIPObjectsThatRulesNameDoNotWaitForNewPods(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.Create(&kubeovnv1.OvnFip{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: kubeovnv1.OvnFipSpec{OvnEip: "web", IPName: "web.default"}})
+	w.Create(&kubeovnv1.OvnDnatRule{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: kubeovnv1.OvnDnatRuleSpec{
+		OvnEip: "front", IPName: "front.default", Protocol: "tcp", ExternalPort: "443", InternalPort: "8443",
+	}})
+	process := w.Start(stepsAt(never))
+	for range 2 {
+		for _, name := range []string{"other", "web", "front"} {
+			p := w.pod("default", name)
+			if name != "other" {
+				w.ipObject(p)
+			}
+		}
+		for _, name := range []string{"other", "web", "front"} {
+			p := newPod("default", name)
+			w.Get(p)
+			w.Delete(p)
+			w.gone(process, p)
+		}
+	}
+	w.Rests("ip")
+	if n := process.Writes(http.MethodPost, "/ips"); n != 4 {
+		t.Errorf("%d creations of IP objects, want 2 of each pod that a rule names", n)
 	}
 }
 

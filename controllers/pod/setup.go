@@ -59,7 +59,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		KeepMachines: r.KeepMachines, MaxRetained: r.MaxRetained, PodAt: r.podAt, PortNamed: r.portNamed, Waiting: r.pending.problem, Enqueue: r.pending.AddKey,
 	}
 	r.ipObjects = ipobject.Writer{
-		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Allocations: &r.keeper, Gate: r.Gate, Pace: r.IPWritePace,
+		Client: r.Client, Northbound: r.Northbound, Allocator: r.Allocator, Allocations: &r.keeper, Networks: r.Networks, Gate: r.Gate, Pace: r.IPWritePace,
 		Warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
@@ -215,8 +215,8 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q k8s.Que
 	}
 }
 
-// onSpec wakes the waiting pods if the applied spec of a VPC or an IPPool, or the problem of an IPPool changes, which may change the subnets of
-// namespaces or the use of pools.
+// onSpec wakes the waiting pods if the applied spec of a VPC or an IPPool, the external subnets of a VPC, or the problem of an IPPool changes, which may change the
+// subnets of namespaces or the use of subnets and pools.
 func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, k8s.Queue) { r.pending.wakeAll() },
@@ -233,6 +233,7 @@ func (r *Reconciler) onSpec() handler.EventHandler {
 type specView struct {
 	generation int64
 	vpc        k8s.VpcView
+	external   string // the external subnets of a VPC
 	pool       k8s.SpecView
 	why        string // why an IPPool is not valid
 }
@@ -241,7 +242,7 @@ func viewSpec(o client.Object) specView {
 	view := specView{generation: o.GetGeneration()}
 	switch o := o.(type) {
 	case *kubeovnv1.Vpc:
-		view.vpc = k8s.ViewVpc(o)
+		view.vpc, view.external = k8s.ViewVpc(o), strings.Join(lookup.ExternalOf(o), ",")
 	case *kubeovnv1.IPPool:
 		view.pool, view.why = k8s.ViewPool(o), k8s.WhyNotValid("", o.Status.Conditions, o.Generation)
 	}

@@ -70,7 +70,7 @@ func (r *External) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	var wanted []string
 	if vpc != nil {
-		wanted = lookup.ExternalSubnets(&k8s.AppliedVpc(vpc).Spec)
+		wanted = k8s.AppliedVpc(vpc).Spec.ExternalSubnets()
 	}
 	if len(wanted) == 0 {
 		portNodes.measure(req.Name, nil)

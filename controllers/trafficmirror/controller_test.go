@@ -276,23 +276,30 @@ func TestANodeHasAMaximumOfMirrors(t *testing.T) {
 
 // TestLabelsOfPodsDisplaceNoMirrorOfNamespaces: users choose the labels of their pods, and so on which nodes mirrors by labels need a place.
 func TestLabelsOfPodsDisplaceNoMirrorOfNamespaces(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	pod := w.pod("a", "n1", other)
-	for i := range trafficmirror.MaxPerNode {
-		w.mirror(fmt.Sprintf("m%02d", i), int64(i))
+	ofNamespace := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "default"}}
+	for name, restrict := range map[string]func(*kubeovnv1.TrafficMirrorSpec){
+		"labels":                  func(*kubeovnv1.TrafficMirrorSpec) {},
+		"labels in a VPC":         func(s *kubeovnv1.TrafficMirrorSpec) { s.Vpc = kubeovnv1.DefaultVpc },
+		"labels in one namespace": func(s *kubeovnv1.TrafficMirrorSpec) { s.NamespaceSelector = ofNamespace },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.start()
+			pod := w.pod("a", "n1", other)
+			for i := range trafficmirror.MaxPerNode {
+				w.mirror(fmt.Sprintf("m%02d", i), int64(i), restrict)
+			}
+			byNamespace := w.mirror("z-late", 100, func(s *kubeovnv1.TrafficMirrorSpec) { s.PodSelector, s.NamespaceSelector = nil, ofNamespace })
+			w.copies(byNamespace, "a.default")
+			w.Change(pod, func() { pod.Labels = web })
+			last := &kubeovnv1.TrafficMirror{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m%02d", trafficmirror.MaxPerNode-1)}}
+			w.Says(last, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pods on n1")
+			w.copies(byNamespace, "a.default")
+			w.Change(byNamespace, func() {
+				byNamespace.Spec.NamespaceSelector, byNamespace.Spec.PodSelector = nil, &metav1.LabelSelector{MatchLabels: web}
+			})
+			w.copies(byNamespace)
+			w.copies(last, "a.default")
+		})
 	}
-	byNamespace := w.mirror("z-late", 100, func(s *kubeovnv1.TrafficMirrorSpec) {
-		s.PodSelector, s.NamespaceSelector = nil, &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "default"}}
-	})
-	w.copies(byNamespace, "a.default")
-	w.Change(pod, func() { pod.Labels = web })
-	last := &kubeovnv1.TrafficMirror{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m%02d", trafficmirror.MaxPerNode-1)}}
-	w.Says(last, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pods on n1")
-	w.copies(byNamespace, "a.default")
-	w.Change(byNamespace, func() {
-		byNamespace.Spec.NamespaceSelector, byNamespace.Spec.PodSelector = nil, &metav1.LabelSelector{MatchLabels: web}
-	})
-	w.copies(byNamespace)
-	w.copies(last, "a.default")
 }

@@ -22,15 +22,15 @@ type nodes struct {
 	on     map[string]map[string]candidate // the mirrors on a node
 }
 
-// candidate is a TrafficMirror with ports on a node. byLabels: it selects pods by their labels only, which users of all namespaces write.
+// candidate is a TrafficMirror with ports on a node. byLabels: it selects pods by their labels, which users write, also those in its VPC or namespaces.
 type candidate struct {
 	object   client.Object
 	byLabels bool
 }
 
 func candidateOf(mirror client.Object, spec *kubeovnv1.TrafficMirrorSpec) candidate {
-	ofNamespaces, ofPods, _ := validation.TrafficMirror(spec)
-	return candidate{mirror, spec.Vpc == "" && ofNamespaces.Empty() && !ofPods.Empty()}
+	_, ofPods, _ := validation.TrafficMirror(spec)
+	return candidate{mirror, !ofPods.Empty()}
 }
 
 // precedes reports whether a mirror takes precedence over another one on a node. Mirrors by labels of pods come last: otherwise a user could bring old ones to

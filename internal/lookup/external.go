@@ -18,21 +18,6 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// ExternalSubnets returns the subnets in which a spec requests ports of the router, in order and without duplicates: extraExternalSubnets or, if there are none,
-// the default external subnet.
-func ExternalSubnets(spec *kubeovnv1.VpcSpec) []string {
-	var subnets []string
-	for _, name := range spec.ExtraExternalSubnets {
-		if name != "" && !slices.Contains(subnets, name) {
-			subnets = append(subnets, name)
-		}
-	}
-	if len(subnets) == 0 && spec.EnableExternal {
-		return []string{kubeovnv1.DefaultExternalSubnet}
-	}
-	return subnets
-}
-
 // ConnectedSubnets returns the external subnets in which the router of a VPC has a port, by its status.
 func ConnectedSubnets(vpc *kubeovnv1.Vpc) []string {
 	if vpc.Status.EnableExternal && len(vpc.Status.ExtraExternalSubnets) == 0 {
@@ -43,7 +28,7 @@ func ConnectedSubnets(vpc *kubeovnv1.Vpc) []string {
 
 // ExternalOf returns the external subnets that a VPC uses: of its current and its applied spec, and of its status, sorted.
 func ExternalOf(vpc *kubeovnv1.Vpc) []string {
-	subnets := slices.Concat(ExternalSubnets(&vpc.Spec), ExternalSubnets(&k8s.AppliedVpc(vpc).Spec), ConnectedSubnets(vpc))
+	subnets := slices.Concat(vpc.Spec.ExternalSubnets(), k8s.AppliedVpc(vpc).Spec.ExternalSubnets(), ConnectedSubnets(vpc))
 	slices.Sort(subnets)
 	return slices.Compact(subnets)
 }

@@ -86,7 +86,8 @@ func TestMirrorsReachOpenvSwitch(t *testing.T) {
 	owner := translate.TrafficMirrorOwner("m")
 	spec := kubeovnv1.TrafficMirrorSpec{Type: kubeovnv1.TrafficMirrorGRE, Sink: "127.0.0.9", Key: 7, Direction: kubeovnv1.TrafficMirrorBoth}
 	e.apply(owner, mirrorOf(spec, "a", "b"))
-	want("both directions", "from [a.ns b.ns] to [a.ns b.ns] by gre")
+	// No option sets the source of copies: the node's route to the sink selects it.
+	want("both directions", "from [a.ns b.ns] to [a.ns b.ns] by gre map[key:7 remote_ip:127.0.0.9]")
 	e.apply(owner, mirrorOf(spec, "a"))
 	want("fewer ports", "from [a.ns] to [a.ns] by gre")
 	spec.Direction = kubeovnv1.TrafficMirrorFrom
@@ -94,7 +95,7 @@ func TestMirrorsReachOpenvSwitch(t *testing.T) {
 	want("from pods", "from [a.ns c.ns] to [] by gre")
 	spec.Type, spec.Sink, spec.Direction, spec.Key = kubeovnv1.TrafficMirrorERSPAN, "::1", kubeovnv1.TrafficMirrorTo, 1023
 	e.apply(owner, mirrorOf(spec, "a", "c"))
-	want("another type, sink and direction", "from [] to [a.ns c.ns] by ip6erspan")
+	want("another type, sink and direction", "from [] to [a.ns c.ns] by ip6erspan map[erspan_idx:1023 erspan_ver:1 key:1023 remote_ip:::1]")
 
 	t.Run("a port and its device are deleted", func(*testing.T) {
 		chassis.VSCtl("del-port", "br-int", "c.ns")

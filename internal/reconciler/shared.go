@@ -42,8 +42,8 @@ type Shared struct {
 }
 
 // NewShared returns the parts for a manager, with an empty allocator and a closed gate. It adds the indexes that lookups need.
-// openMembership lets every namespace use custom VPCs, private subnets, IPPools with namespaces, security groups, Vips and OvnEips. The allocator follows the number of
-// ports that a switch can have.
+// openMembership lets every namespace use custom VPCs, private and external subnets, IPPools with namespaces, security groups, Vips and OvnEips. The allocator
+// follows the number of ports that a switch can have.
 func NewShared(ctx context.Context, mgr ctrl.Manager, engine *northbound.Engine, openMembership bool) (*Shared, error) {
 	c, indexer := mgr.GetClient(), mgr.GetFieldIndexer()
 	s := &Shared{
@@ -66,7 +66,7 @@ func NewShared(ctx context.Context, mgr ctrl.Manager, engine *northbound.Engine,
 	if s.Services, err = lookup.NewServices(ctx, indexer, c); err != nil {
 		return nil, err
 	}
-	s.Grants = grants.NewRules(c, s.Namespaces, openMembership)
+	s.Grants = grants.NewRules(c, s.Namespaces, s.Networks, openMembership)
 	engine.Subscribe(northbound.KindCapacity, func(desired.Owner) { s.Allocator.LimitPorts(engine.Capacity().Ports) })
 	s.Allocator.LimitPorts(engine.Capacity().Ports)
 	return s, nil

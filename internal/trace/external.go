@@ -388,7 +388,7 @@ func (w *walk) inPhysical(h host) bool {
 // unconnected reports a VPC without a route although it requests ports in external subnets. It reports whether that is the reason.
 func (w *walk) unconnected(vpc string, p packet) bool {
 	of := w.s.vpc(vpc)
-	if of == nil || len(lookup.ExternalSubnets(&of.Spec)) == 0 {
+	if of == nil || len(of.Spec.ExternalSubnets()) == 0 {
 		return false
 	}
 	o := &Object{Kind: translate.KindVpc, Name: vpc, Rule: "extraExternalSubnets"}
@@ -398,7 +398,7 @@ func (w *walk) unconnected(vpc string, p packet) bool {
 			return true
 		}
 	}
-	missing := slices.DeleteFunc(slices.Clone(lookup.ExternalSubnets(&of.Spec)), func(name string) bool { return slices.Contains(connected, name) })
+	missing := slices.DeleteFunc(of.Spec.ExternalSubnets(), func(name string) bool { return slices.Contains(connected, name) })
 	if len(missing) == 0 {
 		w.drop(o, fmt.Sprintf("give one of these subnets and the OvnEip of the router's port there an %s address, or add a route to staticRoutes of Vpc %s", familyOf(p.dst), vpc),
 			"Vpc %s has no route to %s: its router has no %s address in external subnet %s", vpc, p.dst, familyOf(p.dst), strings.Join(connected, ", "))

@@ -48,7 +48,7 @@ func (r groupReader) Get(_ context.Context, key client.ObjectKey, o client.Objec
 // groupsOf returns the security groups of a pod.
 func (s *Snapshot) groupsOf(pod *corev1.Pod) grants.Groups {
 	open := s.Cluster != nil && s.Cluster.Spec.Tenancy.Membership == v1alpha1.MembershipOpen
-	g, _ := grants.NewRules(groupReader{groups: s.Groups}, nil, open).
+	g, _ := grants.NewRules(groupReader{groups: s.Groups}, nil, nil, open).
 		Groups(context.Background(), pod.Namespace, kubeovnv1.ParseSecurityGroups(pod.Annotations), kubeovnv1.KeptSecurityGroups(pod)) // the reader returns no other error
 	return g
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -40,8 +41,10 @@ type Writer struct {
 	Northbound  *northbound.Engine
 	Allocator   *ipam.Allocator
 	Allocations Allocations
-	Gate        *reconciler.StartGate
-	Pace        Pace
+	// Networks finds the rules for external addresses that name an IP object.
+	Networks *lookup.Networks
+	Gate     *reconciler.StartGate
+	Pace     Pace
 	// Warn emits a warning event on an IP object.
 	Warn func(ip *kubeovnv1.IP, message string)
 
@@ -162,7 +165,7 @@ func (w *Writer) queueMissing(ctx context.Context) {
 			continue
 		}
 		if ip, _, err := w.newest(ctx, port); err == nil && ip == nil {
-			w.put(port)
+			w.queue(ctx, port)
 		}
 	}
 }
@@ -193,8 +196,17 @@ func (w *Writer) Update(ctx context.Context, port string) {
 		return
 	}
 	if have, _, err := w.newest(ctx, port); err != nil || have == nil || w.isStale(ctx, have) {
-		w.put(port)
+		w.queue(ctx, port)
 	}
+}
+
+// queue queues the IP object of a port for writing. It does not wait for new pods if a rule for an external address names it: the address has no rows without it.
+func (w *Writer) queue(ctx context.Context, port string) {
+	if rules, err := w.Networks.NATRulesBy(ctx, "ip/"+port); err != nil || len(rules) > 0 {
+		w.Check(port)
+		return
+	}
+	w.put(port)
 }
 
 // Check enqueues an IP object that may need a change, ahead of those that Update has queued.

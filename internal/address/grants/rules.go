@@ -18,17 +18,18 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 )
 
-// Rules decides, from the cache, which custom VPCs, private subnets, IPPools, security groups, Vips and OvnEips the pods and Services of a namespace may use.
+// Rules decides, from the cache, which custom VPCs, private and external subnets, IPPools, security groups, Vips and OvnEips the pods and Services of a namespace may use.
 // Each method returns an empty string if the namespace may, and otherwise a message that says why not and what to change.
 type Rules struct {
 	reader     client.Reader
 	namespaces *lookup.Namespaces
+	networks   *lookup.Networks
 	open       bool
 }
 
 // NewRules returns Rules that read from the cache. With open, each namespace may use every object.
-func NewRules(reader client.Reader, namespaces *lookup.Namespaces, open bool) *Rules {
-	return &Rules{reader: reader, namespaces: namespaces, open: open}
+func NewRules(reader client.Reader, namespaces *lookup.Namespaces, networks *lookup.Networks, open bool) *Rules {
+	return &Rules{reader: reader, namespaces: namespaces, networks: networks, open: open}
 }
 
 // Vpc decides for a VPC.
@@ -49,14 +50,19 @@ func (r *Rules) Vpc(ctx context.Context, namespace, name string) (denied string,
 	return fmt.Sprintf("VPC %s does not list namespace %s: add it to namespaces or allowedNamespaces of the VPC", name, namespace), nil
 }
 
-// Subnet decides for a subnet and its VPC, by their applied specs. A namespace may use each subnet that serves it.
+// Subnet decides for a subnet and its VPC, by their applied specs. A namespace may use each subnet that serves it. External subnets are for listed
+// namespaces only, like private ones: their addresses are of routers and OvnEips.
 func (r *Rules) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subnet) (denied string, err error) {
 	if r.open {
 		return "", nil
 	}
 	s = k8s.Applied(s)
-	if denied, err = r.Vpc(ctx, namespace, lookup.VpcOf(s)); denied != "" || err != nil || !s.Spec.Private || allows(s.Spec.AllowedNamespaces, namespace) {
+	if denied, err = r.Vpc(ctx, namespace, lookup.VpcOf(s)); denied != "" || err != nil || allows(s.Spec.AllowedNamespaces, namespace) {
 		return denied, err
+	}
+	restriction, err := r.restriction(ctx, s)
+	if restriction == "" || err != nil {
+		return "", err
 	}
 	ns := &corev1.Namespace{}
 	if err := r.reader.Get(ctx, client.ObjectKey{Name: namespace}, ns, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
@@ -66,7 +72,23 @@ func (r *Rules) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subne
 	if err != nil || ns.Name != "" && slices.Contains(serving, s.Name) {
 		return "", err
 	}
-	return fmt.Sprintf("subnet %s is private and does not list namespace %s: add it to namespaces or allowedNamespaces of the subnet", s.Name, namespace), nil
+	return fmt.Sprintf("subnet %s is %s and does not list namespace %s: add it to namespaces or allowedNamespaces of the subnet", s.Name, restriction, namespace), nil
+}
+
+// restriction describes why a subnet is for listed namespaces only. It is empty if the subnet is for each namespace of its VPC. A subnet that cannot be external stays open
+// when a Vpc names it by mistake.
+func (r *Rules) restriction(ctx context.Context, s *kubeovnv1.Subnet) (string, error) {
+	switch {
+	case s.Spec.Private:
+		return "private", nil
+	case lookup.VpcOf(s) != kubeovnv1.DefaultVpc || !s.Spec.PhysicalGateway():
+		return "", nil
+	}
+	vpcs, err := r.networks.VpcsWithExternal(ctx, s.Name)
+	if len(vpcs) == 0 || err != nil {
+		return "", err
+	}
+	return "an external subnet of a VPC", nil
 }
 
 // Pool decides for an IPPool, but not for its subnet. The allocator ensures that a request for an address of the pool also names

@@ -47,7 +47,7 @@ func TestWhichGroupsAPodIsIn(t *testing.T) {
 		if c.annotations["mirror"] != "" {
 			pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
 		}
-		g, err := NewRules(reader, nil, c.open).Groups(t.Context(), pod.Namespace, kubeovnv1.ParseSecurityGroups(pod.Annotations), kubeovnv1.KeptSecurityGroups(pod))
+		g, err := NewRules(reader, nil, nil, c.open).Groups(t.Context(), pod.Namespace, kubeovnv1.ParseSecurityGroups(pod.Annotations), kubeovnv1.KeptSecurityGroups(pod))
 		if got := fmt.Sprintf("in %v, denied %v, missing %v, sets %v", g.In, g.Denied, g.Missing, g.Sets()); err != nil || got != c.want {
 			t.Errorf("%s: %s (%v), want %s", name, got, err, c.want)
 		}
@@ -99,7 +99,7 @@ func TestWhichNamespacesMayUseAVip(t *testing.T) {
 		"one and all others":                       {kubeovnv1.VipSpec{Namespace: "bank", AllowedNamespaces: []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}}, true, true},
 	} {
 		for open, want := range map[bool]bool{false: c.granted, true: c.open} {
-			if denied, err := NewRules(reader, nil, open).Vip(t.Context(), namespace, &kubeovnv1.Vip{Spec: c.spec}); err != nil || (denied == "") != want {
+			if denied, err := NewRules(reader, nil, nil, open).Vip(t.Context(), namespace, &kubeovnv1.Vip{Spec: c.spec}); err != nil || (denied == "") != want {
 				t.Errorf("%s, membership open %t: %q (%v)", name, open, denied, err)
 			}
 		}
