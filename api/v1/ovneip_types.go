@@ -111,8 +111,11 @@ type OvnEipRelease struct {
 	// nodes have not confirmed yet that they have ended the connections.
 	// +optional
 	Nodes []string `json:"nodes,omitempty"`
-	// since is the time at which the translation was withdrawn. A node that has not confirmed after the longest time-out of connection tracking, five days, counts as
-	// confirmed.
+	// absent nodes have not confirmed either, and the addresses no longer wait for them: their Nodes were deleted, or five days have passed. A node that returns ends the
+	// connections, and until then it is the last one to host ports of routers.
+	// +optional
+	Absent []string `json:"absent,omitempty"`
+	// since is the time at which the translation was withdrawn. The addresses wait for the longest time-out of connection tracking, five days.
 	Since metav1.Time `json:"since"`
 }
 

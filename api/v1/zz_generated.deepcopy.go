@@ -1634,6 +1634,11 @@ func (in *OvnEipRelease) DeepCopyInto(out *OvnEipRelease) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Absent != nil {
+		in, out := &in.Absent, &out.Absent
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Since.DeepCopyInto(&out.Since)
 }
 

@@ -117,11 +117,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.forget(ctx, eip, releases.waiting); err != nil {
+	if err := r.forget(ctx, eip, releases.open); err != nil {
 		return ctrl.Result{}, err
 	}
 	r.warn(eip, releases.expired)
-	if eip.DeletionTimestamp != nil && len(s.users) == 0 && len(eip.Status.Releasing) == 0 {
+	if eip.DeletionTimestamp != nil && len(s.users) == 0 && len(lookup.Awaited(eip.Status.Releasing)) == 0 {
 		// A record that the cache does not have yet makes this fail. The address must not have another owner then.
 		if err := k8s.RemoveFinalizer(ctx, r.Client, eip); err != nil {
 			return ctrl.Result{}, err

@@ -31,52 +31,99 @@ import (
 // ReasonReleaseExpired is the reason of the event about a former translation that no longer waits for nodes that have not confirmed.
 const ReasonReleaseExpired = "ReleaseExpired"
 
-// indexNode finds OvnEips by the nodes that their former translations wait for.
+// indexNode finds OvnEips by the nodes that have not confirmed their former translations.
 const indexNode = "ovneip.node"
 
-// progress has the former translations that still wait for nodes, and the time after which one of them no longer does. Expired ones no longer wait, although a node has not
-// confirmed.
+// Records of nodes that are absent only are deleted after remembered, and if there are more than maxAbsent of an OvnEip, the oldest ones: nodes that were deleted usually do
+// not return.
+const (
+	remembered = 30 * 24 * time.Hour
+	maxAbsent  = 64
+)
+
+// progress has the former translations that nodes have not confirmed, and the time after which one of them changes. Expired ones no longer wait, although Nodes exist
+// that have not confirmed.
 type progress struct {
-	waiting map[string]kubeovnv1.OvnEipRelease
+	open    map[string]kubeovnv1.OvnEipRelease
 	next    time.Duration
 	expired []kubeovnv1.OvnEipRelease
 }
 
-// confirmed returns the progress of the former translations of an OvnEip. A node has confirmed if its agent lists the ID, or if the Node is deleted.
+// confirmed returns the progress of the former translations of an OvnEip. A node has confirmed if its agent lists the ID.
 func (r *Reconciler) confirmed(ctx context.Context, eip *kubeovnv1.OvnEip) (p progress, err error) {
 	reports, err := r.reports(ctx, releasing(eip))
 	if err != nil {
 		return p, err
 	}
 	for id, release := range eip.Status.Releasing {
-		left := time.Until(lookup.Expires(release))
-		release.Nodes = slices.DeleteFunc(slices.Clone(release.Nodes), func(name string) bool {
-			reported, exists := reports[name]
-			return !exists || reported[id]
-		})
-		switch {
-		case len(release.Nodes) == 0:
-			continue
-		case left <= 0:
-			p.expired = append(p.expired, release)
-			continue
+		isOpen := func(name string) bool { return !reports[name][id] }
+		isLate := time.Until(lookup.Expires(release)) <= 0
+		var nodes, late []string
+		absent := keep(release.Absent, isOpen)
+		for _, name := range keep(release.Nodes, isOpen) {
+			switch _, exists := reports[name]; {
+			case !exists:
+				absent = append(absent, name)
+			case isLate:
+				absent, late = append(absent, name), append(late, name)
+			default:
+				nodes = append(nodes, name)
+			}
 		}
-		if p.next == 0 || left < p.next {
-			p.next = left
+		if len(late) > 0 {
+			expired := release
+			expired.Nodes = late
+			p.expired = append(p.expired, expired)
 		}
-		if p.waiting == nil {
-			p.waiting = map[string]kubeovnv1.OvnEipRelease{}
-		}
-		p.waiting[id] = release
+		slices.Sort(absent)
+		release.Nodes, release.Absent = nodes, slices.Compact(absent)
+		p.add(id, release)
 	}
+	p.limit()
 	return p, nil
+}
+
+func keep(names []string, f func(string) bool) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !f(name) })
+}
+
+// add adds a former translation, unless it has no nodes, or its absent ones are no longer remembered.
+func (p *progress) add(id string, release kubeovnv1.OvnEipRelease) {
+	left := time.Until(release.Since.Add(remembered))
+	if len(release.Nodes) > 0 {
+		left = time.Until(lookup.Expires(release))
+	}
+	if len(release.Nodes)+len(release.Absent) == 0 || left <= 0 {
+		return
+	}
+	if p.next == 0 || left < p.next {
+		p.next = left
+	}
+	if p.open == nil {
+		p.open = map[string]kubeovnv1.OvnEipRelease{}
+	}
+	p.open[id] = release
+}
+
+// limit removes the oldest former translations with absent nodes only, if there are too many.
+func (p *progress) limit() {
+	var ids []string
+	for id, release := range p.open {
+		if len(release.Nodes) == 0 {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(p.open[b].Since.Compare(p.open[a].Since.Time), cmp.Compare(a, b)) })
+	for _, id := range ids[min(len(ids), maxAbsent):] {
+		delete(p.open, id)
+	}
 }
 
 // warn reports the former translations that no longer wait for nodes.
 func (r *Reconciler) warn(eip *kubeovnv1.OvnEip, expired []kubeovnv1.OvnEipRelease) {
 	for _, release := range expired {
 		k8s.Warn(r.Recorder, eip, ReasonReleaseExpired, fmt.Sprintf("nodes %s did not report in five days that connections of %s with %s are ended, and the address is free: "+
-			"connections without a pause may go on there, until the nodes are switched off", strings.Join(release.Nodes, ", "), release.Address, release.Internal))
+			"connections without a pause may go on there, until the nodes are switched off or report it", strings.Join(release.Nodes, ", "), release.Address, release.Internal))
 	}
 }
 
@@ -100,12 +147,12 @@ func (r *Reconciler) reports(ctx context.Context, nodes []string) (map[string]ma
 }
 
 // forget replaces the former translations in the status, unless the OvnEip is stale: the controllers of rules add others.
-func (r *Reconciler) forget(ctx context.Context, eip *kubeovnv1.OvnEip, waiting map[string]kubeovnv1.OvnEipRelease) error {
-	if equality.Semantic.DeepEqual(eip.Status.Releasing, waiting) {
+func (r *Reconciler) forget(ctx context.Context, eip *kubeovnv1.OvnEip, open map[string]kubeovnv1.OvnEipRelease) error {
+	if equality.Semantic.DeepEqual(eip.Status.Releasing, open) {
 		return nil
 	}
 	base := eip.DeepCopy()
-	eip.Status.Releasing = waiting
+	eip.Status.Releasing = open
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 	if err := client.IgnoreNotFound(r.Client.Status().Patch(ctx, eip, patch, k8s.FieldOwner)); err != nil {
 		return fmt.Errorf("update the former translations: %w", err)
@@ -116,18 +163,18 @@ func (r *Reconciler) forget(ctx context.Context, eip *kubeovnv1.OvnEip, waiting 
 // releases describes former translations for the condition of a deleted OvnEip.
 func releases(eip *kubeovnv1.OvnEip) []string {
 	var texts []string
-	for _, release := range eip.Status.Releasing {
+	for _, release := range lookup.Awaited(eip.Status.Releasing) {
 		texts = append(texts, fmt.Sprintf("connections of %s with %s on %s", release.Address, release.Internal, strings.Join(release.Nodes, ", ")))
 	}
 	slices.Sort(texts)
 	return slices.Compact(texts)
 }
 
-// releasing returns the nodes that the former translations of an OvnEip wait for.
+// releasing returns the nodes that have not confirmed former translations of an OvnEip.
 func releasing(o client.Object) []string {
 	var nodes []string
 	for _, release := range o.(*kubeovnv1.OvnEip).Status.Releasing {
-		nodes = append(nodes, release.Nodes...)
+		nodes = slices.Concat(nodes, release.Nodes, release.Absent)
 	}
 	slices.Sort(nodes)
 	return slices.Compact(nodes)
@@ -137,7 +184,8 @@ func releasing(o client.Object) []string {
 func viewReleasing(eip *kubeovnv1.OvnEip) string {
 	var texts []string
 	for _, id := range slices.Sorted(maps.Keys(eip.Status.Releasing)) {
-		texts = append(texts, id+" "+strings.Join(eip.Status.Releasing[id].Nodes, ","))
+		release := eip.Status.Releasing[id]
+		texts = append(texts, fmt.Sprint(id, " ", release.Nodes, release.Absent))
 	}
 	return strings.Join(texts, ";")
 }
@@ -146,7 +194,7 @@ func viewFlushed(node *corev1.Node) string {
 	return node.Annotations[kubeovnv1.AnnotationFlushed.Key()]
 }
 
-// flusher writes the requests of the former translations of all OvnEips to the nodes that they wait for.
+// flusher writes the requests of the former translations of all OvnEips to the nodes that have not confirmed them, also to nodes that return.
 type flusher struct{ *Reconciler }
 
 func (r flusher) setup(mgr ctrl.Manager) error {
@@ -206,7 +254,7 @@ func (r flusher) requests(ctx context.Context, node string) ([]kubeovnv1.Connect
 		for id, release := range eips.Items[i].Status.Releasing {
 			address, err := netip.ParseAddr(release.Address)
 			internal, err2 := netip.ParsePrefix(release.Internal)
-			if err != nil || err2 != nil || release.Port < 0 || release.Port > 65535 || !slices.Contains(release.Nodes, node) {
+			if err != nil || err2 != nil || release.Port < 0 || release.Port > 65535 || !slices.Contains(slices.Concat(release.Nodes, release.Absent), node) {
 				continue // no component writes such a status
 			}
 			entries = append(entries, entry{since: release.Since.Time, request: kubeovnv1.ConnectionFlush{

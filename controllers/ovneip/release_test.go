@@ -38,14 +38,18 @@ func (w world) releases(eip *kubeovnv1.OvnEip, records map[string]kubeovnv1.OvnE
 	w.Must(w.Client.Status().Patch(w.Context(), eip, client.MergeFrom(base)))
 }
 
-// awaits waits until the former translations wait for these nodes, in the form `id nodes`.
+// awaits waits until the former translations have these nodes, in the form `id nodes` or `id nodes absent nodes`.
 func (w world) awaits(eip *kubeovnv1.OvnEip, want ...string) {
 	w.Helper()
 	w.Eventually(func() string {
 		w.Get(eip)
 		var got []string
 		for id, record := range eip.Status.Releasing {
-			got = append(got, id+" "+strings.Join(record.Nodes, ","))
+			text := id + " " + strings.Join(record.Nodes, ",")
+			if len(record.Absent) > 0 {
+				text += " absent " + strings.Join(record.Absent, ",")
+			}
+			got = append(got, text)
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
 			return fmt.Sprintf("former translations are %q, want %q", got, want)
@@ -100,16 +104,11 @@ func TestANodeConfirmsItsOwnConnectionsOnly(t *testing.T) {
 	now := metav1.Now()
 	w.releases(eip, map[string]kubeovnv1.OvnEipRelease{
 		"both":     {Nodes: []string{"n1", "n2"}, Since: now},
-		"deleted":  {Nodes: []string{"n9"}, Since: now},
-		"expired":  {Nodes: []string{"n1"}, Since: metav1.NewTime(now.Add(-121 * time.Hour))},
 		"none":     {Since: now},
-		"one":      {Nodes: []string{"n1", "n9"}, Since: metav1.NewTime(now.Add(-time.Hour))},
+		"one":      {Nodes: []string{"n1"}, Since: metav1.NewTime(now.Add(-time.Hour))},
 		"with-two": {Nodes: []string{"n2"}, Since: now},
 	})
 	w.awaits(eip, "both n1,n2", "one n1", "with-two n2")
-	w.Event(eip, eventsv1.Event{
-		Type: corev1.EventTypeWarning, Reason: ovneip.ReasonReleaseExpired, Note: "nodes n1 did not report in five days that connections of 10.99.0.2 with 10.50.0.5/32 are ended",
-	})
 	w.requested(n1, "one", "both")
 	w.requested(n2, "both", "with-two")
 
@@ -127,6 +126,61 @@ func TestANodeConfirmsItsOwnConnectionsOnly(t *testing.T) {
 	w.Gone(eip)
 	w.requested(n1)
 	w.requested(n2)
+}
+
+func TestANodeThatReturnsEndsItsConnections(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	n1, n2 := w.node("n1"), w.node("n2")
+	eip := newEip("front", at("10.99.0.2", ""))
+	w.Create(eip)
+	w.ready(eip)
+	now := time.Now()
+	ago := func(days float64) metav1.Time {
+		return metav1.NewTime(now.Add(-time.Duration(days * 24 * float64(time.Hour))))
+	}
+	w.releases(eip, map[string]kubeovnv1.OvnEipRelease{
+		"deleted": {Nodes: []string{"n1", "n9"}, Since: ago(0)},
+		"expired": {Nodes: []string{"n1", "n2"}, Since: ago(5.1)},
+		"old":     {Nodes: []string{"n1"}, Since: ago(30.1)},
+	})
+	w.awaits(eip, "deleted n1 absent n9", "expired  absent n1,n2")
+	w.Event(eip, eventsv1.Event{
+		Type: corev1.EventTypeWarning, Reason: ovneip.ReasonReleaseExpired, Note: "nodes n1, n2 did not report in five days that connections of 10.99.0.2 with 10.50.0.5/32 are ended",
+	})
+	w.requested(n1, "expired", "deleted")
+	w.requested(n2, "expired")
+	w.report(n1, "expired,deleted")
+	w.awaits(eip, "deleted  absent n9", "expired  absent n2")
+	w.Delete(n2)
+	w.requested(w.node("n9"), "deleted")
+	n2 = w.node("n2")
+	w.requested(n2, "expired")
+	w.report(n2, "expired")
+	w.awaits(eip, "deleted  absent n9")
+
+	// Nodes that are absent only do not fill the status, and do not keep a deleted OvnEip.
+	records := map[string]kubeovnv1.OvnEipRelease{}
+	for i := range 64 {
+		records[fmt.Sprint("r", i)] = kubeovnv1.OvnEipRelease{Absent: []string{"n9"}, Since: ago(float64(i) / 10)}
+	}
+	records["r63"] = kubeovnv1.OvnEipRelease{Nodes: []string{"n1"}, Since: ago(1)}
+	records["young"] = kubeovnv1.OvnEipRelease{Nodes: []string{"n8"}, Since: ago(0)}
+	w.releases(eip, records)
+	w.Eventually(func() string {
+		w.Get(eip)
+		_, oldest := eip.Status.Releasing["r62"]
+		_, young := eip.Status.Releasing["young"]
+		if n := len(eip.Status.Releasing); n != 65 || oldest || !young {
+			return fmt.Sprintf("there are %d records, the oldest one: %t, the youngest one: %t", n, oldest, young)
+		}
+		return ""
+	})
+	w.Delete(eip)
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no longer used by connections of 10.99.0.2 with 10.50.0.5/32 on n1, until")
+	w.report(n1, "r63")
+	w.Gone(eip)
+	w.requested(n1)
 }
 
 func TestRequestsToANodeAreTheOldestOnes(t *testing.T) {
@@ -148,7 +202,7 @@ func TestRequestsToANodeAreTheOldestOnes(t *testing.T) {
 	w.Change(node, func() { delete(node.Annotations, kubeovnv1.AnnotationFlush.Key()) }) // another program's change
 	w.requested(node, ids[kubeovnv1.MaxConnectionFlushes:]...)
 	w.Delete(node)
-	w.awaits(eip)
+	w.awaits(eip, ids[kubeovnv1.MaxConnectionFlushes]+"  absent n1", ids[kubeovnv1.MaxConnectionFlushes+1]+"  absent n1")
 }
 
 // stale is a client whose cache has an earlier version of an OvnEip.

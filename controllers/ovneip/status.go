@@ -6,7 +6,6 @@ package ovneip
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strings"
 
@@ -50,8 +49,8 @@ func ready(eip *kubeovnv1.OvnEip, s state) metav1.Condition {
 	switch {
 	case eip.DeletionTimestamp != nil:
 		used := reservation.Used(append(slices.Clone(s.users), releases(eip)...))
-		if len(eip.Status.Releasing) > 0 {
-			used.Message += ", " + lookup.UntilReleased(slices.Collect(maps.Values(eip.Status.Releasing)))
+		if awaited := lookup.Awaited(eip.Status.Releasing); len(awaited) > 0 {
+			used.Message += ", " + lookup.UntilReleased(awaited)
 		}
 		return used
 	case s.problem != nil:

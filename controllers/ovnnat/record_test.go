@@ -64,6 +64,28 @@ func TestARepeatedWithdrawalHasOneRecord(t *testing.T) {
 	}
 }
 
+// A node that does not exist, or has not confirmed for five days, holds no address, and gets the request when it returns.
+func TestAbsentNodesHoldNoAddress(t *testing.T) {
+	release := releaseOf("OvnFip other", translated("192.0.2.9", "10.0.0.5/32"), nil)
+	release.Absent = []string{"n1"}
+	releasing := map[string]kubeovnv1.OvnEipRelease{}
+	for id := range recorded(nil, []kubeovnv1.OvnEipRelease{release}) {
+		releasing[id] = release
+	}
+	web := &lookup.NATRule{Object: &kubeovnv1.OvnFip{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, Kind: translate.KindOvnFip}
+	if text := pending(releasing, web, false, []translate.Translation{translated("192.0.2.9", "10.0.0.6/32")}); text != "" {
+		t.Errorf("the rule waits for %s", text)
+	}
+	for id, again := range recorded(releasing, []kubeovnv1.OvnEipRelease{releaseOf("OvnFip other", translated("192.0.2.9", "10.0.0.5/32"), []string{"n2"})}) {
+		if _, replaced := releasing[id]; !replaced && (!slices.Equal(again.Nodes, []string{"n2"}) || !slices.Equal(again.Absent, []string{"n1"})) {
+			t.Errorf("after another withdrawal the record is %+v", again)
+		}
+	}
+	if known := knownNodes(nil, releasing); !slices.Equal(known, []string{"n1"}) {
+		t.Errorf("the nodes of a translation that is applied again are %v", known)
+	}
+}
+
 // The connections to the former pod must end, also if the port leads to the next one of the same rule.
 func TestARecordOfAPortIsOfItsPod(t *testing.T) {
 	port := func(internal string) translate.Translation {

@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -152,7 +151,7 @@ func knownNodes(applied []translate.Translated, records map[string]kubeovnv1.Ovn
 		nodes = append(nodes, row.Nodes...)
 	}
 	for _, release := range records {
-		nodes = append(nodes, release.Nodes...)
+		nodes = slices.Concat(nodes, release.Nodes, release.Absent)
 	}
 	slices.Sort(nodes)
 	return slices.Compact(nodes)
@@ -225,7 +224,7 @@ func recorded(earlier map[string]kubeovnv1.OvnEipRelease, released []kubeovnv1.O
 		for id, before := range earlier {
 			if hashIn(id) == hash {
 				changes[id] = nil
-				release.Nodes = append(slices.Clone(release.Nodes), before.Nodes...)
+				release.Nodes, release.Absent = append(slices.Clone(release.Nodes), before.Nodes...), before.Absent
 			}
 		}
 		slices.Sort(release.Nodes)
@@ -283,8 +282,7 @@ func resumed(releasing map[string]kubeovnv1.OvnEipRelease, applied []translate.T
 func pending(releasing map[string]kubeovnv1.OvnEipRelease, rule *lookup.NATRule, follows bool, added []translate.Translation) string {
 	self := rule.Kind + " " + rule.GetName()
 	var all, own []kubeovnv1.OvnEipRelease
-	for _, id := range slices.Sorted(maps.Keys(releasing)) {
-		release := releasing[id]
+	for _, release := range lookup.Awaited(releasing) {
 		if all = append(all, release); release.Rule == self {
 			own = append(own, release)
 		}

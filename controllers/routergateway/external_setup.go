@@ -39,7 +39,7 @@ const (
 )
 
 // SetupWithManager registers the reconciler. It enqueues a Vpc for changes of: the Vpc, with its way out; its external subnets, their Vlans, ProviderNetworks and the
-// nodes that are ready for these; its own subnets, with their routing tables; its OvnEips; the CIDRs of Services; and drift of its rows.
+// nodes that are ready for these; its own subnets, with their routing tables; its OvnEips; nodes that were absent; the CIDRs of Services; and drift of its rows.
 func (r *External) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.OvnEip{}, indexVpc, vpcOfEip); err != nil {
 		return fmt.Errorf("index OvnEips by VPC: %w", err)
@@ -56,6 +56,7 @@ func (r *External) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.onProvider), builder.WithPredicates(k8s.Changed(viewReadyNodes))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(StateOf))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onEip)).
+		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onAbsent), builder.WithPredicates(k8s.Changed(viewAbsent))).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindExternal)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{}, reconciler.OwnersOf(r.Northbound, translate.KindExternal))).
 		WithOptions(r.Gate.Workers(4)).
@@ -146,6 +147,16 @@ func (r *External) onNode(ctx context.Context, o client.Object) []reconcile.Requ
 		}
 	}
 	return requests
+}
+
+func viewAbsent(eip *kubeovnv1.OvnEip) string { return strings.Join(lookup.AbsentNodes(eip), ",") }
+
+// onAbsent enqueues all VPCs if an OvnEip has absent nodes, or had some before the event.
+func (r *External) onAbsent(ctx context.Context, o client.Object) []reconcile.Request {
+	if len(lookup.AbsentNodes(o)) == 0 {
+		return nil
+	}
+	return r.all(ctx, o)
 }
 
 // onEip enqueues the VPCs for whose ports an OvnEip may be.

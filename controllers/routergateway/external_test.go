@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -212,4 +213,38 @@ func TestSubnetsThatAreNotExternal(t *testing.T) {
 	w.Change(red, func() { red.Spec.ExtraExternalSubnets = []string{"external"} })
 	w.says(red, metav1.ConditionFalse, "subnet external overlaps with subnet inside of VPC red")
 	w.ports()
+}
+
+// TestANodeThatWasAbsentIsTheLastHost has a node that has not ended connections of an address that has another owner since.
+func TestANodeThatWasAbsentIsTheLastHost(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"n1", "n2"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.Create(node)
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		w.Must(w.Client.Status().Update(w.Context(), node))
+	}
+	w.external("external", 30, "192.0.2.0/24", "192.0.2.254")
+	w.provider("n1", "n2")
+	blue := w.vpc("blue", func(s *kubeovnv1.VpcSpec) { s.EnableExternal = true })
+	w.says(blue, metav1.ConditionTrue)
+	hosts := func(first, second string) {
+		t.Helper()
+		w.Rows("Gateway_Chassis", func(row nbtest.Row) string { return fmt.Sprintf("%03v %v", row["priority"], row["chassis_name"]) }, "001 "+second, "002 "+first)
+	}
+	first, second := "n1", "n2" // the order of VPC blue
+	hosts(first, second)
+	eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+	w.Create(eip)
+	w.Ready(eip)
+	base := eip.DeepCopy()
+	eip.Status.Releasing = map[string]kubeovnv1.OvnEipRelease{"a": {
+		Rule: "OvnFip a", VPC: "red", Address: "192.0.2.9", Internal: "10.50.0.5/32", Absent: []string{first}, Since: metav1.Now(),
+	}}
+	w.Must(w.Client.Status().Patch(w.Context(), eip, client.MergeFrom(base)))
+	hosts(second, first)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first}}
+	w.Get(node)
+	w.Change(node, func() { node.Annotations = map[string]string{kubeovnv1.AnnotationFlushed.Key(): "a"} })
+	hosts(first, second)
 }

@@ -43,6 +43,8 @@ type Ports struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
+	// WasAbsent reports whether a node must end connections of external addresses before it hosts ports again; nil for ports without such addresses.
+	WasAbsent func(ctx context.Context, node string) (bool, error)
 }
 
 // Underlay is an underlay subnet with a valid spec.
@@ -88,7 +90,7 @@ func (p *Ports) Port(ctx context.Context, u Underlay) (*translate.GatewayPort, e
 	return port, errors.Join(noAddress, noNode)
 }
 
-// chassis returns the nodes that can host a router's port in a network, in order of precedence: nodes that are down come last. Otherwise the order
+// chassis returns the nodes that can host a router's port in a network, in order of precedence: nodes that are down, or were absent, come last. Otherwise the order
 // differs between the subnets or VPCs of the ports, and a node that comes or goes does not change it for the others. While no node is ready, the applied nodes stay, and
 // the error is ErrWaiting.
 func (p *Ports) chassis(ctx context.Context, of, network string, applied func() []string) ([]string, error) {
@@ -114,6 +116,13 @@ func (p *Ports) chassis(ctx context.Context, of, network string, applied func() 
 		c := candidate{name, gateway.Down, sha256.Sum256([]byte(of + "\x00" + name))}
 		if node != nil {
 			c.state = StateOf(node)
+		}
+		if p.WasAbsent != nil {
+			if absent, err := p.WasAbsent(ctx, name); err != nil {
+				return nil, err
+			} else if absent {
+				c.state = gateway.Down
+			}
 		}
 		candidates = append(candidates, c)
 	}

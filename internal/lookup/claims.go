@@ -29,6 +29,8 @@ const (
 	indexEip = "lookup.eip"
 	// indexInside finds OvnFips, OvnSnatRules and OvnDnatRules by natKeys.
 	indexInside = "lookup.inside"
+	// indexAbsent finds OvnEips by AbsentNodes.
+	indexAbsent = "lookup.absent"
 )
 
 // NATRule is an OvnFip, an OvnSnatRule or an OvnDnatRule.

@@ -6,6 +6,8 @@ package lookup
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -66,6 +68,36 @@ const longestConnection = 5 * 24 * time.Hour
 
 // Expires returns the time from which on a former translation of an OvnEip no longer waits for nodes.
 func Expires(release kubeovnv1.OvnEipRelease) time.Time { return release.Since.Add(longestConnection) }
+
+// Awaited returns the former translations of an OvnEip for whose nodes the addresses wait, in the order of their IDs.
+func Awaited(releasing map[string]kubeovnv1.OvnEipRelease) []kubeovnv1.OvnEipRelease {
+	var all []kubeovnv1.OvnEipRelease
+	for _, id := range slices.Sorted(maps.Keys(releasing)) {
+		if release := releasing[id]; len(release.Nodes) > 0 {
+			all = append(all, release)
+		}
+	}
+	return all
+}
+
+// AbsentNodes returns the nodes that have not ended connections of former translations of an OvnEip, and for which its addresses do not wait.
+func AbsentNodes(o client.Object) []string {
+	var nodes []string
+	for _, release := range o.(*kubeovnv1.OvnEip).Status.Releasing {
+		nodes = append(nodes, release.Absent...)
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// WasAbsent reports whether a node has not ended connections of addresses that may have another owner since.
+func (n *Networks) WasAbsent(ctx context.Context, node string) (bool, error) {
+	var eips kubeovnv1.OvnEipList
+	if err := n.reader.List(ctx, &eips, client.MatchingFields{indexAbsent: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("list OvnEips by absent node: %w", err)
+	}
+	return len(eips.Items) > 0, nil
+}
 
 // UntilReleased describes for messages how the wait for the nodes of former translations ends.
 func UntilReleased(releases []kubeovnv1.OvnEipRelease) string {

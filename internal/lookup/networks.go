@@ -60,6 +60,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		{&kubeovnv1.Vpc{}, indexExternal, func(o client.Object) []string { return ExternalOf(o.(*kubeovnv1.Vpc)) }},
 		{&kubeovnv1.Vpc{}, indexDefaultSubnet, func(o client.Object) []string { return []string{o.(*kubeovnv1.Vpc).Spec.DefaultSubnet} }},
 		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return EipsOf(o.(*kubeovnv1.RouterLBRule)) }},
+		{&kubeovnv1.OvnEip{}, indexAbsent, AbsentNodes},
 		{&kubeovnv1.OvnFip{}, indexInside, natKeys},
 		{&kubeovnv1.OvnSnatRule{}, indexInside, natKeys},
 		{&kubeovnv1.OvnDnatRule{}, indexInside, natKeys},
