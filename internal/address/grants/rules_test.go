@@ -117,7 +117,7 @@ func TestWhichNamespacesMayRequestAnEip(t *testing.T) {
 		"all namespaces":    {[]kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}, true},
 	} {
 		for open, want := range map[bool]bool{false: c.granted, true: true} {
-			if denied := NewRules(nil, nil, open).Eip("shop", &kubeovnv1.OvnEip{Spec: kubeovnv1.OvnEipSpec{AllowedNamespaces: c.list}}); (denied == "") != want {
+			if denied := NewRules(nil, nil, nil, open).Eip("shop", &kubeovnv1.OvnEip{Spec: kubeovnv1.OvnEipSpec{AllowedNamespaces: c.list}}); (denied == "") != want {
 				t.Errorf("%s, membership open %t: %q", name, open, denied)
 			}
 		}
