@@ -146,13 +146,33 @@ func (r *Reconciler) reports(ctx context.Context, nodes []string) (map[string]ma
 	return reports, nil
 }
 
-// forget replaces the former translations in the status, unless the OvnEip is stale: the controllers of rules add others.
+// forget deletes and changes former translations in the status. The controllers of rules add and delete others meanwhile, many in a second. So it deletes by ID, which
+// belongs to one withdrawal. It changes records only if the OvnEip is not stale, because a changed record must still be there.
 func (r *Reconciler) forget(ctx context.Context, eip *kubeovnv1.OvnEip, open map[string]kubeovnv1.OvnEipRelease) error {
-	if equality.Semantic.DeepEqual(eip.Status.Releasing, open) {
-		return nil
+	ended := map[string]any{}
+	for id := range eip.Status.Releasing {
+		if _, is := open[id]; !is {
+			ended[id] = nil
+		}
+	}
+	if len(ended) > 0 {
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"releasing": ended}})
+		if err != nil {
+			return fmt.Errorf("encode the former translations: %w", err)
+		}
+		if err := r.Client.Status().Patch(ctx, eip, client.RawPatch(types.MergePatchType, patch), k8s.FieldOwner); err != nil {
+			return client.IgnoreNotFound(err)
+		}
 	}
 	base := eip.DeepCopy()
-	eip.Status.Releasing = open
+	for id, release := range open {
+		if _, is := eip.Status.Releasing[id]; is {
+			eip.Status.Releasing[id] = release
+		}
+	}
+	if equality.Semantic.DeepEqual(eip.Status.Releasing, base.Status.Releasing) {
+		return nil
+	}
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 	if err := client.IgnoreNotFound(r.Client.Status().Patch(ctx, eip, patch, k8s.FieldOwner)); err != nil {
 		return fmt.Errorf("update the former translations: %w", err)

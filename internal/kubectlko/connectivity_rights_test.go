@@ -38,7 +38,7 @@ func (n *network) as(user string) {
 	n.Helper()
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: n.kubeconfig}
 	overrides := &clientcmd.ConfigOverrides{AuthInfo: api.AuthInfo{Impersonate: user, ImpersonateGroups: []string{"system:authenticated"}}}
-	must.Succeed(n.world, n.plugin.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)))
+	must.Succeed(n.world, n.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)))
 }
 
 // TestMissingRightsAreListed has a user that may create namespaces, and may not delete them.

@@ -1,0 +1,232 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lookup
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// NATRule is an OvnFip, an OvnSnatRule or an OvnDnatRule.
+type NATRule struct {
+	client.Object
+
+	Kind string
+	// Specs are the current spec and, if it differs, the last valid one.
+	Specs []NATSpec
+}
+
+// NATSpec is a spec of a rule.
+type NATSpec struct {
+	validation.NAT
+
+	Problem *validation.Problem
+	// Last: it is the last valid one.
+	Last bool
+}
+
+// specsOf parses the current spec of a rule and, if it differs, its last valid one.
+func specsOf[S any](current, last *S, parse func(*S) (validation.NAT, *validation.Problem)) []NATSpec {
+	one := func(spec *S, isLast bool) NATSpec {
+		nat, problem := parse(spec)
+		return NATSpec{NAT: nat, Problem: problem, Last: isLast}
+	}
+	same := last != nil && equality.Semantic.DeepEqual(current, last)
+	specs := []NATSpec{one(current, same)}
+	if last != nil && !same {
+		specs = append(specs, one(last, true))
+	}
+	return specs
+}
+
+// NATRuleOf returns a rule; nil for objects of other kinds.
+func NATRuleOf(o client.Object) *NATRule {
+	switch o := o.(type) {
+	case *kubeovnv1.OvnFip:
+		return &NATRule{Object: o, Kind: "OvnFip", Specs: specsOf(&o.Spec, o.Status.ValidatedSpec, validation.OvnFip)}
+	case *kubeovnv1.OvnSnatRule:
+		return &NATRule{Object: o, Kind: "OvnSnatRule", Specs: specsOf(&o.Spec, o.Status.ValidatedSpec, validation.OvnSnatRule)}
+	case *kubeovnv1.OvnDnatRule:
+		return &NATRule{Object: o, Kind: "OvnDnatRule", Specs: specsOf(&o.Spec, o.Status.ValidatedSpec, validation.OvnDnatRule)}
+	}
+	return nil
+}
+
+// Eips returns the OvnEips that a rule names.
+func (r *NATRule) Eips() []string {
+	return r.keys(func(s NATSpec) string { return s.Eip })
+}
+
+// Vpc returns the VPC in the status of a rule. It stays there while the objects that the rule translates do not exist.
+func (r *NATRule) Vpc() string {
+	switch o := r.Object.(type) {
+	case *kubeovnv1.OvnFip:
+		return o.Status.Vpc
+	case *kubeovnv1.OvnSnatRule:
+		return o.Status.Vpc
+	case *kubeovnv1.OvnDnatRule:
+		return o.Status.Vpc
+	}
+	return ""
+}
+
+// HasValid reports whether a rule has a last valid spec.
+func (r *NATRule) HasValid() bool {
+	return slices.ContainsFunc(r.Specs, func(s NATSpec) bool { return s.Last })
+}
+
+// InsideKeys returns the keys of the objects and addresses that a rule translates: `ip/…`, `vip/…`, `subnet/…`, `vpc/…` and, by its status,
+// `at/VPC/PREFIX`.
+func (r *NATRule) InsideKeys() []string {
+	keys := slices.Concat(
+		r.keys(func(s NATSpec) string { return prefixed("ip/", s.IP) }),
+		r.keys(func(s NATSpec) string { return prefixed("vip/", s.Vip) }),
+		r.keys(func(s NATSpec) string { return prefixed("subnet/", s.Subnet) }),
+		r.keys(func(s NATSpec) string { return prefixed("vpc/", s.Vpc) }),
+	)
+	vpc, texts := r.Vpc(), []string(nil)
+	switch o := r.Object.(type) {
+	case *kubeovnv1.OvnFip:
+		texts = []string{o.Status.V4IP, o.Status.V6IP}
+	case *kubeovnv1.OvnSnatRule:
+		texts = []string{o.Status.V4IPCIDR, o.Status.V6IPCIDR}
+	}
+	for _, text := range texts {
+		if text != "" {
+			keys = append(keys, SourceKey(vpc, text))
+		}
+	}
+	if vpc != "" {
+		keys = append(keys, "vpc/"+vpc)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func prefixed(prefix, name string) string {
+	if name == "" {
+		return ""
+	}
+	return prefix + name
+}
+
+func (r *NATRule) keys(of func(NATSpec) string) []string {
+	var keys []string
+	for _, spec := range r.Specs {
+		if key := of(spec); key != "" && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// natLists returns empty lists of the kinds of NATRule.
+func natLists() []client.ObjectList {
+	return []client.ObjectList{&kubeovnv1.OvnFipList{}, &kubeovnv1.OvnSnatRuleList{}, &kubeovnv1.OvnDnatRuleList{}}
+}
+
+// NATRulesBy returns the rules with one of the keys of InsideKeys, or with the OvnEip if the key is `eip/NAME`.
+func (n *Networks) NATRulesBy(ctx context.Context, keys ...string) ([]*NATRule, error) {
+	return n.natRules(ctx, func(client.Object) bool { return false }, keys)
+}
+
+// Rivals returns the rules of NATRulesBy that another one may exclude, or that it may release.
+func (n *Networks) Rivals(ctx context.Context, of *NATRule, keys ...string) ([]*NATRule, error) {
+	claim := validation.ExternalClaim{Vpc: of.Vpc(), Whole: of.Kind == "OvnFip"}
+	for _, spec := range of.Specs {
+		claim.Fronts = append(claim.Fronts, validation.Front{Protocol: spec.Protocol, Port: spec.ExternalPort})
+	}
+	return n.natRules(ctx, func(o client.Object) bool {
+		if !of.HasValid() { // a rule that was never applied has no precedence over applied ones
+			claim.Vpc = appliedVpc(o)
+		}
+		return apart(o, claim)
+	}, keys)
+}
+
+// apart reports whether an object is an OvnDnatRule that is applied beside a claim on the same OvnEip. It needs no parser and no other object: thousands of ports can share an OvnEip.
+func apart(o client.Object, claim validation.ExternalClaim) bool {
+	rule, is := o.(*kubeovnv1.OvnDnatRule)
+	if !is || claim.Whole || appliedVpc(o) != claim.Vpc || claim.Vpc == "" {
+		return false
+	}
+	return !slices.ContainsFunc(claim.Fronts, func(f validation.Front) bool {
+		return strings.EqualFold(rule.Status.Protocol, string(f.Protocol)) && rule.Status.ExternalPort == strconv.Itoa(int(f.Port))
+	})
+}
+
+// appliedVpc returns the VPC of an OvnDnatRule whose current spec is applied; "" otherwise.
+func appliedVpc(o client.Object) string {
+	rule, is := o.(*kubeovnv1.OvnDnatRule)
+	if !is || !rule.Status.Ready || rule.Status.ValidatedSpec == nil || *rule.Status.ValidatedSpec != rule.Spec {
+		return ""
+	}
+	return rule.Status.Vpc
+}
+
+func (n *Networks) natRules(ctx context.Context, skip func(client.Object) bool, keys []string) ([]*NATRule, error) {
+	var rules []*NATRule
+	seen := map[client.ObjectKey]map[string]bool{}
+	for _, key := range keys {
+		for _, list := range natLists() {
+			which := client.MatchingFields{indexInside: key}
+			if err := n.reader.List(ctx, list, which, client.UnsafeDisableDeepCopy); err != nil {
+				return nil, fmt.Errorf("list rules for external addresses by %s: %w", key, err)
+			}
+			for _, o := range itemsOf(list) {
+				if skip(o) {
+					continue
+				}
+				rule := NATRuleOf(o)
+				name := client.ObjectKeyFromObject(o)
+				if seen[name] == nil {
+					seen[name] = map[string]bool{}
+				}
+				if !seen[name][rule.Kind] {
+					seen[name][rule.Kind] = true
+					rules = append(rules, rule)
+				}
+			}
+		}
+	}
+	return rules, nil
+}
+
+func itemsOf(list client.ObjectList) []client.Object {
+	var items []client.Object
+	switch l := list.(type) {
+	case *kubeovnv1.OvnFipList:
+		for i := range l.Items {
+			items = append(items, &l.Items[i])
+		}
+	case *kubeovnv1.OvnSnatRuleList:
+		for i := range l.Items {
+			items = append(items, &l.Items[i])
+		}
+	case *kubeovnv1.OvnDnatRuleList:
+		for i := range l.Items {
+			items = append(items, &l.Items[i])
+		}
+	}
+	return items
+}
+
+// natKeys are the keys of indexInside for rules.
+func natKeys(o client.Object) []string {
+	rule := NATRuleOf(o)
+	keys := rule.InsideKeys()
+	for _, eip := range rule.Eips() {
+		keys = append(keys, "eip/"+eip)
+	}
+	return keys
+}
