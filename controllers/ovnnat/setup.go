@@ -108,13 +108,17 @@ func viewVpc(vpc *kubeovnv1.Vpc) string {
 
 func viewProvider(p *kubeovnv1.ProviderNetwork) string { return strings.Join(p.Status.ReadyNodes, ",") }
 
-// with returns the rules of the kind with one of the keys (lookup.Networks.NATRulesBy).
+// with returns the rules of the kind with one of the keys (lookup.Networks.NATRulesBy), also those that are not served.
 func (r *controller) with(ctx context.Context, keys ...string) []reconcile.Request {
 	rules, err := r.Networks.NATRulesBy(ctx, keys...)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return r.requests(rules)
+	requests := r.requests(rules)
+	for _, key := range keys {
+		requests = append(requests, k8s.Requests(r.contending.Of(key)...)...)
+	}
+	return requests
 }
 
 // requests returns the rules of the kind.

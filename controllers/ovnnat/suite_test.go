@@ -166,7 +166,7 @@ func (w *world) policies(want ...string) {
 	w.Helper()
 	w.Rows("Logical_Router_Policy", func(row nbtest.Row) string {
 		priority, err := strconv.Atoi(fmt.Sprint(row["priority"]))
-		if err != nil || priority < 29120 || priority > 29250 {
+		if err != nil || priority < 29119 || priority > 29250 {
 			return ""
 		}
 		return fmt.Sprint(priority, " ", row["match"], " by ", strings.Join(row.Strings("nexthops"), ","))

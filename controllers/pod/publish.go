@@ -37,8 +37,19 @@ func (r *Reconciler) publish(ctx context.Context, c *connection) error {
 			return err
 		}
 	}
-	r.ipObjects.Update(ctx, c.port.Name) // also if an earlier pass has written the results
+	if requestsExternal(c.pod) {
+		r.ipObjects.Check(c.port.Name) // its rules wait for the IP object
+	} else {
+		r.ipObjects.Update(ctx, c.port.Name) // also if an earlier pass has written the results
+	}
 	return nil
+}
+
+// requestsExternal reports whether a pod requests addresses of an OvnEip.
+func requestsExternal(pod *corev1.Pod) bool {
+	return slices.ContainsFunc([]kubeovnv1.Annotation{kubeovnv1.AnnotationEip, kubeovnv1.AnnotationSnat}, func(a kubeovnv1.Annotation) bool {
+		return len(kubeovnv1.ParseExternal(pod.Annotations, a)) > 0
+	})
 }
 
 // write writes a network, which comes from the given subnet spec, on the pod. It sends one patch with the pod's UID as precondition,

@@ -132,10 +132,12 @@ func (r *NATRule) Claim(spec NATSpec, in Inside, subnet string) validation.Exter
 // ExternalClaims returns the claims of rules that may exclude a claim: of those that name its OvnEip, and of those that translate the same sources.
 func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalClaim, insideKeys []string) ([]validation.ExternalClaim, error) {
 	keys := append([]string{"eip/" + of.Eip}, insideKeys...)
+	var sources []string
 	for _, source := range of.Sources {
+		sources = append(sources, SourceText(source))
 		keys = append(keys, SourceKey(of.Vpc, SourceText(source)))
 	}
-	rules, err := n.natRules(ctx, func(o client.Object) bool { return apart(o, of) }, keys)
+	rules, err := n.natRules(ctx, func(o client.Object) bool { return apart(o, of, sources) }, keys)
 	if err != nil {
 		return nil, err
 	}

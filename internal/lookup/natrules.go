@@ -94,23 +94,27 @@ func (r *NATRule) InsideKeys() []string {
 		r.keys(func(s NATSpec) string { return prefixed("subnet/", s.Subnet) }),
 		r.keys(func(s NATSpec) string { return prefixed("vpc/", s.Vpc) }),
 	)
-	vpc, texts := r.Vpc(), []string(nil)
-	switch o := r.Object.(type) {
-	case *kubeovnv1.OvnFip:
-		texts = []string{o.Status.V4IP, o.Status.V6IP}
-	case *kubeovnv1.OvnSnatRule:
-		texts = []string{o.Status.V4IPCIDR, o.Status.V6IPCIDR}
-	}
-	for _, text := range texts {
-		if text != "" {
-			keys = append(keys, SourceKey(vpc, text))
-		}
+	vpc := r.Vpc()
+	for _, source := range r.sources() {
+		keys = append(keys, SourceKey(vpc, source))
 	}
 	if vpc != "" {
 		keys = append(keys, "vpc/"+vpc)
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
+}
+
+// sources returns the sources in the status of a rule.
+func (r *NATRule) sources() []string {
+	var texts []string
+	switch o := r.Object.(type) {
+	case *kubeovnv1.OvnFip:
+		texts = []string{o.Status.V4IP, o.Status.V6IP}
+	case *kubeovnv1.OvnSnatRule:
+		texts = []string{o.Status.V4IPCIDR, o.Status.V6IPCIDR}
+	}
+	return slices.DeleteFunc(texts, func(text string) bool { return text == "" })
 }
 
 func prefixed(prefix, name string) string {
@@ -146,32 +150,45 @@ func (n *Networks) Rivals(ctx context.Context, of *NATRule, keys ...string) ([]*
 	for _, spec := range of.Specs {
 		claim.Fronts = append(claim.Fronts, validation.Front{Protocol: spec.Protocol, Port: spec.ExternalPort})
 	}
+	sources := of.sources()
 	return n.natRules(ctx, func(o client.Object) bool {
 		if !of.HasValid() { // a rule that was never applied has no precedence over applied ones
 			claim.Vpc = appliedVpc(o)
 		}
-		return apart(o, claim)
+		return apart(o, claim, sources)
 	}, keys)
 }
 
-// apart reports whether an object is an OvnDnatRule that is applied beside a claim on the same OvnEip. It needs no parser and no other object: thousands of ports can share an OvnEip.
-func apart(o client.Object, claim validation.ExternalClaim) bool {
-	rule, is := o.(*kubeovnv1.OvnDnatRule)
-	if !is || claim.Whole || appliedVpc(o) != claim.Vpc || claim.Vpc == "" {
+// apart reports whether an object is an OvnDnatRule or an OvnSnatRule that is applied beside a claim on the same OvnEip, with sources as in the status of rules. It needs no parser and
+// no other object: thousands of rules can share an OvnEip.
+func apart(o client.Object, claim validation.ExternalClaim, sources []string) bool {
+	if vpc := appliedVpc(o); claim.Whole || vpc == "" || vpc != claim.Vpc {
 		return false
 	}
-	return !slices.ContainsFunc(claim.Fronts, func(f validation.Front) bool {
-		return strings.EqualFold(rule.Status.Protocol, string(f.Protocol)) && rule.Status.ExternalPort == strconv.Itoa(int(f.Port))
-	})
+	switch rule := o.(type) {
+	case *kubeovnv1.OvnDnatRule:
+		return !slices.ContainsFunc(claim.Fronts, func(f validation.Front) bool {
+			return strings.EqualFold(rule.Status.Protocol, string(f.Protocol)) && rule.Status.ExternalPort == strconv.Itoa(int(f.Port))
+		})
+	case *kubeovnv1.OvnSnatRule:
+		return !slices.ContainsFunc(sources, func(source string) bool { return source == rule.Status.V4IPCIDR || source == rule.Status.V6IPCIDR })
+	}
+	return false
 }
 
-// appliedVpc returns the VPC of an OvnDnatRule whose current spec is applied; "" otherwise.
+// appliedVpc returns the VPC of an OvnDnatRule or OvnSnatRule whose current spec is applied; "" otherwise.
 func appliedVpc(o client.Object) string {
-	rule, is := o.(*kubeovnv1.OvnDnatRule)
-	if !is || !rule.Status.Ready || rule.Status.ValidatedSpec == nil || *rule.Status.ValidatedSpec != rule.Spec {
-		return ""
+	switch rule := o.(type) {
+	case *kubeovnv1.OvnDnatRule:
+		if rule.Status.Ready && rule.Status.ValidatedSpec != nil && *rule.Status.ValidatedSpec == rule.Spec {
+			return rule.Status.Vpc
+		}
+	case *kubeovnv1.OvnSnatRule:
+		if rule.Status.Ready && rule.Status.ValidatedSpec != nil && *rule.Status.ValidatedSpec == rule.Spec {
+			return rule.Status.Vpc
+		}
 	}
-	return rule.Status.Vpc
+	return ""
 }
 
 func (n *Networks) natRules(ctx context.Context, skip func(client.Object) bool, keys []string) ([]*NATRule, error) {

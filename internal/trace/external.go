@@ -110,6 +110,7 @@ func (w *walk) addExternal(vpc string, ports []translate.ExternalPort, tables []
 	for i := range w.nat[vpc] {
 		n := &w.nat[vpc][i]
 		n.yields(w.nat[vpc], ports)
+		n.in.Routed = translate.Routed(vpc, routes)
 		w.m.add(translate.OvnNATOwner(n.in.Kind, n.in.Name), translate.OvnNAT(n.in))
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -73,8 +72,8 @@ type ExternalInputs struct {
 	Services []netip.Prefix
 }
 
-// External returns the ports of a VPC's router in external subnets, the default routes through them, and policies that exempt Services and the networks of the user's
-// routes from the policies of rules for external addresses.
+// External returns the ports of a VPC's router in external subnets, the default routes through them, and policies that exempt Services from the policies
+// of rules for external addresses.
 func External(in ExternalInputs) []desired.Row {
 	var rows []desired.Row
 	for _, port := range in.Ports {
@@ -91,33 +90,15 @@ func External(in ExternalInputs) []desired.Row {
 			rows = append(rows, in.defaultRoutes(hop)...)
 		}
 	}
-	rows = append(rows, in.exempt("services/", priorityServices, in.Services)...)
-	return append(rows, in.exempt("routes/", priorityRoutes, in.routed())...)
-}
-
-// routed returns the networks of the user's routes in a custom VPC. In the default VPC, policies for nodes precede routes.
-func (in ExternalInputs) routed() []netip.Prefix {
-	var prefixes []netip.Prefix
-	for _, route := range in.Routes {
-		if in.Vpc != kubeovnv1.DefaultVpc && route.Table == "" && !route.BySource && route.Prefix.Bits() > 0 && !slices.Contains(prefixes, route.Prefix) {
-			prefixes = append(prefixes, route.Prefix)
-		}
-	}
-	return prefixes
-}
-
-// exempt returns a policy for each family of some destinations: routes decide about them, and not the policies of rules for external addresses.
-func (in ExternalInputs) exempt(key string, priority int, destinations []netip.Prefix) []desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
-	var rows []desired.Row
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
-		at := slices.IndexFunc(destinations, func(p netip.Prefix) bool { return ipfamily.Of(p.Addr()) == family })
+		at := slices.IndexFunc(in.Services, func(p netip.Prefix) bool { return ipfamily.Of(p.Addr()) == family })
 		if at < 0 {
 			continue
 		}
-		any := destinations[at].Addr()
-		rows = append(rows, desired.Row{Key: key + family.String(), Parent: &policies, Model: &nb.LogicalRouterPolicy{
-			Priority: priority, Match: matchIP("dst", any, prefixSet(destinations, any)), Action: nb.LogicalRouterPolicyActionAllow,
+		any := in.Services[at].Addr()
+		rows = append(rows, desired.Row{Key: "services/" + family.String(), Parent: &policies, Model: &nb.LogicalRouterPolicy{
+			Priority: priorityServices, Match: matchIP("dst", any, prefixSet(in.Services, any)), Action: nb.LogicalRouterPolicyActionAllow,
 		}})
 	}
 	return rows

@@ -6,11 +6,13 @@ package translate
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -55,6 +57,8 @@ type OvnNATInputs struct {
 	// Protocol, ExternalPort and InternalPort are of KindOvnDnatRule.
 	Protocol                   corev1.Protocol
 	ExternalPort, InternalPort uint16
+	// Routed are networks to which the user's routes lead: these decide about packets there, and not the policies of the rule.
+	Routed []netip.Prefix
 	// Inside makes the load balancers of the VPC serve the external address to pods of the VPC.
 	Inside bool
 }
@@ -88,8 +92,24 @@ func OvnNAT(in OvnNATInputs) []desired.Row {
 		rows = append(rows, desired.Row{Key: "policy/" + ipfamily.Of(pair.External).String(), Parent: &policies, Model: &nb.LogicalRouterPolicy{
 			Priority: priority, Match: match, Action: nb.LogicalRouterPolicyActionReroute, Nexthops: []string{pair.NextHop.String()},
 		}})
+		if routed := prefixSet(in.Routed, pair.External); routed != "" {
+			rows = append(rows, desired.Row{Key: "routed/" + ipfamily.Of(pair.External).String(), Parent: &policies, Model: &nb.LogicalRouterPolicy{
+				Priority: priorityRouted, Match: match + " && " + matchIP("dst", pair.External, routed), Action: nb.LogicalRouterPolicyActionAllow,
+			}})
+		}
 	}
 	return rows
+}
+
+// Routed returns the networks to which the routes of a custom VPC lead, without default routes. In the default VPC, policies for nodes precede routes.
+func Routed(vpc string, routes []StaticRoute) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, route := range routes {
+		if vpc != kubeovnv1.DefaultVpc && route.Table == "" && !route.BySource && route.Prefix.Bits() > 0 && !slices.Contains(prefixes, route.Prefix) {
+			prefixes = append(prefixes, route.Prefix)
+		}
+	}
+	return prefixes
 }
 
 // translation returns the NAT row of a pair. It names the router's port: OVN would choose one by the external address, and skip the row if none fits.

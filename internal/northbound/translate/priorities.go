@@ -14,13 +14,13 @@ const (
 	priorityNode     = 30000 // traffic to a node goes through that node's port
 	priorityInto     = 29400 // traffic to an interconnected underlay subnet is routed to it
 	priorityServices = 29260 // traffic of a custom VPC to Services goes to the VPC's gateway router (Kiln's)
-	priorityRoutes   = 29260 // traffic of a custom VPC with external ports to networks of its staticRoutes follows them (Kiln's)
 	priorityNorth    = 29250 // egress traffic of a pod with its own next hop goes there
-	// Egress traffic of pods with external addresses goes to the router of the external subnet (Kiln's): answers of a port, then traffic of one address, then of a network, a
-	// longer prefix first: priorityPrefix plus the length, which is at most 127.
-	priorityPort    = 29249
-	priorityAddress = 29248
-	priorityPrefix  = 29120
+	// Egress traffic of pods with external addresses goes to the router of the external subnet (Kiln's), unless a route of the user leads to its destination: answers of a port,
+	// then traffic of one address, then of a network, a longer prefix first: priorityPrefix plus the length, which is at most 127.
+	priorityRouted  = 29249
+	priorityPort    = 29248
+	priorityAddress = 29247
+	priorityPrefix  = 29119
 	priorityCentral = 29010 // egress traffic of a subnet with gateway nodes goes through them
 	priorityEgress  = 29000 // other egress traffic goes through the pod's own node; from an underlay subnet: to the physical router
 )
