@@ -29,8 +29,8 @@ const (
 	chainForward = "forward"
 	// chainProbes filters packets that pods of custom VPCs send on probe links.
 	chainProbes = "probes"
-	// chainCopies drops copies of packets. Its priority is before the kernel puts fragments together (-400) and tracks connections (-200): pods choose what is
-	// copied, and forged fragments must not mix with those of the node.
+	// chainCopies drops copies of packets. Its priority precedes defragmentation (-400) and connection tracking (-200): pods control the content of copies, and the
+	// kernel must not reassemble a pod's forged fragments with fragments for the node.
 	chainCopies    = "copies"
 	priorityCopies = knftables.BaseChainPriority("-450") // NF_IP_PRI_RAW_BEFORE_DEFRAG
 	// chainOutgoing receives traffic that leaves subnets with natOutgoing; chainTranslate receives the part of it that is translated.
@@ -94,7 +94,7 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		Priority: knftables.PtrTo(priorityCopies),
 	})
 	tx.Flush(&knftables.Chain{Name: chainCopies})
-	// A pod chooses what is copied: a frame to the broadcast address could have a datagram to a port of the node.
+	// Pods control the content of copies: a broadcast frame can contain a datagram to a port of the node.
 	tx.Add(&knftables.Rule{
 		Chain: chainCopies, Rule: knftables.Concat("iifname", ovs.MirrorInterface, "drop"),
 		Comment: knftables.PtrTo("copies of packets are for programs that capture them"),

@@ -35,7 +35,7 @@ func newSwitch(t *testing.T) aSwitch {
 	t.Helper()
 	s := aSwitch{t, supervisortest.RunDir(t)}
 	supervisortest.CreateSwitchDatabase(t, filepath.Join(s.dir, "conf.db"))
-	start := func(name, program string, args ...string) {
+	start := func(name, program string, args ...string) { // a real Open vSwitch: only its datapath shows which connections end
 		line := append(supervisortest.Program(t, program), args...)
 		command := exec.Command(line[0], line[1:]...)
 		command.Env = append(os.Environ(), "OVS_RUNDIR="+s.dir, "OVS_LOGDIR="+s.dir, "OVS_DBDIR="+s.dir)

@@ -45,10 +45,10 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 	own := kinds[r.kind]()
 	b := ctrl.NewControllerManagedBy(mgr).Named(strings.ToLower(r.kind)).For(own, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	for _, empty := range kinds {
-		b = b.Watches(empty(), handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(viewRival)))
+		b = b.Watches(empty(), handler.EnqueueRequestsFromMapFunc(r.conflicting), builder.WithPredicates(k8s.Changed(viewClaims)))
 	}
 	return b.
-		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(r.beside), builder.WithPredicates(k8s.Changed(viewRouterRule))).
+		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(r.ofRouterRule), builder.WithPredicates(k8s.Changed(viewRouterRule))).
 		Watches(&kubeovnv1.OvnEip{}, by("eip/"), builder.WithPredicates(k8s.Changed(viewEip))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.awaiting), builder.WithPredicates(k8s.Changed(viewReleasing))).
 		Watches(&kubeovnv1.IP{}, by("ip/"), builder.WithPredicates(k8s.Changed(viewIP))).
@@ -62,8 +62,8 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Complete(r.Gate.Reconciler(r))
 }
 
-// viewRival is the part of a rule on which others depend: its specs, and the addresses that it translates.
-func viewRival(o client.Object) string {
+// viewClaims is the part of a rule on which others depend: its specs, and the addresses that it translates.
+func viewClaims(o client.Object) string {
 	rule := lookup.NATRuleOf(o)
 	return fmt.Sprint(o.GetGeneration(), rule.Specs[0].Last, rule.InsideKeys())
 }
@@ -132,14 +132,14 @@ func (r *controller) requests(rules []*lookup.NATRule) []reconcile.Request {
 	return k8s.Requests(names...)
 }
 
-// rivals returns the other rules that a rule may exclude.
-func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+// conflicting returns the other rules with which a rule may conflict.
+func (r *controller) conflicting(ctx context.Context, o client.Object) []reconcile.Request {
 	rule := lookup.NATRuleOf(o)
 	keys := contested(rule)
 	for _, eip := range rule.Eips() {
 		keys = append(keys, "eip/"+eip)
 	}
-	rules, err := r.Networks.Rivals(ctx, rule, keys...)
+	rules, err := r.Networks.MayConflict(ctx, rule, keys...)
 	if err != nil {
 		return nil // the cache is stopping
 	}
@@ -150,8 +150,8 @@ func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Re
 	return requests
 }
 
-// beside returns the rules with an OvnEip of a RouterLBRule.
-func (r *controller) beside(ctx context.Context, o client.Object) []reconcile.Request {
+// ofRouterRule returns the rules with an OvnEip that a RouterLBRule uses.
+func (r *controller) ofRouterRule(ctx context.Context, o client.Object) []reconcile.Request {
 	var keys []string
 	for _, eip := range lookup.EipsOf(o.(*kubeovnv1.RouterLBRule)) {
 		keys = append(keys, "eip/"+eip)

@@ -137,7 +137,7 @@ func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalCla
 		sources = append(sources, SourceText(source))
 		keys = append(keys, SourceKey(of.Vpc, SourceText(source)))
 	}
-	rules, err := n.natRules(ctx, func(o client.Object) bool { return apart(o, of, sources) }, keys)
+	rules, err := n.natRules(ctx, func(o client.Object) bool { return compatible(o, of, sources) }, keys)
 	if err != nil {
 		return nil, err
 	}

@@ -144,8 +144,8 @@ func (n *Networks) NATRulesBy(ctx context.Context, keys ...string) ([]*NATRule, 
 	return n.natRules(ctx, func(client.Object) bool { return false }, keys)
 }
 
-// Rivals returns the rules of NATRulesBy that another one may exclude, or that it may release.
-func (n *Networks) Rivals(ctx context.Context, of *NATRule, keys ...string) ([]*NATRule, error) {
+// MayConflict returns the rules of NATRulesBy whose outcome may depend on another rule.
+func (n *Networks) MayConflict(ctx context.Context, of *NATRule, keys ...string) ([]*NATRule, error) {
 	claim := validation.ExternalClaim{Vpc: of.Vpc(), Whole: of.Kind == "OvnFip"}
 	for _, spec := range of.Specs {
 		claim.Fronts = append(claim.Fronts, validation.Front{Protocol: spec.Protocol, Port: spec.ExternalPort})
@@ -155,13 +155,13 @@ func (n *Networks) Rivals(ctx context.Context, of *NATRule, keys ...string) ([]*
 		if !of.HasValid() { // a rule that was never applied has no precedence over applied ones
 			claim.Vpc = appliedVpc(o)
 		}
-		return apart(o, claim, sources)
+		return compatible(o, claim, sources)
 	}, keys)
 }
 
-// apart reports whether an object is an OvnDnatRule or an OvnSnatRule that is applied beside a claim on the same OvnEip, with sources as in the status of rules. It needs no parser and
-// no other object: thousands of rules can share an OvnEip.
-func apart(o client.Object, claim validation.ExternalClaim, sources []string) bool {
+// compatible reports whether an applied OvnDnatRule or OvnSnatRule shares its OvnEip with a claim without a conflict. sources are the claim's, as in the status of rules. The
+// check parses no spec and reads no other object, because thousands of rules can share an OvnEip. It returns false for other objects.
+func compatible(o client.Object, claim validation.ExternalClaim, sources []string) bool {
 	if vpc := appliedVpc(o); claim.Whole || vpc == "" || vpc != claim.Vpc {
 		return false
 	}

@@ -199,7 +199,7 @@ func (w *walk) eipAt(addr netip.Addr) int {
 	return slices.IndexFunc(w.s.Eips, func(e *kubeovnv1.OvnEip) bool { return slices.Contains(addressesOf(e), addr) })
 }
 
-// needsRules reports whether OvnEips and the rules for them were read, and otherwise records what is missing.
+// needsRules reports whether OvnEips and their rules were read. It records resources that could not be read.
 func (w *walk) needsRules(what string) bool {
 	for _, resource := range []string{ResourceEips, ResourceFips, ResourceSnatRules, ResourceDnatRules} {
 		if !w.needs(resource, "", what) {

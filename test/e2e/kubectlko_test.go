@@ -114,6 +114,7 @@ var _ = Describe("kubectl ko", func() {
 		file := filepath.Join(GinkgoT().TempDir(), "dump.tar.gz")
 		Expect(says(ctx, "sysdump", file)).To(ContainSubstring(file))
 		into := GinkgoT().TempDir()
+		// A user opens the archive with tar(1): the spec shows that it can.
 		out, err := osexec.CommandContext(ctx, "tar", "-xzf", file, "--strip-components=1", "-C", into).CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), string(out))
 		failures, err := os.ReadFile(filepath.Join(into, "errors.txt"))
