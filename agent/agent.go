@@ -75,7 +75,7 @@ type Options struct {
 	// CNISocket is the socket on which the agent listens, OVSSocket the socket of the Open vSwitch database.
 	CNISocket string
 	OVSSocket string
-	// Address is the listen address of metrics, /healthz and /readyz. Access limits who may read metrics; nil for no limit.
+	// Address is the listen address of metrics, /healthz and /readyz. Access limits the clients that may read metrics; nil for no limit.
 	Address string
 	Access  func(metrics http.Handler) http.Handler `json:"-"` // tests pass options to another process
 	// Sysctls is the directory through which kernel parameters are written; /proc/sys when empty.

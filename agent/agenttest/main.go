@@ -57,7 +57,7 @@ var (
 // reconnects after another 5.
 const DatabaseLoss = "the readiness check of a dead ovsdb-server takes 5 s"
 
-// Main is the TestMain of a package that uses NewNode. Waits of the tests in slow may take longer than those of others.
+// Main is the TestMain of a package that uses NewNode. Tests in slow may wait longer than other tests.
 func Main(m *testing.M, slow ...eventually.Allowed) {
 	var err error
 	var code int

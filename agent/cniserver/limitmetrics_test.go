@@ -95,7 +95,7 @@ func TestALimitIsReportedWhenItIsMissingTwice(t *testing.T) {
 	}
 }
 
-// TestSubnetsOfAPod are those of the networks that are allocated for it: users may write further annotations.
+// TestSubnetsOfAPod has the subnets of the pod's allocated networks: users may write further annotations.
 func TestSubnetsOfAPod(t *testing.T) {
 	pod := PodMetadata()
 	pod.UID, pod.Annotations = "u1", map[string]string{}

@@ -196,7 +196,7 @@ type unenforced struct {
 	since map[string]int // the number of comparisons, by port and missing part
 }
 
-// missing counts the parts that are missing in a comparison, and returns those that are missing the second time.
+// missing counts the parts that are missing in a comparison, and returns the parts that are missing for the second time.
 func (u *unenforced) missing(parts []string) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

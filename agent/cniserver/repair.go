@@ -127,7 +127,7 @@ func (r *repairs) fail(name string) {
 	r.failed[name] = true
 }
 
-// forget forgets ports whose veth does not exist any more.
+// forget removes the ports whose veth does not exist from the records.
 func (r *repairs) forget(links map[string]sandbox.HostLink) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -33,7 +33,7 @@ const (
 	lastPause  = 5 * time.Second
 )
 
-// Requests are handled in chunks, each of which is reported. Each of the two steps of a chunk has a time-out of its own: the next pass goes on with the others.
+// Requests are handled in chunks, each of which is reported. Each of the two steps of a chunk has a time-out of its own: the next pass continues with the others.
 const (
 	chunkSize   = 64
 	stepTimeout = 30 * time.Second
@@ -41,7 +41,7 @@ const (
 
 // Connections are the tracked connections of the node (ovs.Connections).
 type Connections interface {
-	// Translated returns the former translations of which the integration bridge still has a flow; with an error also those that it did not look for.
+	// Translated returns the former translations of which the integration bridge still has a flow; with an error also the unchecked ones.
 	Translated(context.Context, []v1.ConnectionFlush) ([]v1.ConnectionFlush, error)
 	// Flush deletes the tracked connections of former translations without flows. It returns those for which it has, also with an error.
 	Flush(context.Context, []v1.ConnectionFlush) ([]v1.ConnectionFlush, error)
@@ -98,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// pass carries out requests and reports them, and returns the number of those that are left.
+// pass carries out requests and reports them, and returns the number of remaining requests.
 func (r *Reconciler) pass(ctx context.Context, node *corev1.Node, requests []v1.ConnectionFlush) (left int, err error) {
 	done := v1.FlushedConnections(node.Annotations[v1.AnnotationFlushed.Key()])
 	isDone := func(request v1.ConnectionFlush) bool { return slices.Contains(done, request.ID) }
@@ -120,7 +120,7 @@ func (r *Reconciler) pass(ctx context.Context, node *corev1.Node, requests []v1.
 	return left, nil
 }
 
-// flush carries out the requests whose translations have no flow any more, and returns them. After an error, it returns those that it has carried out.
+// flush carries out the requests whose translations no longer have a flow, and returns them. After an error, it returns the completed ones.
 func (r *Reconciler) flush(ctx context.Context, requests []v1.ConnectionFlush) ([]v1.ConnectionFlush, error) {
 	left, err := r.translated(ctx, requests)
 	ready := slices.DeleteFunc(slices.Clone(requests), func(request v1.ConnectionFlush) bool { return slices.Contains(left, request) })

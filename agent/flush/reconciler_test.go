@@ -25,7 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/testing/must"
 )
 
-// connections are those of a node. flows are the IDs of the translations that have flows. The deletion of the connections of fails fails with err.
+// connections simulate a node. flows are the IDs of the translations that have flows. The deletion of the connections of fails fails with err.
 type connections struct {
 	flows   []string
 	flushed []string

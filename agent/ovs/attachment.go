@@ -66,7 +66,7 @@ type Attachment struct {
 	OverlayRoutes string
 	// Mirrored requests copies of the port's packets on MirrorInterface. Attach sets it only; SetMirrored removes it as well.
 	Mirrored bool
-	// Limits are the limits that Attach applies. Nil: it leaves those of an existing port as they are. They are not part of the record.
+	// Limits are the limits that Attach applies. Nil leaves the limits of an existing port unchanged. They are not part of the record.
 	Limits *limits.Port
 }
 

@@ -22,7 +22,7 @@ type Connections struct{ Directory string }
 // protocols are the numbers of IP protocols.
 var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-// Translated returns the former translations of which the integration bridge still has a flow, as far as it knows: after an error also those that it did not look for.
+// Translated returns the former translations of which the integration bridge still has a flow, as far as it knows: after an error also the unchecked ones.
 // ovn-controller deletes these flows some time after the row in the northbound database.
 func (c Connections) Translated(ctx context.Context, all []v1.ConnectionFlush) ([]v1.ConnectionFlush, error) {
 	bridge, err := openflow.Dial(ctx, filepath.Join(c.Directory, IntegrationBridge+".mgmt"))
@@ -89,14 +89,14 @@ func tuplesOf(one v1.ConnectionFlush) [][]string {
 	to := field("ct_nw_dst", "ct_ipv6_dst", one.Address)
 	if one.Port != 0 {
 		original := fmt.Sprintf("%s,ct_nw_proto=%d,ct_tp_dst=%d", to, protocols[one.Protocol], one.Port)
-		return [][]string{{original, field("ct_nw_src", "ct_ipv6_src", one.Internal.Addr())}} // not those that lead to the next pod of the port
+		return [][]string{{original, field("ct_nw_src", "ct_ipv6_src", one.Internal.Addr())}} // not the flows to the next pod of the port
 	}
 	if !one.Internal.IsSingleIP() { // of all sources: a tuple has no prefix
 		return [][]string{{"", to}}
 	}
 	from := field("ct_nw_src", "ct_ipv6_src", one.Internal.Addr())
 	tuples := [][]string{{from, to}}
-	if !one.Source { // not those that lead to the next pod of the address
+	if !one.Source { // not the flows to the next pod of the address
 		tuples = append(tuples, []string{to, from})
 	}
 	return tuples

@@ -158,7 +158,7 @@ func shapeOf(a Attachment, l limits.Port, userspace bool) *shaping {
 		return &shaping{
 			kind: qosRate, ids: ids,
 			config: map[string]string{"max-rate": rate},
-			// The default class. min-rate is what it has, max-rate what it may borrow.
+			// The default class. min-rate is its guaranteed rate, max-rate the rate with borrowed tokens.
 			queue: map[string]string{"min-rate": rate, "max-rate": rate, "burst": strconv.FormatUint(l.Ingress.Burst, 10)},
 		}
 	case l.Netem != limits.Netem{}:

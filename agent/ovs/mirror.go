@@ -88,7 +88,7 @@ func (b *Bridge) ensureMirror(ctx context.Context, all bool, prefix string) (cha
 	return c, err
 }
 
-// ensureMirrorPort adds to c what the output port lacks, and returns its UUID, or its name in the transaction that creates it.
+// ensureMirrorPort adds the missing rows of the output port to c, and returns its UUID, or its name in the transaction that creates it.
 func (b *Bridge) ensureMirrorPort(ctx context.Context, c *change, prefix string) (string, error) {
 	mtu, ids := mirrorMTU, map[string]string{keyVendor: vendor}
 	row, err := b.iface(ctx, MirrorInterface)

@@ -30,7 +30,7 @@ type ConnectionFlush struct {
 	Internal netip.Prefix `json:"internal"`
 	// Source is true for a translation of sources only.
 	Source bool `json:"source,omitempty"`
-	// Protocol (tcp, udp or sctp) and Port are those of a port of the address that led to Internal.
+	// Protocol (tcp, udp or sctp) and Port identify the port of the address that led to Internal.
 	Protocol string `json:"protocol,omitempty"`
 	Port     uint16 `json:"port,omitempty"`
 }

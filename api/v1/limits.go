@@ -192,7 +192,7 @@ func ParsePercent(s string) (int, error) {
 	return int(n), nil
 }
 
-// LimitRequest is what the annotations of a pod request for one of its networks. The directions are the pod's; rates are in bit/s, bursts in bits, and 0 is
+// LimitRequest has the limits that a pod's annotations request for one of its networks. The directions are the pod's; rates are in bit/s, bursts in bits, and 0 is
 // no request.
 type LimitRequest struct {
 	IngressRate, EgressRate   uint64

@@ -58,7 +58,7 @@ const (
 // OvnEipTypeNAT is the type of an OvnEip whose addresses are translated by rules.
 const OvnEipTypeNAT = "nat"
 
-// OvnEipTypeLRP is the type of an OvnEip whose addresses are those of a router's port.
+// OvnEipTypeLRP is the type of an OvnEip with the addresses of a router's port.
 const OvnEipTypeLRP = "lrp"
 
 // DefaultExternalSubnet is the subnet of an OvnEip whose externalSubnet is empty.

@@ -191,7 +191,7 @@ func common(a, b []translate.LBRulePort) string {
 	return ""
 }
 
-// vipsOf returns the load balancer addresses of an object, in the form of indexVIP. A SwitchLBRule has those of its current and its last valid spec.
+// vipsOf returns the load balancer addresses of an object, in the form of indexVIP. For a SwitchLBRule, both the current and the last valid spec count.
 func vipsOf(o client.Object) []string {
 	var vips []netip.Addr
 	switch o := o.(type) {

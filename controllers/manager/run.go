@@ -76,7 +76,7 @@ type Options struct {
 	ExcludeIPs  []string
 	// TLSDirectory contains the certificate for the northbound database.
 	TLSDirectory string
-	// Address is the listen address of metrics, /healthz and /readyz. Access limits who may read metrics; nil for no limit.
+	// Address is the listen address of metrics, /healthz and /readyz. Access limits the clients that may read metrics; nil for no limit.
 	Address string
 	Access  func(metrics http.Handler) http.Handler
 	// PprofAddress is the listen address of profiles; empty to serve none.

@@ -180,7 +180,7 @@ func keepGroup(group *kubeovnv1.SecurityGroup) []string {
 	return allowAll(&group.Spec.AllowedNamespaces)
 }
 
-// keepVip skips the Vips of one namespace, and those that no pod may use.
+// keepVip skips the Vips of one namespace, and Vips that no pod may use.
 func keepVip(vip *kubeovnv1.Vip) []string {
 	if vip.Spec.Namespace != "" || vip.Spec.Type != "" || equality.Semantic.DeepEqual(vip.Status, kubeovnv1.VipStatus{}) {
 		return nil

@@ -127,7 +127,7 @@ func (r *Reconciler) warn(eip *kubeovnv1.OvnEip, expired []kubeovnv1.OvnEipRelea
 	}
 }
 
-// reports returns the IDs that nodes report, for those of the nodes that exist.
+// reports returns the IDs that existing nodes report, by node.
 func (r *Reconciler) reports(ctx context.Context, nodes []string) (map[string]map[string]bool, error) {
 	reports := map[string]map[string]bool{}
 	for _, name := range nodes {

@@ -121,7 +121,7 @@ func without(all, others []translate.Translation) []translate.Translation {
 	return slices.DeleteFunc(slices.Clone(all), func(t translate.Translation) bool { return slices.Contains(others, t) })
 }
 
-// nodes returns the nodes that may track connections of translations: those that host the router's port, known ones that still exist, and the node of the pod. A node
+// nodes returns the nodes that may track connections of translations: hosts of the router's port, known nodes that still exist, and the node of the pod. A node
 // that no longer hosts the port may host it again before its connections end.
 func (r *controller) nodes(ctx context.Context, known []string, vpc, subnet, pods string) ([]string, error) {
 	nodes := r.chassis(vpc, subnet)
@@ -172,7 +172,7 @@ func (r *controller) chassis(vpc, subnet string) []string {
 	return nodes
 }
 
-// release records the applied translations of a rule that are not among those of rows. Call it before the rows are replaced.
+// release records the applied translations of a rule that rows do not contain. Call it before the rows are replaced.
 func (r *controller) release(ctx context.Context, name string, rows []desired.Row) error {
 	wanted := translationsIn(rows)
 	released := map[string][]kubeovnv1.OvnEipRelease{} // by OvnEip

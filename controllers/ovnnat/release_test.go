@@ -37,7 +37,7 @@ func (w *world) requested(node string, want ...string) (ids []string) {
 	return ids
 }
 
-// confirm is what the agent of a node does.
+// confirm does the work of a node's agent.
 func (w *world) confirm(node string, ids ...string) {
 	w.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}

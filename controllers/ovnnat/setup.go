@@ -108,7 +108,7 @@ func viewVpc(vpc *kubeovnv1.Vpc) string {
 
 func viewProvider(p *kubeovnv1.ProviderNetwork) string { return strings.Join(p.Status.ReadyNodes, ",") }
 
-// with returns the rules of the kind with one of the keys (lookup.Networks.NATRulesBy), also those that are not served.
+// with returns the rules of the kind with one of the keys (lookup.Networks.NATRulesBy), also rules that are not served.
 func (r *controller) with(ctx context.Context, keys ...string) []reconcile.Request {
 	rules, err := r.Networks.NATRulesBy(ctx, keys...)
 	if err != nil {

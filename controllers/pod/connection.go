@@ -32,7 +32,7 @@ type connection struct {
 	groups     grants.Groups // security groups of the pod
 	limits     limits.Port   // of the port
 	metered    bool          // the datapath needs meters of OVN for the limits
-	adjusted   []string      // how limits differ from what the pod requests
+	adjusted   []string      // how limits differ from the pod's requests
 }
 
 // inputs returns the inputs of the port's rows.

@@ -30,7 +30,7 @@ const indexMachine = "pod.machine"
 // labelMigration is on the target pod of a migration (KubeVirt, MigrationJobLabel).
 const labelMigration = "kubevirt.io/migrationJobUID"
 
-// subject is what a pass is about: a port, and the pods that have it.
+// subject has the inputs of a pass: a port, and the pods that have it.
 type subject struct {
 	port kubeovnv1.Port
 	// pod is nil if it does not exist. Then the port may have an allocation that is retained.

@@ -207,7 +207,7 @@ func (w *warner) groupsWithoutEffect(_ context.Context, c *connection) (reason, 
 	return "", ""
 }
 
-// adjustedLimits warns of limits that differ from what the pod requests.
+// adjustedLimits warns of limits that differ from the pod's requests.
 func (w *warner) adjustedLimits(_ context.Context, c *connection) (reason, text string) {
 	return reasonLimitAdjusted, strings.Join(c.adjusted, "; ")
 }

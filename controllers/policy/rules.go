@@ -29,7 +29,7 @@ func (c *compiled) rules() Rules {
 	return Rules{Owner: c.Owner, Rows: c.rows(), Sets: c.uses, Problems: c.problems}
 }
 
-// World is what the rules of policies depend on, besides the policies.
+// World has the inputs of policies' rules, besides the policies.
 type World struct {
 	// Numbers are the numbers of a named port in a set of pods.
 	Numbers func(podset.Selector) []int32

@@ -96,7 +96,7 @@ func (r *External) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	return ctrl.Result{}, errors.Join(failed, r.patchStatus(ctx, vpc, found))
 }
 
-// wait returns an error that names what a VPC waits for.
+// wait returns an error that names the missing object or state of a VPC.
 func wait(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", northbound.ErrWaiting, fmt.Errorf(format, args...))
 }

@@ -67,7 +67,7 @@ type Reconciler struct {
 	// notGrown has the reason, by name, why a default subnet cannot grow.
 	notGrown   sync.Map
 	admissions admissions
-	// silent paces the reports of silent gateways, and usage those of the use of addresses.
+	// silent paces the reports of silent gateways, and usage paces the reports of used addresses.
 	silent, usage reconciler.Paced
 }
 
@@ -307,7 +307,7 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// held returns the number of addresses of a subnet that are in use, without those of the subnet itself.
+// held returns the number of addresses of a subnet that are in use, without the subnet's own ones.
 func (r *Reconciler) held(name string) float64 {
 	usage := r.Allocator.Usage(name)
 	querier, _ := r.Allocator.Lookup(translate.QuerierHolder(name))

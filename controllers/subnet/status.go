@@ -107,7 +107,7 @@ func remedyForPorts(subnet string) string {
 	return "create another subnet and move namespaces to it by its field namespaces, or delete pods"
 }
 
-// addressesOf returns the number of ports for which a subnet has addresses: those of its smaller family.
+// addressesOf returns the number of ports for which a subnet has addresses, by its smaller family.
 func addressesOf(subnet *kubeovnv1.Subnet) float64 {
 	status, least := &subnet.Status, math.Inf(1)
 	for _, n := range []float64{status.V4AvailableIPs + status.V4UsingIPs, status.V6AvailableIPs + status.V6UsingIPs} {

@@ -34,7 +34,7 @@ func portOf(pod *corev1.Pod) port {
 	return port{kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN), pod.Spec.NodeName, pod.CreationTimestamp.Time, kubeovnv1.IsMirror(pod.Annotations)}
 }
 
-// selection is what a TrafficMirror selects.
+// selection has the criteria of a TrafficMirror.
 type selection struct {
 	ports []port
 	// sinks are selected pods whose address is a sink: copies to them would be copied again.

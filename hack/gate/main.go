@@ -56,7 +56,7 @@ func main() {
 	}
 }
 
-// run runs the stages, or those that are named, and prints to out.
+// run runs the named stages, or all of them, and prints to out.
 func run(ctx context.Context, out io.Writer, names []string) error {
 	if err := os.MkdirAll(logDir, 0o755); err != nil {
 		return fmt.Errorf("directory of the logs: %w", err)

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// SetLabels sets labels of an object, and removes those with an empty value or one that no label can have.
+// SetLabels sets labels of an object, and removes labels whose value is empty or invalid.
 func SetLabels(o client.Object, values map[string]string) {
 	labels := o.GetLabels()
 	if labels == nil {

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Find reads one object. It returns nil, without an error, if the object does not exist. Errors are those of Get, unchanged.
+// Find reads one object. It returns nil, without an error, if the object does not exist. It returns errors of Get unchanged.
 func Find[T any, P interface {
 	*T
 	client.Object

@@ -39,7 +39,7 @@ type Chooser struct {
 	vpcPods
 }
 
-// Claim is what a pod is and requests for its port. An invalid request is left out of it.
+// Claim has the identity of a pod and its requests for its port. An invalid request is left out of it.
 type Claim struct {
 	kubeovnv1.PodRequest
 	Port kubeovnv1.Port

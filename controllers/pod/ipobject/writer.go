@@ -209,7 +209,7 @@ func (w *Writer) queue(ctx context.Context, port string) {
 	w.put(port)
 }
 
-// Check enqueues an IP object that may need a change, ahead of those that Update has queued.
+// Check enqueues an IP object that may need a change, ahead of the objects that Update has queued.
 func (w *Writer) Check(port string) { w.Add(port) }
 
 // Complete reports whether lookups of IP objects can use the cache.

@@ -213,7 +213,7 @@ type holder struct {
 	ip   *kubeovnv1.IP
 }
 
-// holders returns the holders of the addresses that IP objects retain, and of those of OvnEips and multicast queriers.
+// holders returns the holders of the addresses that IP objects retain, and of the addresses of OvnEips and multicast queriers.
 func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place]holder, error) {
 	out := map[place]holder{}
 	add := func(of holder, subnet string, addresses []netip.Addr) {

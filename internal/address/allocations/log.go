@@ -27,7 +27,7 @@ const (
 	SourceSubnet Source = "subnet"
 	// SourceRetained: the addresses stayed while the pod of a workload was absent.
 	SourceRetained Source = "retained"
-	// SourceStatus: the status of the object has the addresses from before.
+	// SourceStatus: the addresses are restored from the object's status.
 	SourceStatus Source = "status"
 	// SourceRestored: the port had the addresses before the start of this process.
 	SourceRestored Source = "restored"
