@@ -67,5 +67,5 @@ const (
 	priorityPrivateDrop  = 1000  // all other traffic to a private subnet
 )
 
-// priorityLimit is of QoS rules that limit the traffic from a pod. Kube-OVN has none on switches.
+// priorityLimit is of QoS rules that limit the traffic to and from a pod. Kube-OVN has none on switches.
 const priorityLimit = 1000
