@@ -44,7 +44,8 @@ type OvnEipSpec struct {
 	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
 }
 
-// PodOfRule is the annotation of OvnFips and OvnSnatRules that kube-ovn-controller makes for pods: the namespace and the name of the pod, with a slash between them.
+// PodOfRule is the annotation of OvnFips and OvnSnatRules that kube-ovn-controller makes for pods: the namespace and the owner of the pod's port, with a slash between them. The
+// owner is the pod, or the virtual machine that it runs (Port).
 const PodOfRule = "kubeovn.io/pod"
 
 // Labels of OvnEips, and of the rules that use them, by which users of Kube-OVN select objects. Addresses of IPv6 have a dash for each colon.

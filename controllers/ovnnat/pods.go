@@ -39,7 +39,7 @@ const ReasonAddress = "ExternalAddressNotApplied"
 
 // Indexes of the cache.
 const (
-	indexPod     = "ovnnat.pod"     // rules of pods by their pod
+	indexOwner   = "ovnnat.owner"   // rules of pods, and pods, by the owner of the port
 	indexAddress = "ovnnat.address" // OvnEips by their addresses
 )
 
@@ -52,17 +52,19 @@ var podRequests = []struct {
 // podRules makes an OvnFip of the annotation eip of a pod, and an OvnSnatRule of the annotation snat, while an OvnEip with the addresses lists the pod's namespace. A rule
 // has the name of the pod's IP. A rule with another OvnEip is deleted and created again: as a changed one, it would keep its last valid OvnEip, which may no longer list the
 // namespace.
+//
+// Its requests are owners of ports (kubeovnv1.Port). Several pods have the port of a virtual machine while it migrates: the pod that has the IP decides, so that the rule stays.
 type podRules struct {
 	*Reconciler
 
-	// asking has the pods by the addresses that they request, and by the names of their rules.
+	// asking has the owners of ports by the addresses that their pods request, and by the names of their rules.
 	asking  interest.Index[types.NamespacedName, string]
 	reports reconciler.Reports[podReport, podProblem]
 }
 
-// podReport identifies the events about an annotation of a pod, and podProblem is the last one.
+// podReport identifies the events about an annotation of the pod with a port, and podProblem is the last one.
 type podReport struct {
-	pod        types.NamespacedName
+	owner      types.NamespacedName
 	annotation kubeovnv1.Annotation
 }
 
@@ -71,14 +73,23 @@ type podProblem struct {
 	text string
 }
 
-// setup registers the controller. It enqueues a pod for changes of: its requests and its network; its IP; the OvnEips with the addresses; its rules; and other rules with
-// their names.
+// setup registers the controller. It enqueues the owner of a port for changes of: the requests and the network of its pods; its IP; the OvnEips with the addresses; its rules; and
+// other rules with their names.
 func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 	indexer := mgr.GetFieldIndexer()
 	err := indexer.IndexField(ctx, &kubeovnv1.OvnEip{}, indexAddress, func(o client.Object) []string { return addressesOf(o.(*kubeovnv1.OvnEip)) })
-	b := ctrl.NewControllerManagedBy(mgr).Named("podrules").For(&corev1.Pod{}, builder.WithPredicates(changedRequests))
+	err = errors.Join(err, indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(o client.Object) []string {
+		if viewRequests(o) == "" {
+			return nil
+		}
+		return []string{ownerOf(o).Name}
+	}))
+	b := ctrl.NewControllerManagedBy(mgr).Named("podrules").
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			return []reconcile.Request{k8s.RequestOf(ownerOf(o))}
+		}), builder.WithPredicates(changedRequests))
 	for _, request := range podRequests {
-		err = errors.Join(err, indexer.IndexField(ctx, kinds[request.kind](), indexPod, podsOf))
+		err = errors.Join(err, indexer.IndexField(ctx, kinds[request.kind](), indexOwner, ownersOf))
 		b = b.Watches(kinds[request.kind](), handler.EnqueueRequestsFromMapFunc(r.ofRule), builder.WithPredicates(k8s.Changed(viewPodRule)))
 	}
 	if err != nil {
@@ -91,14 +102,15 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 		Complete(r.Gate.Reconciler(r))
 }
 
-// changedRequests passes the events of pods with requests, if the requests or the network changed.
+// changedRequests passes the events of pods whose part of viewRequests changed.
 var changedRequests = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return viewRequests(e.Object) != "" },
 	DeleteFunc: func(e event.DeleteEvent) bool { return viewRequests(e.Object) != "" },
 	UpdateFunc: func(e event.UpdateEvent) bool { return viewRequests(e.ObjectOld) != viewRequests(e.ObjectNew) },
 }
 
-// viewRequests is the part of a pod on which its rules depend; "" without a request.
+// viewRequests is the part of a pod on which its rules depend; "" for a pod without a request, unless it runs a virtual machine: then it can have the port for which another pod
+// requests addresses.
 func viewRequests(o client.Object) string {
 	var texts []string
 	for _, request := range podRequests {
@@ -106,16 +118,27 @@ func viewRequests(o client.Object) string {
 			texts = append(texts, request.kind+" "+text)
 		}
 	}
-	if len(texts) == 0 {
+	owner := ownerOf(o)
+	if len(texts) == 0 && owner.Name == o.GetName() {
 		return ""
 	}
 	pod := o.(*corev1.Pod)
-	return fmt.Sprint(texts, pod.UID, allocations.OnPodNetwork(pod), kubeovnv1.IsPublished(pod), kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN).Name)
+	return fmt.Sprint(texts, pod.UID, allocations.OnPodNetwork(pod), kubeovnv1.IsPublished(pod), owner)
+}
+
+// ownerOf returns the owner of a pod's port.
+func ownerOf(pod client.Object) types.NamespacedName {
+	return kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN).Key()
+}
+
+// portOf returns the port of an owner.
+func portOf(owner types.NamespacedName) kubeovnv1.Port {
+	return kubeovnv1.NewPort(owner.Namespace, owner.Name, kubeovnv1.ProviderOVN)
 }
 
 // viewPodRule is the part of a rule of a pod of which the pod has events; "" for other rules.
 func viewPodRule(o client.Object) string {
-	if len(podsOf(o)) == 0 {
+	if len(ownersOf(o)) == 0 {
 		return ""
 	}
 	return fmt.Sprint(o.GetGeneration(), o.GetDeletionTimestamp() != nil, whyNotApplied(o))
@@ -136,30 +159,30 @@ func addressesOf(eip *kubeovnv1.OvnEip) []string {
 	return texts
 }
 
-// podsOf returns the pod that requested a rule, in the form `namespace/name`; none for other rules.
-func podsOf(o client.Object) []string {
-	if pod := o.GetAnnotations()[kubeovnv1.PodOfRule]; pod != "" {
-		return []string{pod}
+// ownersOf returns the owner of the port for which a pod requested a rule, in the form `namespace/name`; none for other rules.
+func ownersOf(o client.Object) []string {
+	if owner := o.GetAnnotations()[kubeovnv1.PodOfRule]; owner != "" {
+		return []string{owner}
 	}
 	return nil
 }
 
-// ofRule returns the pod that requested a rule, or that waits for the name of another one.
+// ofRule returns the owner of the port for which a pod requested a rule, and owners that wait for the name of another rule.
 func (r *podRules) ofRule(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := r.named(ctx, o)
-	for _, pod := range podsOf(o) {
-		namespace, name, _ := strings.Cut(pod, "/")
+	for _, owner := range ownersOf(o) {
+		namespace, name, _ := strings.Cut(owner, "/")
 		requests = append(requests, k8s.RequestOf(types.NamespacedName{Namespace: namespace, Name: name}))
 	}
 	return requests
 }
 
-// named returns the pods whose rules have the name of an object.
+// named returns the owners whose rules have the name of an object.
 func (r *podRules) named(_ context.Context, o client.Object) []reconcile.Request {
 	return r.by("name/" + o.GetName())
 }
 
-// askingFor returns the pods that request addresses of an OvnEip.
+// askingFor returns the owners whose pods request addresses of an OvnEip.
 func (r *podRules) askingFor(_ context.Context, o client.Object) []reconcile.Request {
 	return r.by(addressesOf(o.(*kubeovnv1.OvnEip))...)
 }
@@ -167,21 +190,18 @@ func (r *podRules) askingFor(_ context.Context, o client.Object) []reconcile.Req
 func (r *podRules) by(keys ...string) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, key := range keys {
-		for _, pod := range r.asking.Of(key) {
-			requests = append(requests, k8s.RequestOf(pod))
+		for _, owner := range r.asking.Of(key) {
+			requests = append(requests, k8s.RequestOf(owner))
 		}
 	}
 	return requests
 }
 
-// Reconcile brings the rules of one pod up to date.
+// Reconcile brings the rules of one port up to date.
 func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	pod, err := k8s.Find[corev1.Pod](ctx, r.Client, req.NamespacedName, client.UnsafeDisableDeepCopy)
+	pod, err := r.podAt(ctx, req.NamespacedName)
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
-	}
-	if pod != nil && (!allocations.OnPodNetwork(pod) || !kubeovnv1.IsPublished(pod)) {
-		pod = nil // it has no port yet, or no longer
+		return ctrl.Result{}, err
 	}
 	r.await(req.NamespacedName, pod)
 	for _, request := range podRequests {
@@ -200,8 +220,24 @@ func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	return ctrl.Result{}, err
 }
 
-// await records the addresses and names for which a pod is enqueued.
-func (r *podRules) await(key types.NamespacedName, pod *corev1.Pod) {
+// podAt returns the pod that has the port of an owner, if it has requests or runs a virtual machine; otherwise nil.
+func (r *podRules) podAt(ctx context.Context, owner types.NamespacedName) (*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.Client.List(ctx, &list, client.InNamespace(owner.Namespace), client.MatchingFields{indexOwner: owner.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list pods by the owner of the port: %w", err)
+	}
+	var first *corev1.Pod
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if allocations.OnPodNetwork(pod) && kubeovnv1.IsPublished(pod) && (first == nil || allocations.CompareRunners(pod, first) < 0) {
+			first = pod
+		}
+	}
+	return first, nil
+}
+
+// await records the addresses and names for which an owner is enqueued.
+func (r *podRules) await(owner types.NamespacedName, pod *corev1.Pod) {
 	var keys []string
 	for _, request := range podRequests {
 		for _, a := range requested(pod, request.annotation) {
@@ -209,9 +245,9 @@ func (r *podRules) await(key types.NamespacedName, pod *corev1.Pod) {
 		}
 	}
 	if len(keys) > 0 {
-		keys = append(keys, "name/"+kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN).Name)
+		keys = append(keys, "name/"+portOf(owner).Name)
 	}
-	r.asking.Set(key, keys...)
+	r.asking.Set(owner, keys...)
 }
 
 func requested(pod *corev1.Pod, annotation kubeovnv1.Annotation) []netip.Addr {
@@ -222,16 +258,16 @@ func requested(pod *corev1.Pod, annotation kubeovnv1.Annotation) []netip.Addr {
 }
 
 // bring makes the rule of an annotation, and deletes others. It returns why the annotation is not applied; "" if it is, or soon will be.
-func (r *podRules) bring(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, kind string, annotation kubeovnv1.Annotation) (why string, err error) {
-	eip, why, err := r.granted(ctx, key.Namespace, requested(pod, annotation))
+func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod, kind string, annotation kubeovnv1.Annotation) (why string, err error) {
+	eip, why, err := r.granted(ctx, owner.Namespace, requested(pod, annotation))
 	if err != nil {
 		return "", err
 	}
 	var wanted client.Object
 	if eip != nil {
-		wanted = ruleOf(kind, key, kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN).Name, eip.Name)
+		wanted = ruleOf(kind, owner, eip.Name)
 	}
-	rules, err := r.rules(ctx, kind, key)
+	rules, err := r.rules(ctx, kind, owner)
 	if err != nil {
 		return "", err
 	}
@@ -248,9 +284,9 @@ func (r *podRules) bring(ctx context.Context, key types.NamespacedName, pod *cor
 		}
 	}
 	if wanted == nil || len(rules) > 0 {
-		return why, nil // its deletion enqueues the pod
+		return why, nil // its deletion enqueues the owner
 	}
-	return r.create(ctx, pod, kind, eip, wanted)
+	return r.create(ctx, portOf(owner), kind, eip, wanted)
 }
 
 // granted returns the OvnEip with the requested addresses, or why the namespace may not use them.
@@ -283,8 +319,8 @@ func (r *podRules) granted(ctx context.Context, namespace string, addresses []ne
 	return nil, fmt.Sprintf("no OvnEip has %s: create one, with namespace %s in allowedNamespaces, or request other addresses", ipfamily.Join(addresses), namespace), nil
 }
 
-// create creates a rule, unless something else has its name, or its pod has no IP yet.
-func (r *podRules) create(ctx context.Context, pod *corev1.Pod, kind string, eip *kubeovnv1.OvnEip, rule client.Object) (why string, err error) {
+// create creates a rule, unless another rule has its name, or its port has no IP yet.
+func (r *podRules) create(ctx context.Context, port kubeovnv1.Port, kind string, eip *kubeovnv1.OvnEip, rule client.Object) (why string, err error) {
 	if problem := lookup.DeletedEip(eip, false); problem != nil {
 		return problem.Message, nil
 	}
@@ -292,7 +328,7 @@ func (r *podRules) create(ctx context.Context, pod *corev1.Pod, kind string, eip
 	if err != nil {
 		return "", fmt.Errorf("get IP %s: %w", rule.GetName(), err)
 	}
-	if port := kubeovnv1.PortOf(pod, kubeovnv1.ProviderOVN); ip == nil || ip.Spec.Namespace != port.Namespace || ip.Spec.PodName != port.Owner {
+	if ip == nil || ip.Spec.Namespace != port.Namespace || ip.Spec.PodName != port.Owner {
 		return "", nil
 	}
 	other := kinds[kind]()
@@ -307,9 +343,9 @@ func (r *podRules) create(ctx context.Context, pod *corev1.Pod, kind string, eip
 	return "", nil
 }
 
-// rules returns the rules of a kind that a pod requested.
-func (r *podRules) rules(ctx context.Context, kind string, pod types.NamespacedName) ([]client.Object, error) {
-	which := client.MatchingFields{indexPod: pod.String()}
+// rules returns the rules of a kind that pods requested for the port of an owner.
+func (r *podRules) rules(ctx context.Context, kind string, owner types.NamespacedName) ([]client.Object, error) {
+	which := client.MatchingFields{indexOwner: owner.String()}
 	var fips kubeovnv1.OvnFipList
 	var snats kubeovnv1.OvnSnatRuleList
 	var err error
@@ -319,7 +355,7 @@ func (r *podRules) rules(ctx context.Context, kind string, pod types.NamespacedN
 		err = r.Client.List(ctx, &snats, which, client.UnsafeDisableDeepCopy)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list %ss by pod: %w", kind, err)
+		return nil, fmt.Errorf("list %ss by the owner of the port: %w", kind, err)
 	}
 	var rules []client.Object
 	for i := range fips.Items {
@@ -331,9 +367,10 @@ func (r *podRules) rules(ctx context.Context, kind string, pod types.NamespacedN
 	return rules, nil
 }
 
-// ruleOf returns the rule that a pod requests.
-func ruleOf(kind string, pod types.NamespacedName, port, eip string) client.Object {
-	meta := metav1.ObjectMeta{Name: port, Annotations: map[string]string{kubeovnv1.PodOfRule: pod.String()}}
+// ruleOf returns the rule that a pod requests for the port of an owner.
+func ruleOf(kind string, owner types.NamespacedName, eip string) client.Object {
+	port := portOf(owner).Name
+	meta := metav1.ObjectMeta{Name: port, Annotations: map[string]string{kubeovnv1.PodOfRule: owner.String()}}
 	if kind == translate.KindOvnFip {
 		return &kubeovnv1.OvnFip{ObjectMeta: meta, Spec: kubeovnv1.OvnFipSpec{OvnEip: eip, IPName: port}}
 	}

@@ -19,12 +19,18 @@ import (
 // newPod returns a pod of namespace shop whose port is in subnet net, with requests in pairs of an annotation and a value.
 func (w *world) newPod(name string, requests ...string) *corev1.Pod {
 	w.Helper()
+	return w.newPodOf(func(pod *corev1.Pod) { pod.Name = name }, requests...)
+}
+
+func (w *world) newPodOf(change func(*corev1.Pod), requests ...string) *corev1.Pod {
+	w.Helper()
 	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
 	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Context(), shop)))
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: map[string]string{}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{}},
 		Spec:       corev1.PodSpec{NodeName: "n2", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}
+	change(pod)
 	for i := 0; i+1 < len(requests); i += 2 {
 		pod.Annotations[kubeovnv1.Annotation(requests[i]).Key()] = requests[i+1]
 	}

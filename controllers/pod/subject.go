@@ -27,9 +27,6 @@ import (
 // indexMachine finds the pods that run a virtual machine by the machine's name.
 const indexMachine = "pod.machine"
 
-// labelMigration is on the target pod of a migration (KubeVirt, MigrationJobLabel).
-const labelMigration = "kubevirt.io/migrationJobUID"
-
 // subject has the inputs of a pass: a port, and the pods that have it.
 type subject struct {
 	port kubeovnv1.Port
@@ -197,15 +194,8 @@ func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) 
 			pods = append(pods, pod)
 		}
 	}
-	slices.SortFunc(pods, compareRunners)
+	slices.SortFunc(pods, allocations.CompareRunners)
 	return pods, nil
-}
-
-// compareRunners orders the pods of a machine by age. Of pods of the same second, the target of a migration is last, which has a label; names
-// decide between others, so that each pass has the same order.
-func compareRunners(a, b *corev1.Pod) int {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Labels[labelMigration], b.Labels[labelMigration]),
-		cmp.Compare(a.Name, b.Name))
 }
 
 // podAt returns the pod on the pod network that has a port, nil if there is none.

@@ -5,6 +5,7 @@
 package allocations
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,16 @@ func StatefulSetOf(pod types.NamespacedName) (types.NamespacedName, int) {
 func OnPodNetwork(pod *corev1.Pod) bool {
 	finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	return !pod.Spec.HostNetwork && pod.Spec.NodeName != "" && !finished
+}
+
+// labelMigration is on the target pod of a migration (KubeVirt, MigrationJobLabel).
+const labelMigration = "kubevirt.io/migrationJobUID"
+
+// CompareRunners orders the pods of a virtual machine by age: the first one on the pod network has the port, the others are the targets of migrations. Of pods of the same
+// second, the target of a migration is last, which has a label; names decide between others, so that each pass has the same order.
+func CompareRunners(a, b *corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Labels[labelMigration], b.Labels[labelMigration]),
+		cmp.Compare(a.Name, b.Name))
 }
 
 // PortIsNodes reports whether the name of a port belongs to an existing node.

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package allocations
 
 import (
 	"slices"
@@ -23,7 +23,7 @@ func TestRunnersOfAMachineHaveOneOrder(t *testing.T) {
 	want := []string{"old", "a", "b", "target"}
 	pods := []*corev1.Pod{pod("target", 2, "m"), pod("b", 2, ""), pod("a", 2, ""), pod("old", 1, "n")}
 	for range 2 {
-		slices.SortFunc(pods, compareRunners)
+		slices.SortFunc(pods, CompareRunners)
 		for i, p := range pods {
 			if p.Name != want[i] {
 				t.Errorf("pod %d is %s, want %s", i, p.Name, want[i])
