@@ -291,18 +291,14 @@ func (r *controller) commit(ctx context.Context, rule *lookup.NATRule, in transl
 		s.err = fmt.Errorf("apply the rows: %w", err)
 	default:
 		s.served = !s.blocked
-		s.err = r.takeOver(ctx, eip, again)
+		s.err = r.takeOver(ctx, eip, again, in.Nodes)
 	}
 }
 
-// takeOver deletes the records of translations that are applied again, with their nodes in the rows.
-func (r *controller) takeOver(ctx context.Context, eip *kubeovnv1.OvnEip, again map[string]kubeovnv1.OvnEipRelease) error {
-	changes := map[string]*kubeovnv1.OvnEipRelease{}
-	for id := range again {
-		changes[id] = nil
-	}
-	if err := r.patchReleasing(ctx, eip, changes); err != nil {
-		return fmt.Errorf("delete the records of former translations of OvnEip %s: %w", eip.Name, err)
+// takeOver updates the records of translations that are applied again, with these nodes in the rows.
+func (r *controller) takeOver(ctx context.Context, eip *kubeovnv1.OvnEip, again map[string]kubeovnv1.OvnEipRelease, nodes []string) error {
+	if err := r.patchReleasing(ctx, eip, takenOver(again, nodes)); err != nil {
+		return fmt.Errorf("update the records of former translations of OvnEip %s: %w", eip.Name, err)
 	}
 	return nil
 }

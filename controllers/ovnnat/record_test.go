@@ -86,6 +86,40 @@ func TestAbsentNodesHoldNoAddress(t *testing.T) {
 	}
 }
 
+// A node without a Node has connections of a translation that is applied again, and may return after the next withdrawal.
+func TestATranslationThatIsAppliedAgainKeepsItsAbsentNodes(t *testing.T) {
+	for name, c := range map[string]struct{ nodes, absent, want []string }{
+		"all nodes exist":         {nodes: []string{"n1", "n2"}},
+		"a node does not exist":   {nodes: []string{"n1", "n3"}, want: []string{"n3"}},
+		"a node is absent":        {nodes: []string{"n1"}, absent: []string{"n3"}, want: []string{"n3"}},
+		"an absent node exists":   {absent: []string{"n2"}},
+		"one of two exists":       {absent: []string{"n2", "n3"}, want: []string{"n3"}},
+		"only nodes that are not": {absent: []string{"n3", "n4"}, want: []string{"n3", "n4"}},
+	} {
+		release := releaseOf("OvnFip web", translated("192.0.2.9", "10.0.0.5/32"), c.nodes)
+		release.Absent = c.absent
+		releasing := map[string]kubeovnv1.OvnEipRelease{"hash-1": release}
+		changes := takenOver(releasing, []string{"n1", "n2"})
+		if unchanged := slices.Equal(c.absent, c.want) && c.nodes == nil; unchanged != (len(changes) == 0) {
+			t.Errorf("%s: the changes are %v", name, changes)
+		}
+		for id, changed := range changes {
+			if delete(releasing, id); changed != nil {
+				releasing[id] = *changed
+			}
+		}
+		var absent []string
+		for id, left := range releasing {
+			if absent = left.Absent; hashIn(id) != "hash" || len(left.Nodes) > 0 || !left.Since.Equal(&release.Since) {
+				t.Errorf("%s: record %s is %+v", name, id, left)
+			}
+		}
+		if !slices.Equal(absent, c.want) || len(releasing) > 1 {
+			t.Errorf("%s: the records are %v, want absent %v", name, releasing, c.want)
+		}
+	}
+}
+
 // The connections to the former pod must end, also if the port leads to the next one of the same rule.
 func TestARecordOfAPortIsOfItsPod(t *testing.T) {
 	port := func(internal string) translate.Translation {

@@ -33,7 +33,8 @@ import (
 // after the address has another owner. So each withdrawn translation is recorded in the status of its OvnEip first (release). The controller of OvnEips requests
 // from the nodes that they end the connections, and deletes the record when they have confirmed it. Until then the address gets no translation that the old connections
 // contradict (pending), except for the pod of the same rule that was created again: it must not wait for a node that failed. A translation that is applied again before
-// the nodes have confirmed takes its record over (resumed): no node would ever be without its flows.
+// the nodes have confirmed takes its record over (resumed): no node would ever be without its flows. Nodes that do not exist stay in the record (takenOver): one that returns has
+// connections of a translation that may have been withdrawn again.
 
 // Numbers of former translations, so that rules that change again and again do not fill the status of an OvnEip while a node does not confirm: with maxReleasing of all rules
 // the OvnEip gets no further translation, except of a rule that only follows its pod, and with maxOfRule of its own a rule gets none. Withdrawals are always recorded.
@@ -224,14 +225,38 @@ func recorded(earlier map[string]kubeovnv1.OvnEipRelease, released []kubeovnv1.O
 		for id, before := range earlier {
 			if hashIn(id) == hash {
 				changes[id] = nil
-				release.Nodes, release.Absent = append(slices.Clone(release.Nodes), before.Nodes...), before.Absent
+				release.Nodes, release.Absent = union(release.Nodes, before.Nodes), union(release.Absent, before.Absent)
 			}
 		}
-		slices.Sort(release.Nodes)
-		release.Nodes = slices.Compact(release.Nodes)
-		changes[hash+"-"+strconv.FormatInt(time.Now().UnixNano(), 36)] = &release
+		release.Nodes = union(release.Nodes)
+		changes[newID(hash)] = &release
 	}
 	return changes
+}
+
+// takenOver returns the changes of status.releasing for translations that are applied again, with these nodes in their rows. The other nodes of a record do not exist: they
+// stay in it as absent ones. A record that changes gets a new ID, because another controller may have deleted it.
+func takenOver(again map[string]kubeovnv1.OvnEipRelease, nodes []string) map[string]*kubeovnv1.OvnEipRelease {
+	changes := map[string]*kubeovnv1.OvnEipRelease{}
+	for id, release := range again {
+		absent := slices.DeleteFunc(union(release.Nodes, release.Absent), func(name string) bool { return slices.Contains(nodes, name) })
+		if len(release.Nodes) == 0 && slices.Equal(absent, release.Absent) {
+			continue
+		}
+		changes[id] = nil
+		if len(absent) > 0 {
+			release.Nodes, release.Absent = nil, absent
+			changes[newID(hashIn(id))] = &release
+		}
+	}
+	return changes
+}
+
+// union returns the names in lists, sorted.
+func union(lists ...[]string) []string {
+	names := slices.Concat(lists...)
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func releaseOf(rule string, t translate.Translation, nodes []string) kubeovnv1.OvnEipRelease {
@@ -254,6 +279,9 @@ func hashOf(t translate.Translation) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%t\x00%s\x00%d", t.Vpc, t.Address, t.Internal, t.Source, t.Protocol, t.Port))
 	return hex.EncodeToString(sum[:8])
 }
+
+// newID returns an ID for a record of a translation.
+func newID(hash string) string { return hash + "-" + strconv.FormatInt(time.Now().UnixNano(), 36) }
 
 func hashIn(id string) string {
 	hash, _, _ := strings.Cut(id, "-")

@@ -165,3 +165,51 @@ func TestATranslationThatIsAppliedAgainHasNoRecord(t *testing.T) {
 	w.Gone(web)
 	w.Gone(front)
 }
+
+func TestANodeThatReturnsEndsConnectionsOfATranslationThatWasAppliedTwice(t *testing.T) {
+	w := newWorld(t)
+	n1 := w.node("n1")
+	w.node("n2")
+	w.ready("n1", "n2")
+	eip := w.eip("web", at("192.0.2.9", ""))
+	w.ip("a", "net", "n2", "10.50.0.5", "")
+	w.ip("b", "net", "n2", "10.50.0.6", "")
+	absent := func(want string) {
+		t.Helper()
+		w.Eventually(func() string {
+			w.Get(eip)
+			got := ""
+			for _, release := range eip.Status.Releasing {
+				got += fmt.Sprint(release.Internal, release.Nodes, release.Absent)
+			}
+			if got != want {
+				return fmt.Sprintf("the records are %s, want %s", got, want)
+			}
+			return ""
+		})
+	}
+	applyAndDelete := func() {
+		t.Helper()
+		before := eip.Status.Releasing
+		w.requested("n2")
+		first := w.fip("a", kubeovnv1.OvnFipSpec{OvnEip: "web", IPName: "a.shop"})
+		w.Ready(first)
+		w.Rests("ovnfip")
+		if w.Get(eip); len(eip.Status.Releasing) != len(before) {
+			t.Errorf("while the translation is applied, the records are %v", eip.Status.Releasing)
+		}
+		w.Delete(first)
+		w.Gone(first)
+		w.confirm("n2", w.requested("n2", "192.0.2.9 10.50.0.5/32")...)
+	}
+	applyAndDelete()
+	w.Delete(n1)
+	w.ready("n2")
+	absent("10.50.0.5/32[][n1]")
+	applyAndDelete()
+	absent("10.50.0.5/32[][n1]")
+	w.Ready(w.fip("b", kubeovnv1.OvnFipSpec{OvnEip: "web", IPName: "b.shop"}))
+	w.node("n1")
+	w.confirm("n1", w.requested("n1", "192.0.2.9 10.50.0.5/32")...)
+	absent("")
+}
