@@ -48,7 +48,8 @@ type controller struct {
 	*Reconciler
 
 	kind string
-	// contending has the rules by the sources that their current specs translate, in the form of lookup.SourceKey, and by their VPC, also of rules that are not served.
+	// contending has the rules by the sources and ports of pods that their current specs translate, in the form of lookup.InsideKey, and by their VPC, also of rules that are not
+	// served.
 	contending interest.Index[string, string]
 }
 
@@ -165,9 +166,12 @@ func (r *controller) serve(ctx context.Context, rule *lookup.NATRule, spec looku
 	if s.problem = r.checkType(eip, subnet, s.inside.Vpc); s.problem != nil {
 		return s
 	}
-	claim := rule.Claim(spec, s.inside, subnet)
-	for _, source := range claim.Sources {
-		r.contending.Add(rule.GetName(), lookup.SourceKey(claim.Vpc, lookup.SourceText(source)))
+	claim := rule.Claim(spec, s.inside, eip)
+	if claim.Exits, s.err = r.exits(ctx, claim.Vpc); s.err != nil {
+		return s
+	}
+	for _, text := range lookup.InsideTexts(claim) {
+		r.contending.Add(rule.GetName(), lookup.InsideKey(claim.Vpc, text))
 	}
 	others, err := r.Networks.ExternalClaims(ctx, claim, contested(rule))
 	if err != nil {
@@ -230,7 +234,7 @@ func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeo
 		Kind: r.kind, Name: rule.GetName(), Vpc: vpc, Subnet: subnet, Protocol: s.spec.Protocol, ExternalPort: s.spec.ExternalPort, InternalPort: s.spec.InternalPort,
 		Inside: vpc != kubeovnv1.DefaultVpc, // the switch of the external subnet has the default VPC's load balancers, and would translate before the router
 	}
-	if in.Routed, s.err = r.hops(ctx, rule, vpc, subnet, s.pairs); s.err != nil {
+	if in.Routed, s.err = r.hops(ctx, rule, s.spec, vpc, subnet, s.pairs); s.err != nil {
 		return
 	}
 	if s.spec.Distributed {
@@ -327,76 +331,6 @@ func pairs(external []netip.Addr, internal []netip.Prefix, port *nb.LogicalRoute
 		}
 	}
 	return pairs
-}
-
-// hops sets the next hops of pairs whose packets need a policy of the rule: in the default VPC, whose policies for nodes precede routes, and in a custom VPC with several
-// external subnets, or whose default route leads elsewhere. A source with addresses in several external subnets leaves by the first one. It returns the networks
-// whose routes decide instead.
-func (r *controller) hops(ctx context.Context, rule *lookup.NATRule, vpcName, name string, pairs []translate.NATPair) ([]netip.Prefix, error) {
-	subnet, err := k8s.Find[kubeovnv1.Subnet](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("get subnet %s: %w", name, err)
-	}
-	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: vpcName}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("get VPC %s: %w", vpcName, err)
-	}
-	if subnet == nil || vpc == nil {
-		return nil, nil
-	}
-	applied := k8s.Applied(subnet)
-	gateways, _ := ipfamily.ParseAddrs(applied.Spec.Gateway)
-	routes, connected := routesOf(vpc), lookup.ConnectedSubnets(vpc)
-	for i := range pairs {
-		family := ipfamily.Of(pairs[i].External)
-		hop := slices.IndexFunc(gateways, func(a netip.Addr) bool { return ipfamily.Of(a) == family })
-		if hop < 0 {
-			continue
-		}
-		through := defaults(routes)
-		if route := northbound.Get[nb.LogicalRouterStaticRoute](r.Northbound, translate.ExternalRouteRef(vpcName, family)); route != nil {
-			through = append(through, ipfamily.ValidAddrs(route.Nexthop)...)
-		}
-		routed := slices.ContainsFunc(through, func(a netip.Addr) bool {
-			return lookup.Overlaps(applied, ipfamily.Hosts([]netip.Addr{a})) && ipfamily.Of(a) == family
-		})
-		if vpcName != kubeovnv1.DefaultVpc && len(connected) < 2 && routed {
-			continue
-		}
-		if r.kind != translate.KindOvnDnatRule {
-			before := connected[:max(slices.Index(connected, name), 0)]
-			elsewhere, err := r.Networks.HasSource(ctx, rule, vpcName, pairs[i].Internal, before)
-			if err != nil {
-				return nil, err
-			}
-			if elsewhere {
-				continue
-			}
-		}
-		pairs[i].NextHop = gateways[hop]
-	}
-	return translate.Routed(vpcName, routes), nil
-}
-
-// routesOf returns the routes in the spec of a VPC.
-func routesOf(vpc *kubeovnv1.Vpc) []translate.StaticRoute {
-	router, _ := validation.Vpc(vpc.Name, &k8s.AppliedVpc(vpc).Spec)
-	var routes []translate.StaticRoute
-	for _, route := range router.Routes {
-		routes = append(routes, translate.StaticRoute{Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table})
-	}
-	return routes
-}
-
-// defaults returns the next hops of default routes in the main table.
-func defaults(routes []translate.StaticRoute) []netip.Addr {
-	var hops []netip.Addr
-	for _, route := range routes {
-		if route.Prefix.Bits() == 0 && !route.BySource && route.Table == "" {
-			hops = append(hops, route.NextHop)
-		}
-	}
-	return hops
 }
 
 // notOn returns why the node of a pod cannot translate; "" if it can. OVN would translate the packets there and drop them.

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -114,30 +116,53 @@ func (n *Networks) ofSubnet(ctx context.Context, in Inside, name, what string, w
 	return in, nil, nil
 }
 
-// Claim returns the claim of a rule by a spec that translates in. subnet is the external subnet of its OvnEip. A pod that was created again in another VPC takes no address
+// Claim returns the claim of a rule by a spec that translates in. eip is its OvnEip; nil if that does not exist. A pod that was created again in another VPC takes no address
 // from the rules there, or from those that it leaves.
-func (r *NATRule) Claim(spec NATSpec, in Inside, subnet string) validation.ExternalClaim {
+func (r *NATRule) Claim(spec NATSpec, in Inside, eip *kubeovnv1.OvnEip) validation.ExternalClaim {
 	claim := validation.ExternalClaim{
-		Kind: r.Kind, Name: r.GetName(), Created: r.GetCreationTimestamp().Time, Last: spec.Last && in.Vpc == r.Vpc(), Eip: spec.Eip, Subnet: subnet, Vpc: in.Vpc,
+		Kind: r.Kind, Name: r.GetName(), Created: r.GetCreationTimestamp().Time, Last: spec.Last && in.Vpc == r.Vpc(), Eip: spec.Eip, Vpc: in.Vpc,
+	}
+	if eip != nil {
+		claim.Subnet = ExternalOfEip(eip)
+		for _, address := range ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP) {
+			claim.Families = append(claim.Families, ipfamily.Of(address))
+		}
 	}
 	switch {
 	case spec.Protocol != "":
 		claim.Fronts = []validation.Front{{Protocol: spec.Protocol, Port: spec.ExternalPort}}
+		for _, internal := range in.Internal {
+			claim.Ports = append(claim.Ports, validation.InternalPort{Protocol: spec.Protocol, AddrPort: netip.AddrPortFrom(internal.Addr(), spec.InternalPort)})
+		}
 	default:
 		claim.Whole, claim.Sources = r.Kind == "OvnFip", in.Internal
 	}
 	return claim
 }
 
-// ExternalClaims returns the claims of rules that may exclude a claim: of those that name its OvnEip, and of those that translate the same sources.
+// InsideTexts returns the sources and the ports of pods that a claim translates, as in the keys of rules. It returns ports only if the VPC has several external subnets: in one, any
+// number of rules can lead to a port.
+func InsideTexts(claim validation.ExternalClaim) []string {
+	var texts []string
+	for _, source := range claim.Sources {
+		texts = append(texts, SourceText(source))
+	}
+	if len(claim.Exits) > 0 {
+		for _, port := range claim.Ports {
+			texts = append(texts, PortText(string(port.Protocol), port.Addr().String(), port.Port()))
+		}
+	}
+	return texts
+}
+
+// ExternalClaims returns the claims of rules that may exclude a claim: of those that name its OvnEip, and of those that translate the same sources or ports of pods.
 func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalClaim, insideKeys []string) ([]validation.ExternalClaim, error) {
 	keys := append([]string{"eip/" + of.Eip}, insideKeys...)
-	var sources []string
-	for _, source := range of.Sources {
-		sources = append(sources, SourceText(source))
-		keys = append(keys, SourceKey(of.Vpc, SourceText(source)))
+	u := use{vpc: of.Vpc, whole: of.Whole, eips: []string{of.Eip}, fronts: of.Fronts, inside: InsideTexts(of)}
+	for _, text := range u.inside {
+		keys = append(keys, InsideKey(of.Vpc, text))
 	}
-	rules, err := n.natRules(ctx, func(o client.Object) bool { return compatible(o, of, sources) }, keys)
+	rules, err := n.natRules(ctx, func(o client.Object) bool { return compatible(o, u) }, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -157,23 +182,23 @@ func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalCla
 			if problem != nil || in.Vpc == "" {
 				continue // it translates nothing
 			}
-			subnet, err := n.subnetOfEip(ctx, spec.Eip)
+			eip, err := n.eip(ctx, spec.Eip)
 			if err != nil {
 				return nil, err
 			}
-			claims = append(claims, rule.Claim(spec, in, subnet))
+			claims = append(claims, rule.Claim(spec, in, eip))
 		}
 	}
 	routers, err := n.routerClaims(ctx, of.Eip)
 	return append(claims, routers...), err
 }
 
-// HasSource reports whether a rule other than this one translates a source of a VPC in one of these external subnets.
-func (n *Networks) HasSource(ctx context.Context, than *NATRule, vpc string, source netip.Prefix, subnets []string) (bool, error) {
+// Translated reports whether a rule other than this one translates a source or a port of a pod (SourceText, PortText) of a VPC in one of these external subnets.
+func (n *Networks) Translated(ctx context.Context, than *NATRule, vpc, inside string, subnets []string) (bool, error) {
 	if len(subnets) == 0 {
 		return false, nil
 	}
-	rules, err := n.NATRulesBy(ctx, SourceKey(vpc, SourceText(source)))
+	rules, err := n.NATRulesBy(ctx, InsideKey(vpc, inside))
 	if err != nil {
 		return false, err
 	}
@@ -182,8 +207,8 @@ func (n *Networks) HasSource(ctx context.Context, than *NATRule, vpc string, sou
 			if !spec.Last || rule.Kind == than.Kind && rule.GetName() == than.GetName() {
 				continue
 			}
-			subnet, err := n.subnetOfEip(ctx, spec.Eip)
-			if err != nil || slices.Contains(subnets, subnet) {
+			eip, err := n.eip(ctx, spec.Eip)
+			if err != nil || eip != nil && slices.Contains(subnets, ExternalOfEip(eip)) {
 				return err == nil, err
 			}
 		}
@@ -191,12 +216,13 @@ func (n *Networks) HasSource(ctx context.Context, than *NATRule, vpc string, sou
 	return false, nil
 }
 
-func (n *Networks) subnetOfEip(ctx context.Context, name string) (string, error) {
+// eip returns an OvnEip; nil if it does not exist.
+func (n *Networks) eip(ctx context.Context, name string) (*kubeovnv1.OvnEip, error) {
 	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, n.reader, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
-	if err != nil || eip == nil {
-		return "", client.IgnoreNotFound(err)
+	if err != nil {
+		return nil, fmt.Errorf("get OvnEip %s: %w", name, err)
 	}
-	return ExternalOfEip(eip), nil
+	return eip, nil
 }
 
 // routerClaims returns the claims of the RouterLBRules that name an OvnEip.
@@ -235,8 +261,8 @@ func RouterClaim(rule *kubeovnv1.RouterLBRule, spec *kubeovnv1.RouterLBRuleSpec,
 	return claim
 }
 
-// SourceKey is the key of InsideKeys for a source of a VPC.
-func SourceKey(vpc, source string) string { return "at/" + vpc + "/" + source }
+// InsideKey is the key of InsideKeys for a source or a port of a pod in a VPC.
+func InsideKey(vpc, text string) string { return "at/" + vpc + "/" + text }
 
 // SourceText is a prefix as in the status of a rule: without a length if it is one address.
 func SourceText(p netip.Prefix) string {
@@ -244,4 +270,9 @@ func SourceText(p netip.Prefix) string {
 		return p.Addr().String()
 	}
 	return p.String()
+}
+
+// PortText is a port of a pod in the form `tcp/ADDRESS:PORT`.
+func PortText(protocol, address string, port uint16) string {
+	return strings.ToLower(protocol) + "/" + net.JoinHostPort(address, strconv.Itoa(int(port)))
 }

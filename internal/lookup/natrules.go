@@ -86,7 +86,7 @@ func (r *NATRule) HasValid() bool {
 }
 
 // InsideKeys returns the keys of the objects and addresses that a rule translates: `ip/…`, `vip/…`, `subnet/…`, `vpc/…` and, by its status,
-// `at/VPC/PREFIX`.
+// `at/VPC/PREFIX` or `at/VPC/PROTOCOL/ADDRESS:PORT`.
 func (r *NATRule) InsideKeys() []string {
 	keys := slices.Concat(
 		r.keys(func(s NATSpec) string { return prefixed("ip/", s.IP) }),
@@ -95,8 +95,8 @@ func (r *NATRule) InsideKeys() []string {
 		r.keys(func(s NATSpec) string { return prefixed("vpc/", s.Vpc) }),
 	)
 	vpc := r.Vpc()
-	for _, source := range r.sources() {
-		keys = append(keys, SourceKey(vpc, source))
+	for _, text := range r.inside() {
+		keys = append(keys, InsideKey(vpc, text))
 	}
 	if vpc != "" {
 		keys = append(keys, "vpc/"+vpc)
@@ -105,16 +105,32 @@ func (r *NATRule) InsideKeys() []string {
 	return slices.Compact(keys)
 }
 
-// sources returns the sources in the status of a rule.
-func (r *NATRule) sources() []string {
+// inside returns the sources, or the ports of pods, in the status of a rule.
+func (r *NATRule) inside() []string {
 	var texts []string
 	switch o := r.Object.(type) {
 	case *kubeovnv1.OvnFip:
 		texts = []string{o.Status.V4IP, o.Status.V6IP}
 	case *kubeovnv1.OvnSnatRule:
 		texts = []string{o.Status.V4IPCIDR, o.Status.V6IPCIDR}
+	case *kubeovnv1.OvnDnatRule:
+		texts = portsOf(&o.Status)
 	}
 	return slices.DeleteFunc(texts, func(text string) bool { return text == "" })
+}
+
+func portsOf(st *kubeovnv1.OvnDnatRuleStatus) []string {
+	port, err := strconv.ParseUint(st.InternalPort, 10, 16)
+	if err != nil {
+		return nil
+	}
+	var texts []string
+	for _, address := range []string{st.V4IP, st.V6IP} {
+		if address != "" {
+			texts = append(texts, PortText(st.Protocol, address, uint16(port)))
+		}
+	}
+	return texts
 }
 
 func prefixed(prefix, name string) string {
@@ -146,32 +162,39 @@ func (n *Networks) NATRulesBy(ctx context.Context, keys ...string) ([]*NATRule, 
 
 // MayConflict returns the rules of NATRulesBy whose outcome may depend on another rule.
 func (n *Networks) MayConflict(ctx context.Context, of *NATRule, keys ...string) ([]*NATRule, error) {
-	claim := validation.ExternalClaim{Vpc: of.Vpc(), Whole: of.Kind == "OvnFip"}
+	u := use{vpc: of.Vpc(), whole: of.Kind == "OvnFip", eips: of.Eips(), inside: of.inside()}
 	for _, spec := range of.Specs {
-		claim.Fronts = append(claim.Fronts, validation.Front{Protocol: spec.Protocol, Port: spec.ExternalPort})
+		u.fronts = append(u.fronts, validation.Front{Protocol: spec.Protocol, Port: spec.ExternalPort})
 	}
-	sources := of.sources()
 	return n.natRules(ctx, func(o client.Object) bool {
 		if !of.HasValid() { // a rule that was never applied has no precedence over applied ones
-			claim.Vpc = appliedVpc(o)
+			u.vpc = appliedVpc(o)
 		}
-		return compatible(o, claim, sources)
+		return compatible(o, u)
 	}, keys)
 }
 
-// compatible reports whether an applied OvnDnatRule or OvnSnatRule shares its OvnEip with a claim without a conflict. sources are the claim's, as in the status of rules. The
-// check parses no spec and reads no other object, because thousands of rules can share an OvnEip. It returns false for other objects.
-func compatible(o client.Object, claim validation.ExternalClaim, sources []string) bool {
-	if vpc := appliedVpc(o); claim.Whole || vpc == "" || vpc != claim.Vpc {
+// use is what compatible compares: OvnEips, ports of their addresses, and inside, the translated sources and ports of pods as in the status of rules.
+type use struct {
+	vpc          string
+	whole        bool
+	eips, inside []string
+	fronts       []validation.Front
+}
+
+// compatible reports whether an applied OvnDnatRule or OvnSnatRule shares an OvnEip, or the pods that it translates, without a conflict. The check parses no spec and reads no other
+// object, because thousands of rules can share an OvnEip. It returns false for other objects.
+func compatible(o client.Object, u use) bool {
+	if vpc := appliedVpc(o); u.whole || vpc == "" || vpc != u.vpc {
 		return false
 	}
 	switch rule := o.(type) {
 	case *kubeovnv1.OvnDnatRule:
-		return !slices.ContainsFunc(claim.Fronts, func(f validation.Front) bool {
+		return !slices.ContainsFunc(u.fronts, func(f validation.Front) bool {
 			return strings.EqualFold(rule.Status.Protocol, string(f.Protocol)) && rule.Status.ExternalPort == strconv.Itoa(int(f.Port))
-		})
+		}) && (slices.Contains(u.eips, rule.Spec.OvnEip) || !slices.ContainsFunc(portsOf(&rule.Status), func(port string) bool { return slices.Contains(u.inside, port) }))
 	case *kubeovnv1.OvnSnatRule:
-		return !slices.ContainsFunc(sources, func(source string) bool { return source == rule.Status.V4IPCIDR || source == rule.Status.V6IPCIDR })
+		return !slices.ContainsFunc(u.inside, func(source string) bool { return source == rule.Status.V4IPCIDR || source == rule.Status.V6IPCIDR })
 	}
 	return false
 }

@@ -179,6 +179,25 @@ type ExternalClaim struct {
 	Fronts []Front
 	// Sources are the addresses whose packets leave with the external address.
 	Sources []netip.Prefix
+	// Ports are the ports of pods to which the ports of the address lead.
+	Ports []InternalPort
+	// Families of the OvnEip: others are not translated.
+	Families []ipfamily.Family
+	// Exits are the external subnets of the VPC, if it has several, in the order of its spec. Only the claim that ExternalConflict judges needs them.
+	Exits []Exit
+}
+
+// InternalPort is a port of a pod.
+type InternalPort struct {
+	Protocol corev1.Protocol
+	netip.AddrPort
+}
+
+// Exit is one of several external subnets of a VPC.
+type Exit struct {
+	Subnet string
+	// Hops are routers in the subnet to which routes of the user lead, besides default routes.
+	Hops []netip.Addr
 }
 
 func (c ExternalClaim) String() string { return c.Kind + " " + c.Name }
@@ -200,7 +219,8 @@ func (c ExternalClaim) precedes(other ExternalClaim) bool {
 }
 
 // ExternalConflict returns a problem if another claim with precedence excludes claim c. An OvnEip belongs to the router of one VPC, because only one may answer
-// for its addresses. There an OvnFip has the whole address, and other rules share it: each has its own ports, and each source has one address in an external subnet.
+// for its addresses. There an OvnFip has the whole address, and other rules share it: each has its own ports, and each source has one address in an external subnet. Connections
+// from outside need answers that leave by the subnet of their rule (unanswered).
 func ExternalConflict(c ExternalClaim, others []ExternalClaim) *Problem {
 	others = slices.Clone(others)
 	slices.SortFunc(others, func(a, b ExternalClaim) int { // one outcome, whatever the order of the cache is
@@ -234,12 +254,50 @@ func (c ExternalClaim) excludedBy(other ExternalClaim) *Problem {
 			return InUse("ovnEip: %s has port %s of OvnEip %s: choose another port, or name another OvnEip", named, front, c.Eip)
 		}
 	}
-	if other.Vpc != c.Vpc || other.Subnet != c.Subnet {
+	if other.Vpc != c.Vpc {
 		return nil
+	}
+	if other.Subnet != c.Subnet {
+		return c.unanswered(other, named)
 	}
 	for _, source := range c.Sources {
 		if slices.Contains(other.Sources, source) {
 			return InUse("%s of VPC %s has an address in external subnet %s by %s: delete one of the rules", text(source), c.Vpc, c.Subnet, named)
+		}
+	}
+	return nil
+}
+
+// unanswered returns a problem if one of two claims in different external subnets of a VPC translates connections to a port or an address of a pod, and their answers leave by the
+// subnet of the other claim. Both claims would have policies for the same packets; these leave by the first of the subnets, unless routes of the user lead through the second one.
+func (c ExternalClaim) unanswered(other ExternalClaim, named string) *Problem {
+	place := func(subnet string) int {
+		return slices.IndexFunc(c.Exits, func(e Exit) bool { return e.Subnet == subnet })
+	}
+	at, otherAt := place(c.Subnet), place(other.Subnet)
+	if at < 0 || otherAt < 0 {
+		return nil // the router has no port there
+	}
+	first, second := other, c
+	if at < otherAt {
+		first, second = c, other
+	}
+	leave := func(a netip.Addr) bool {
+		family := ipfamily.Of(a)
+		return slices.Contains(first.Families, family) && slices.Contains(second.Families, family) &&
+			!slices.ContainsFunc(c.Exits[max(at, otherAt)].Hops, func(hop netip.Addr) bool { return ipfamily.Of(hop) == family })
+	}
+	const instead = "delete one of the rules, or add a route of the VPC to a network behind the router of subnet "
+	for _, p := range second.Ports {
+		if slices.Contains(first.Ports, p) && leave(p.Addr()) {
+			return InUse("internalPort: answers from port %d/%s of %s leave VPC %s by external subnet %s only, and %s translates this port, too: choose another internalPort, %s%s",
+				p.Port(), p.Protocol, p.Addr(), c.Vpc, first.Subnet, named, instead, second.Subnet)
+		}
+	}
+	for _, source := range second.Sources {
+		if second.Whole && slices.Contains(first.Sources, source) && leave(source.Addr()) {
+			return InUse("packets from %s leave VPC %s by external subnet %s only, and %s translates this address, too: %s%s",
+				text(source), c.Vpc, first.Subnet, named, instead, second.Subnet)
 		}
 	}
 	return nil

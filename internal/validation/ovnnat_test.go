@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
 func TestSpecsOfRulesForExternalAddresses(t *testing.T) {
@@ -129,6 +130,78 @@ func TestOneOwnerPerExternalAddress(t *testing.T) {
 			t.Errorf("%s: both apply", name)
 		case problem != nil && (tt.loser == "" || !strings.Contains(problem.Message, tt.loser)):
 			t.Errorf("%s: the second has problem %q, want %q", name, problem.Message, tt.loser)
+		}
+	}
+}
+
+func TestConnectionsNeedAnswersByTheirExternalSubnet(t *testing.T) {
+	at := time.Unix(1000, 0)
+	v4, v6 := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")
+	both := []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6}
+	claim := func(kind, name, subnet string, change ...func(*ExternalClaim)) ExternalClaim {
+		c := ExternalClaim{Kind: kind, Name: name, Created: at, Eip: "of-" + subnet, Subnet: subnet, Vpc: "blue", Families: both}
+		for _, f := range change {
+			f(&c)
+		}
+		return c
+	}
+	port := func(name, subnet string, p corev1.Protocol, n uint16, change ...func(*ExternalClaim)) ExternalClaim {
+		return claim("OvnDnatRule", name, subnet, append(change, func(c *ExternalClaim) {
+			c.Ports = []InternalPort{{p, netip.AddrPortFrom(v4, n)}, {p, netip.AddrPortFrom(v6, n)}}
+		})...)
+	}
+	fip := func(name, subnet string, change ...func(*ExternalClaim)) ExternalClaim {
+		return claim("OvnFip", name, subnet, append(change, func(c *ExternalClaim) { c.Whole, c.Sources = true, ipfamily.Hosts([]netip.Addr{v4, v6}) })...)
+	}
+	snat := func(name, subnet, source string, change ...func(*ExternalClaim)) ExternalClaim {
+		return claim("OvnSnatRule", name, subnet, append(change, func(c *ExternalClaim) { c.Sources = []netip.Prefix{netip.MustParsePrefix(source)} })...)
+	}
+	younger := func(c *ExternalClaim) { c.Created = at.Add(time.Second) }
+	families := func(f ...ipfamily.Family) func(*ExternalClaim) { return func(c *ExternalClaim) { c.Families = f } }
+	const tcp, udp = corev1.ProtocolTCP, corev1.ProtocolUDP
+	// The VPC has the external subnets one and two, with routes of the user to these routers in them.
+	type routers map[string][]string
+	for name, tt := range map[string]struct {
+		older, younger ExternalClaim
+		routes         routers
+		loses          string // the words of the younger one's problem; "" if both apply
+	}{
+		"one port":                              {port("a", "one", tcp, 80), port("b", "two", tcp, 80, younger), nil, "from port 80/TCP of 10.0.0.5 leave VPC blue by external subnet one only, and the older OvnDnatRule a"},
+		"one port, the older one in the second": {port("a", "two", tcp, 80), port("b", "one", tcp, 80, younger), nil, "behind the router of subnet two"},
+		"two ports":                             {port("a", "one", tcp, 80), port("b", "two", tcp, 81, younger), nil, ""},
+		"two protocols":                         {port("a", "one", tcp, 53), port("b", "two", udp, 53, younger), nil, ""},
+		"two VPCs":                              {port("a", "one", tcp, 80), port("b", "two", tcp, 80, younger, func(c *ExternalClaim) { c.Vpc = "red" }), nil, ""},
+		"one external subnet":                   {port("a", "two", tcp, 80), port("b", "two", tcp, 80, younger), nil, ""},
+		"a subnet without a port of the router": {port("a", "three", tcp, 80), port("b", "one", tcp, 80, younger), nil, ""},
+		"two families":                          {port("a", "one", tcp, 80, families(ipfamily.IPv4)), port("b", "two", tcp, 80, younger, families(ipfamily.IPv6)), nil, ""},
+		"a common family":                       {port("a", "one", tcp, 80, families(ipfamily.IPv6)), port("b", "two", tcp, 80, younger), nil, "80/TCP of fd00::5"},
+		"routes by the second":                  {port("a", "one", tcp, 80), port("b", "two", tcp, 80, younger), routers{"two": {"192.0.3.1", "2001:db8:3::1"}}, ""},
+		"a route of one family by the second":   {port("a", "one", tcp, 80), port("b", "two", tcp, 80, younger), routers{"two": {"192.0.3.1"}}, "80/TCP of fd00::5"},
+		"routes by the first":                   {port("a", "one", tcp, 80), port("b", "two", tcp, 80, younger), routers{"one": {"192.0.2.1", "2001:db8:2::1"}}, "80/TCP"},
+		"two floating addresses":                {fip("a", "one"), fip("b", "two", younger), nil, "packets from 10.0.0.5 leave VPC blue by external subnet one only, and the older OvnFip a"},
+		"a source by the first":                 {fip("a", "two"), snat("b", "one", "10.0.0.5/32", younger), nil, "the older OvnFip a"},
+		"a source by the second":                {fip("a", "one"), snat("b", "two", "10.0.0.5/32", younger), nil, ""},
+		"a wider source by the first":           {fip("a", "two"), snat("b", "one", "10.0.0.0/24", younger), nil, ""},
+		"two sources":                           {snat("a", "one", "10.0.0.5/32"), snat("b", "two", "10.0.0.5/32", younger), nil, ""},
+		"a port and a floating address":         {port("a", "one", tcp, 80), fip("b", "two", younger), nil, ""},
+		"a floating address and a port":         {fip("a", "one"), port("b", "two", tcp, 80, younger), nil, ""},
+	} {
+		for _, subnet := range []string{"one", "two"} {
+			exit := Exit{Subnet: subnet}
+			for _, hop := range tt.routes[subnet] {
+				exit.Hops = append(exit.Hops, netip.MustParseAddr(hop))
+			}
+			tt.older.Exits, tt.younger.Exits = append(tt.older.Exits, exit), append(tt.younger.Exits, exit)
+		}
+		if problem := ExternalConflict(tt.older, []ExternalClaim{tt.younger}); problem != nil {
+			t.Errorf("%s: the older one has problem %q", name, problem.Message)
+		}
+		problem := ExternalConflict(tt.younger, []ExternalClaim{tt.older})
+		switch {
+		case problem == nil && tt.loses != "":
+			t.Errorf("%s: both apply", name)
+		case problem != nil && (tt.loses == "" || !strings.Contains(problem.Message, tt.loses) || problem.Reason != ReasonAddressesInUse):
+			t.Errorf("%s: the younger one has problem %s: %q, want %q", name, problem.Reason, problem.Message, tt.loses)
 		}
 	}
 }

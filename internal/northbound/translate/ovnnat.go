@@ -94,7 +94,7 @@ func OvnNAT(in OvnNATInputs) []desired.Row {
 		}})
 		if routed := prefixSet(in.Routed, pair.External); routed != "" {
 			rows = append(rows, desired.Row{Key: "routed/" + ipfamily.Of(pair.External).String(), Parent: &policies, Model: &nb.LogicalRouterPolicy{
-				Priority: priorityRouted, Match: match + " && " + matchIP("dst", pair.External, routed), Action: nb.LogicalRouterPolicyActionAllow,
+				Priority: PriorityRouted, Match: match + " && " + matchIP("dst", pair.External, routed), Action: nb.LogicalRouterPolicyActionAllow,
 			}})
 		}
 	}

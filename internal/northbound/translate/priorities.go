@@ -17,7 +17,7 @@ const (
 	priorityNorth    = 29250 // egress traffic of a pod with its own next hop goes there
 	// Egress traffic of pods with external addresses goes to the router of the external subnet (Kiln's), unless a route of the user leads to its destination: answers of a port,
 	// then traffic of one address, then of a network, a longer prefix first: priorityPrefix plus the length, which is at most 127.
-	priorityRouted  = 29249
+	PriorityRouted  = 29249
 	priorityPort    = 29248
 	priorityAddress = 29247
 	priorityPrefix  = 29119
