@@ -26,6 +26,8 @@ type Kind struct {
 	WritesLabels bool
 	// StatusReady is true if the status has a field ready.
 	StatusReady bool
+	// NAT is true if objects translate between an address of an OvnEip and addresses of a VPC.
+	NAT bool
 	// Own is true if Kube-OVN has no such kind.
 	Own bool
 }
@@ -54,19 +56,20 @@ var Kinds = []*Kind{
 	{Kind: "IptablesEIP", Resource: "iptables-eips", Object: &IptablesEIP{}, List: &IptablesEIPList{}, ControllerWrites: patch, StatusReady: true},
 	{Kind: "IptablesFIPRule", Resource: "iptables-fip-rules", Object: &IptablesFIPRule{}, List: &IptablesFIPRuleList{}, ControllerWrites: patch, StatusReady: true},
 	{Kind: "IptablesSnatRule", Resource: "iptables-snat-rules", Object: &IptablesSnatRule{}, List: &IptablesSnatRuleList{}, ControllerWrites: patch, StatusReady: true},
-	{Kind: "OvnDnatRule", Resource: "ovn-dnat-rules", Object: &OvnDnatRule{}, List: &OvnDnatRuleList{}, Implemented: true, ControllerWrites: patch, WritesLabels: true, StatusReady: true},
-	{Kind: "OvnFip", Resource: "ovn-fips", Object: &OvnFip{}, List: &OvnFipList{}, Implemented: true, ControllerWrites: []string{"create", "patch", "delete"}, WritesLabels: true, StatusReady: true},
-	{Kind: "OvnSnatRule", Resource: "ovn-snat-rules", Object: &OvnSnatRule{}, List: &OvnSnatRuleList{}, Implemented: true, ControllerWrites: []string{"create", "patch", "delete"}, WritesLabels: true, StatusReady: true},
+	{Kind: "OvnDnatRule", Resource: "ovn-dnat-rules", Object: &OvnDnatRule{}, List: &OvnDnatRuleList{}, Implemented: true, ControllerWrites: patch, WritesLabels: true, StatusReady: true, NAT: true},
+	{Kind: "OvnFip", Resource: "ovn-fips", Object: &OvnFip{}, List: &OvnFipList{}, Implemented: true, ControllerWrites: []string{"create", "patch", "delete"}, WritesLabels: true, StatusReady: true, NAT: true},
+	{Kind: "OvnSnatRule", Resource: "ovn-snat-rules", Object: &OvnSnatRule{}, List: &OvnSnatRuleList{}, Implemented: true, ControllerWrites: []string{"create", "patch", "delete"}, WritesLabels: true, StatusReady: true, NAT: true},
 	{Kind: "QoSPolicy", Resource: "qos-policies", Object: &QoSPolicy{}, List: &QoSPolicyList{}, ControllerWrites: patch},
 	{Kind: "VpcDns", Resource: "vpc-dnses", Object: &VpcDns{}, List: &VpcDnsList{}, ControllerWrites: patch},
 	{Kind: "VpcEgressGateway", Resource: "vpc-egress-gateways", Object: &VpcEgressGateway{}, List: &VpcEgressGatewayList{}, Namespaced: true, ControllerWrites: patch, StatusReady: true},
 	{Kind: "VpcNatGateway", Resource: "vpc-nat-gateways", Object: &VpcNatGateway{}, List: &VpcNatGatewayList{}, ControllerWrites: patch, StatusReady: true},
 }
 
-// ImplementedKinds are the kinds with a controller, UnimplementedKinds the others.
+// ImplementedKinds are the kinds with a controller, UnimplementedKinds the others. NATKinds are the kinds of rules that translate addresses.
 var (
 	ImplementedKinds   = slices.DeleteFunc(slices.Clone(Kinds), func(k *Kind) bool { return !k.Implemented })
 	UnimplementedKinds = slices.DeleteFunc(slices.Clone(Kinds), func(k *Kind) bool { return k.Implemented })
+	NATKinds           = slices.DeleteFunc(slices.Clone(Kinds), func(k *Kind) bool { return !k.NAT })
 )
 
 // Resources returns the resources of the kinds for which a function returns true, each with a suffix.

@@ -101,8 +101,8 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		b = b.Watches(newRule(kind).Object, atSameAddress, builder.WithPredicates(predicate.Or(predicate.AnnotationChangedPredicate{}, k8s.Changed(viewSpec))))
 	}
 	if r.kind == translate.KindRouterLBRule {
-		for _, o := range []client.Object{&kubeovnv1.OvnFip{}, &kubeovnv1.OvnSnatRule{}, &kubeovnv1.OvnDnatRule{}} {
-			b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(r.besideNAT), builder.WithPredicates(k8s.Changed(viewNAT)))
+		for _, kind := range kubeovnv1.NATKinds {
+			b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(r.besideNAT), builder.WithPredicates(k8s.Changed(viewNAT)))
 		}
 	}
 	return b.

@@ -49,8 +49,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("set up the controller of requests to nodes: %w", err)
 	}
 	b := reservation.OnHosts(ctrl.NewControllerManagedBy(mgr), r.Networks, &r.waiting)
-	for _, rule := range []client.Object{&kubeovnv1.OvnFip{}, &kubeovnv1.OvnSnatRule{}, &kubeovnv1.OvnDnatRule{}} {
-		b = b.Watches(rule, handler.EnqueueRequestsFromMapFunc(namedBy), builder.WithPredicates(k8s.Changed(viewNames)))
+	for _, kind := range kubeovnv1.NATKinds {
+		b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(namedBy), builder.WithPredicates(k8s.Changed(viewNames)))
 	}
 	return b.
 		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, k8s.Changed(viewReleasing)))).
@@ -63,7 +63,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Complete(r.Gate.Reconciler(r))
 }
 
-// namedBy returns the OvnEips that an OvnFip, OvnSnatRule or OvnDnatRule uses.
+// namedBy returns the OvnEips that a rule uses.
 func namedBy(_ context.Context, o client.Object) []reconcile.Request {
 	return k8s.Requests(lookup.NATRuleOf(o).Eips()...)
 }

@@ -53,13 +53,6 @@ type controller struct {
 	contending interest.Index[string, string]
 }
 
-// kinds are the kinds of rules, with an empty object of each.
-var kinds = map[string]func() client.Object{
-	translate.KindOvnFip:      func() client.Object { return &kubeovnv1.OvnFip{} },
-	translate.KindOvnSnatRule: func() client.Object { return &kubeovnv1.OvnSnatRule{} },
-	translate.KindOvnDnatRule: func() client.Object { return &kubeovnv1.OvnDnatRule{} },
-}
-
 // state is the outcome of an attempt to serve a spec of a rule.
 type state struct {
 	spec   lookup.NATSpec
@@ -81,7 +74,7 @@ type state struct {
 
 // Reconcile brings the rows of one rule up to date.
 func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	object := kinds[r.kind]()
+	object := lookup.EmptyNATRule(r.kind)
 	err := r.Client.Get(ctx, req.NamespacedName, object)
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("get %s: %w", r.kind, err)

@@ -89,8 +89,8 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 			return []reconcile.Request{k8s.RequestOf(ownerOf(o))}
 		}), builder.WithPredicates(changedRequests))
 	for _, request := range podRequests {
-		err = errors.Join(err, indexer.IndexField(ctx, kinds[request.kind](), indexOwner, ownersOf))
-		b = b.Watches(kinds[request.kind](), handler.EnqueueRequestsFromMapFunc(r.ofRule), builder.WithPredicates(k8s.Changed(viewPodRule)))
+		err = errors.Join(err, indexer.IndexField(ctx, lookup.EmptyNATRule(request.kind), indexOwner, ownersOf))
+		b = b.Watches(lookup.EmptyNATRule(request.kind), handler.EnqueueRequestsFromMapFunc(r.ofRule), builder.WithPredicates(k8s.Changed(viewPodRule)))
 	}
 	if err != nil {
 		return fmt.Errorf("index rules of pods: %w", err)
@@ -331,7 +331,7 @@ func (r *podRules) create(ctx context.Context, port kubeovnv1.Port, kind string,
 	if ip == nil || ip.Spec.Namespace != port.Namespace || ip.Spec.PodName != port.Owner {
 		return "", nil
 	}
-	other := kinds[kind]()
+	other := lookup.EmptyNATRule(kind)
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(rule), other, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("get %s %s: %w", kind, rule.GetName(), err)
 	} else if err == nil {

@@ -76,9 +76,9 @@ func (r *controller) occupant(name, eip string, added []translate.Translation) s
 			}
 		}
 	}
-	for kind := range kinds {
-		northbound.Each(r.Northbound, kind, func(owner desired.Owner, row *nb.NAT) { look(owner, row.ExternalIDs, row) })
-		northbound.Each(r.Northbound, kind, func(owner desired.Owner, row *nb.LoadBalancer) { look(owner, row.ExternalIDs, row) })
+	for _, kind := range kubeovnv1.NATKinds {
+		northbound.Each(r.Northbound, kind.Kind, func(owner desired.Owner, row *nb.NAT) { look(owner, row.ExternalIDs, row) })
+		northbound.Each(r.Northbound, kind.Kind, func(owner desired.Owner, row *nb.LoadBalancer) { look(owner, row.ExternalIDs, row) })
 	}
 	if len(found) == 0 {
 		return ""

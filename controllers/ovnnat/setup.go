@@ -25,9 +25,9 @@ import (
 
 // SetupWithManager registers a controller for each kind of rules, and one for pods that request them.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	for kind := range kinds {
-		if err := (&controller{Reconciler: r, kind: kind}).setup(mgr); err != nil {
-			return fmt.Errorf("set up the controller of %ss: %w", kind, err)
+	for _, kind := range kubeovnv1.NATKinds {
+		if err := (&controller{Reconciler: r, kind: kind.Kind}).setup(mgr); err != nil {
+			return fmt.Errorf("set up the controller of %ss: %w", kind.Kind, err)
 		}
 	}
 	if err := (&podRules{Reconciler: r}).setup(ctx, mgr); err != nil {
@@ -42,10 +42,10 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 	by := func(prefix string) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request { return r.with(ctx, prefix+o.GetName()) })
 	}
-	own := kinds[r.kind]()
+	own := lookup.EmptyNATRule(r.kind)
 	b := ctrl.NewControllerManagedBy(mgr).Named(strings.ToLower(r.kind)).For(own, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
-	for _, empty := range kinds {
-		b = b.Watches(empty(), handler.EnqueueRequestsFromMapFunc(r.conflicting), builder.WithPredicates(k8s.Changed(viewClaims)))
+	for _, kind := range kubeovnv1.NATKinds {
+		b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(r.conflicting), builder.WithPredicates(k8s.Changed(viewClaims)))
 	}
 	return b.
 		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(r.ofRouterRule), builder.WithPredicates(k8s.Changed(viewRouterRule))).
@@ -110,26 +110,23 @@ func viewProvider(p *kubeovnv1.ProviderNetwork) string { return strings.Join(p.S
 
 // with returns the rules of the kind with one of the keys (lookup.Networks.NATRulesBy), also rules that are not served.
 func (r *controller) with(ctx context.Context, keys ...string) []reconcile.Request {
-	rules, err := r.Networks.NATRulesBy(ctx, keys...)
+	rules, err := r.Networks.NATRulesOfKind(ctx, r.kind, keys...)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	requests := r.requests(rules)
+	return r.requests(rules, keys)
+}
+
+// requests returns rules, and the rules that contend for one of the keys.
+func (r *controller) requests(rules []*lookup.NATRule, keys []string) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, rule := range rules {
+		requests = append(requests, k8s.Request(rule.GetName()))
+	}
 	for _, key := range keys {
 		requests = append(requests, k8s.Requests(r.contending.Of(key)...)...)
 	}
 	return requests
-}
-
-// requests returns the rules of the kind.
-func (r *controller) requests(rules []*lookup.NATRule) []reconcile.Request {
-	var names []string
-	for _, rule := range rules {
-		if rule.Kind == r.kind {
-			names = append(names, rule.GetName())
-		}
-	}
-	return k8s.Requests(names...)
 }
 
 // conflicting returns the other rules with which a rule may conflict.
@@ -139,15 +136,11 @@ func (r *controller) conflicting(ctx context.Context, o client.Object) []reconci
 	for _, eip := range rule.Eips() {
 		keys = append(keys, "eip/"+eip)
 	}
-	rules, err := r.Networks.MayConflict(ctx, rule, keys...)
+	rules, err := r.Networks.MayConflict(ctx, r.kind, rule, keys...)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	requests := r.requests(rules)
-	for _, key := range keys {
-		requests = append(requests, k8s.Requests(r.contending.Of(key)...)...)
-	}
-	return requests
+	return r.requests(rules, keys)
 }
 
 // ofRouterRule returns the rules with an OvnEip that a RouterLBRule uses.

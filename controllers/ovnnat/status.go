@@ -44,34 +44,26 @@ func (r *controller) patchStatus(ctx context.Context, rule *lookup.NATRule, s st
 	if !s.served && rule.HasValid() {
 		vpc = rule.Vpc() // for its claim (lookup.NATRule.Claim)
 	}
-	isReady := ready.Status == metav1.ConditionTrue
-	var conditions *[]metav1.Condition
+	st := rule.Status
+	*st.Vpc, *st.Ready = vpc, ready.Status == metav1.ConditionTrue
+	for i := range external {
+		*st.External[i], *st.Internal[i] = external[i], internal[i]
+	}
+	if valid {
+		st.Accept()
+	}
 	switch o := rule.Object.(type) {
 	case *kubeovnv1.OvnFip:
-		st := &o.Status
-		st.Vpc, st.V4Eip, st.V6Eip, st.V4IP, st.V6IP, st.MACAddress, st.Ready = vpc, external[0], external[1], internal[0], internal[1], s.inside.MAC.String(), isReady
-		if conditions = &st.Conditions; valid {
-			st.ValidatedSpec = o.Spec.DeepCopy()
-		}
-	case *kubeovnv1.OvnSnatRule:
-		st := &o.Status
-		st.Vpc, st.V4Eip, st.V6Eip, st.V4IPCIDR, st.V6IPCIDR, st.Ready = vpc, external[0], external[1], internal[0], internal[1], isReady
-		if conditions = &st.Conditions; valid {
-			st.ValidatedSpec = o.Spec.DeepCopy()
-		}
+		o.Status.MACAddress = s.inside.MAC.String()
 	case *kubeovnv1.OvnDnatRule:
-		st := &o.Status
-		st.Vpc, st.V4Eip, st.V6Eip, st.V4IP, st.V6IP, st.Ready = vpc, external[0], external[1], internal[0], internal[1], isReady
-		st.Protocol, st.ExternalPort, st.InternalPort, st.IPName = "", "", "", s.spec.IP+s.spec.Vip
+		dnat := &o.Status
+		dnat.Protocol, dnat.ExternalPort, dnat.InternalPort, dnat.IPName = "", "", "", s.spec.IP+s.spec.Vip
 		if s.served {
-			st.Protocol, st.ExternalPort, st.InternalPort = strings.ToLower(string(s.spec.Protocol)), fmt.Sprint(s.spec.ExternalPort), fmt.Sprint(s.spec.InternalPort)
-		}
-		if conditions = &st.Conditions; valid {
-			st.ValidatedSpec = o.Spec.DeepCopy()
+			dnat.Protocol, dnat.ExternalPort, dnat.InternalPort = strings.ToLower(string(s.spec.Protocol)), fmt.Sprint(s.spec.ExternalPort), fmt.Sprint(s.spec.InternalPort)
 		}
 	}
-	k8s.SetConditions(conditions, rule.GetGeneration(), k8s.Validated(s.problem), ready)
-	k8s.WarnAnew(r.Recorder, rule.Object, kubeovnv1.ConditionsOf(base), *conditions, kubeovnv1.ConditionValidated)
+	k8s.SetConditions(st.Conditions, rule.GetGeneration(), k8s.Validated(s.problem), ready)
+	k8s.WarnAnew(r.Recorder, rule.Object, kubeovnv1.ConditionsOf(base), *st.Conditions, kubeovnv1.ConditionValidated)
 	return k8s.PatchStatus(ctx, r.Client, base, rule.Object)
 }
 

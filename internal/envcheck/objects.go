@@ -130,17 +130,9 @@ func (o *objects) object(kind string, u *unstructured.Unstructured, typed client
 		if !slices.Contains([]string{"", kubeovnv1.OvnEipTypeNAT, kubeovnv1.OvnEipTypeLRP}, t.Spec.Type) {
 			o.lose(kind, name, "type %s: Kiln only reserves its addresses", t.Spec.Type)
 		}
-	case *kubeovnv1.OvnFip:
-		if _, p := validation.OvnFip(&t.Spec); p != nil {
-			o.problem(kind, name, p)
-		}
-	case *kubeovnv1.OvnSnatRule:
-		if _, p := validation.OvnSnatRule(&t.Spec); p != nil {
-			o.problem(kind, name, p)
-		}
-	case *kubeovnv1.OvnDnatRule:
-		if _, p := validation.OvnDnatRule(&t.Spec); p != nil {
-			o.problem(kind, name, p)
+	default:
+		if rule := lookup.NATRuleOf(typed); rule != nil && rule.Specs[0].Problem != nil {
+			o.problem(kind, name, rule.Specs[0].Problem)
 		}
 	}
 }

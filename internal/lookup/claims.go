@@ -162,7 +162,7 @@ func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalCla
 	for _, text := range u.inside {
 		keys = append(keys, InsideKey(of.Vpc, text))
 	}
-	rules, err := n.natRules(ctx, func(o client.Object) bool { return compatible(o, u) }, keys)
+	rules, err := n.natRules(ctx, kubeovnv1.NATKinds, func(o client.Object) bool { return compatible(o, u) }, keys)
 	if err != nil {
 		return nil, err
 	}

@@ -11,19 +11,34 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// NATRule is an OvnFip, an OvnSnatRule or an OvnDnatRule.
+// NATRule is an object of one of v1.NATKinds.
 type NATRule struct {
 	client.Object
 
 	Kind string
 	// Specs are the current spec and, if it differs, the last valid one.
-	Specs []NATSpec
+	Specs  []NATSpec
+	Status NATStatus
+}
+
+// NATStatus has the fields that the status of rules of each kind has. They point into the object.
+type NATStatus struct {
+	Vpc *string
+	// External and Internal are the translated addresses, of IPv4 and of IPv6. Internal are prefixes in rules that translate sources only.
+	External, Internal [2]*string
+	Ready              *bool
+	Conditions         *[]metav1.Condition
+	// Accept makes the current spec the last valid one.
+	Accept func()
 }
 
 // NATSpec is a spec of a rule.
@@ -53,13 +68,27 @@ func specsOf[S any](current, last *S, parse func(*S) (validation.NAT, *validatio
 func NATRuleOf(o client.Object) *NATRule {
 	switch o := o.(type) {
 	case *kubeovnv1.OvnFip:
-		return &NATRule{Object: o, Kind: "OvnFip", Specs: specsOf(&o.Spec, o.Status.ValidatedSpec, validation.OvnFip)}
+		st := &o.Status
+		return &NATRule{o, "OvnFip", specsOf(&o.Spec, st.ValidatedSpec, validation.OvnFip), NATStatus{
+			&st.Vpc, [2]*string{&st.V4Eip, &st.V6Eip}, [2]*string{&st.V4IP, &st.V6IP}, &st.Ready, &st.Conditions, func() { st.ValidatedSpec = o.Spec.DeepCopy() },
+		}}
 	case *kubeovnv1.OvnSnatRule:
-		return &NATRule{Object: o, Kind: "OvnSnatRule", Specs: specsOf(&o.Spec, o.Status.ValidatedSpec, validation.OvnSnatRule)}
+		st := &o.Status
+		return &NATRule{o, "OvnSnatRule", specsOf(&o.Spec, st.ValidatedSpec, validation.OvnSnatRule), NATStatus{
+			&st.Vpc, [2]*string{&st.V4Eip, &st.V6Eip}, [2]*string{&st.V4IPCIDR, &st.V6IPCIDR}, &st.Ready, &st.Conditions, func() { st.ValidatedSpec = o.Spec.DeepCopy() },
+		}}
 	case *kubeovnv1.OvnDnatRule:
-		return &NATRule{Object: o, Kind: "OvnDnatRule", Specs: specsOf(&o.Spec, o.Status.ValidatedSpec, validation.OvnDnatRule)}
+		st := &o.Status
+		return &NATRule{o, "OvnDnatRule", specsOf(&o.Spec, st.ValidatedSpec, validation.OvnDnatRule), NATStatus{
+			&st.Vpc, [2]*string{&st.V4Eip, &st.V6Eip}, [2]*string{&st.V4IP, &st.V6IP}, &st.Ready, &st.Conditions, func() { st.ValidatedSpec = o.Spec.DeepCopy() },
+		}}
 	}
 	return nil
+}
+
+// EmptyNATRule returns an empty object of one of v1.NATKinds, by its name.
+func EmptyNATRule(kind string) client.Object {
+	return natKind(kind)[0].Object.DeepCopyObject().(client.Object)
 }
 
 // Eips returns the OvnEips that a rule names.
@@ -68,17 +97,7 @@ func (r *NATRule) Eips() []string {
 }
 
 // Vpc returns the VPC in the status of a rule. It stays there while the objects that the rule translates do not exist.
-func (r *NATRule) Vpc() string {
-	switch o := r.Object.(type) {
-	case *kubeovnv1.OvnFip:
-		return o.Status.Vpc
-	case *kubeovnv1.OvnSnatRule:
-		return o.Status.Vpc
-	case *kubeovnv1.OvnDnatRule:
-		return o.Status.Vpc
-	}
-	return ""
-}
+func (r *NATRule) Vpc() string { return *r.Status.Vpc }
 
 // HasValid reports whether a rule has a last valid spec.
 func (r *NATRule) HasValid() bool {
@@ -107,15 +126,10 @@ func (r *NATRule) InsideKeys() []string {
 
 // inside returns the sources, or the ports of pods, in the status of a rule.
 func (r *NATRule) inside() []string {
-	var texts []string
-	switch o := r.Object.(type) {
-	case *kubeovnv1.OvnFip:
-		texts = []string{o.Status.V4IP, o.Status.V6IP}
-	case *kubeovnv1.OvnSnatRule:
-		texts = []string{o.Status.V4IPCIDR, o.Status.V6IPCIDR}
-	case *kubeovnv1.OvnDnatRule:
-		texts = portsOf(&o.Status)
+	if o, is := r.Object.(*kubeovnv1.OvnDnatRule); is {
+		return portsOf(&o.Status)
 	}
+	texts := []string{*r.Status.Internal[0], *r.Status.Internal[1]}
 	return slices.DeleteFunc(texts, func(text string) bool { return text == "" })
 }
 
@@ -150,23 +164,28 @@ func (r *NATRule) keys(of func(NATSpec) string) []string {
 	return keys
 }
 
-// natLists returns empty lists of the kinds of NATRule.
-func natLists() []client.ObjectList {
-	return []client.ObjectList{&kubeovnv1.OvnFipList{}, &kubeovnv1.OvnSnatRuleList{}, &kubeovnv1.OvnDnatRuleList{}}
-}
-
 // NATRulesBy returns the rules with one of the keys of InsideKeys, or with the OvnEip if the key is `eip/NAME`.
 func (n *Networks) NATRulesBy(ctx context.Context, keys ...string) ([]*NATRule, error) {
-	return n.natRules(ctx, func(client.Object) bool { return false }, keys)
+	return n.natRules(ctx, kubeovnv1.NATKinds, func(client.Object) bool { return false }, keys)
 }
 
-// MayConflict returns the rules of NATRulesBy whose outcome may depend on another rule.
-func (n *Networks) MayConflict(ctx context.Context, of *NATRule, keys ...string) ([]*NATRule, error) {
+// NATRulesOfKind returns the rules of NATRulesBy of one kind.
+func (n *Networks) NATRulesOfKind(ctx context.Context, kind string, keys ...string) ([]*NATRule, error) {
+	return n.natRules(ctx, natKind(kind), func(client.Object) bool { return false }, keys)
+}
+
+func natKind(kind string) []*kubeovnv1.Kind {
+	i := slices.IndexFunc(kubeovnv1.NATKinds, func(k *kubeovnv1.Kind) bool { return k.Kind == kind })
+	return kubeovnv1.NATKinds[i : i+1]
+}
+
+// MayConflict returns the rules of NATRulesOfKind whose outcome may depend on another rule.
+func (n *Networks) MayConflict(ctx context.Context, kind string, of *NATRule, keys ...string) ([]*NATRule, error) {
 	u := use{vpc: of.Vpc(), whole: of.Kind == "OvnFip", eips: of.Eips(), inside: of.inside()}
 	for _, spec := range of.Specs {
 		u.fronts = append(u.fronts, validation.Front{Protocol: spec.Protocol, Port: spec.ExternalPort})
 	}
-	return n.natRules(ctx, func(o client.Object) bool {
+	return n.natRules(ctx, natKind(kind), func(o client.Object) bool {
 		if !of.HasValid() { // a rule that was never applied has no precedence over applied ones
 			u.vpc = appliedVpc(o)
 		}
@@ -214,51 +233,35 @@ func appliedVpc(o client.Object) string {
 	return ""
 }
 
-func (n *Networks) natRules(ctx context.Context, skip func(client.Object) bool, keys []string) ([]*NATRule, error) {
+func (n *Networks) natRules(ctx context.Context, kinds []*kubeovnv1.Kind, skip func(client.Object) bool, keys []string) ([]*NATRule, error) {
 	var rules []*NATRule
-	seen := map[client.ObjectKey]map[string]bool{}
+	var seen map[string]bool // with several keys
+	if len(keys) > 1 {
+		seen = map[string]bool{}
+	}
 	for _, key := range keys {
-		for _, list := range natLists() {
-			which := client.MatchingFields{indexInside: key}
+		which := client.MatchingFields{indexInside: key}
+		for _, kind := range kinds {
+			list := kind.List.DeepCopyObject().(client.ObjectList)
 			if err := n.reader.List(ctx, list, which, client.UnsafeDisableDeepCopy); err != nil {
-				return nil, fmt.Errorf("list rules for external addresses by %s: %w", key, err)
+				return nil, fmt.Errorf("list %ss by %s: %w", kind.Kind, key, err)
 			}
-			for _, o := range itemsOf(list) {
-				if skip(o) {
-					continue
+			err := apimeta.EachListItem(list, func(item runtime.Object) error {
+				o := item.(client.Object)
+				if id := kind.Kind + "/" + o.GetName(); seen != nil && seen[id] || skip(o) {
+					return nil
+				} else if seen != nil {
+					seen[id] = true
 				}
-				rule := NATRuleOf(o)
-				name := client.ObjectKeyFromObject(o)
-				if seen[name] == nil {
-					seen[name] = map[string]bool{}
-				}
-				if !seen[name][rule.Kind] {
-					seen[name][rule.Kind] = true
-					rules = append(rules, rule)
-				}
+				rules = append(rules, NATRuleOf(o))
+				return nil
+			})
+			if err != nil {
+				return nil, fmt.Errorf("read %ss by %s: %w", kind.Kind, key, err)
 			}
 		}
 	}
 	return rules, nil
-}
-
-func itemsOf(list client.ObjectList) []client.Object {
-	var items []client.Object
-	switch l := list.(type) {
-	case *kubeovnv1.OvnFipList:
-		for i := range l.Items {
-			items = append(items, &l.Items[i])
-		}
-	case *kubeovnv1.OvnSnatRuleList:
-		for i := range l.Items {
-			items = append(items, &l.Items[i])
-		}
-	case *kubeovnv1.OvnDnatRuleList:
-		for i := range l.Items {
-			items = append(items, &l.Items[i])
-		}
-	}
-	return items
 }
 
 // natKeys are the keys of indexInside for rules.

@@ -61,13 +61,15 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		{&kubeovnv1.Vpc{}, indexDefaultSubnet, func(o client.Object) []string { return []string{o.(*kubeovnv1.Vpc).Spec.DefaultSubnet} }},
 		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return EipsOf(o.(*kubeovnv1.RouterLBRule)) }},
 		{&kubeovnv1.OvnEip{}, indexAbsent, AbsentNodes},
-		{&kubeovnv1.OvnFip{}, indexInside, natKeys},
-		{&kubeovnv1.OvnSnatRule{}, indexInside, natKeys},
-		{&kubeovnv1.OvnDnatRule{}, indexInside, natKeys},
 		{&kubeovnv1.IP{}, indexAddresses, nodeAddresses},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.keys); err != nil {
 			return nil, fmt.Errorf("index %T by %s: %w", index.object, index.name, err)
+		}
+	}
+	for _, kind := range kubeovnv1.NATKinds {
+		if err := indexer.IndexField(ctx, kind.Object.(client.Object), indexInside, natKeys); err != nil {
+			return nil, fmt.Errorf("index %s by %s: %w", kind.Kind, indexInside, err)
 		}
 	}
 	return &Networks{reader: reader}, nil

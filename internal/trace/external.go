@@ -201,12 +201,11 @@ func (w *walk) eipAt(addr netip.Addr) int {
 
 // needsRules reports whether OvnEips and their rules were read. It records resources that could not be read.
 func (w *walk) needsRules(what string) bool {
-	for _, resource := range []string{ResourceEips, ResourceFips, ResourceSnatRules, ResourceDnatRules} {
-		if !w.needs(resource, "", what) {
-			return false
-		}
+	all := w.needs(ResourceEips, "", what)
+	for _, kind := range kubeovnv1.NATKinds {
+		all = all && w.needs(ResourceOf(kind), "", what)
 	}
-	return true
+	return all
 }
 
 // externalAddress follows a packet from the physical network to the address of an OvnEip. It reports whether the destination is one, unless nodes serve it.

@@ -195,13 +195,13 @@ var externalSituations = map[string]func(c *cluster) situation{
 	"OvnEips that may not be read": func(c *cluster) situation {
 		q := twoPods(c)
 		connect(c, c.Vpcs[0])
-		c.Eips, c.Unread = nil, []Unread{{Resource: ResourceEips, Verb: "list"}, {Resource: ResourceFips, Verb: "list"}}
+		c.Eips, c.Unread = nil, []Unread{{Resource: ResourceEips, Verb: "list"}, {Resource: "ovn-fips.kubeovn.io", Verb: "list"}}
 		return situation{query: q, verdict: Delivered, says: "reaches pod bank/b"}
 	},
 	"rules that may not be read": func(c *cluster) situation {
 		connect(c, c.Vpcs[0])
 		c.run("shop", "a", "n1", kubeovnv1.DefaultSubnet)
-		c.Eips, c.Unread = nil, []Unread{{Resource: ResourceEips, Verb: "list"}, {Resource: ResourceFips, Verb: "list"}}
+		c.Eips, c.Unread = nil, []Unread{{Resource: ResourceEips, Verb: "list"}, {Resource: "ovn-fips.kubeovn.io", Verb: "list"}}
 		return situation{query: worldwide("shop", "a"), verdict: CannotTell, says: "list ovn-eips.kubeovn.io is not permitted"}
 	},
 	"from outside to an OvnFip": func(c *cluster) situation {

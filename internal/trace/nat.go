@@ -45,29 +45,19 @@ func natOf(o client.Object) (n natRule, is bool) {
 	if rule == nil {
 		return n, false
 	}
-	n.in.Kind, n.in.Name, n.spec = rule.Kind, rule.GetName(), rule.Specs[0].NAT
+	n.in.Kind, n.in.Name, n.in.Vpc, n.spec, n.eip = rule.Kind, rule.GetName(), rule.Vpc(), rule.Specs[0].NAT, rule.Specs[0].Eip
 	for _, spec := range rule.Specs {
 		if spec.Last || len(rule.Specs) == 1 {
 			n.vip = spec.Vip
 		}
 	}
-	var external, internal [2]string
-	switch r := o.(type) {
-	case *kubeovnv1.OvnFip:
-		n.in.Vpc, n.eip = r.Status.Vpc, r.Spec.OvnEip
-		external, internal = [2]string{r.Status.V4Eip, r.Status.V6Eip}, [2]string{r.Status.V4IP, r.Status.V6IP}
-	case *kubeovnv1.OvnSnatRule:
-		n.in.Vpc, n.eip = r.Status.Vpc, r.Spec.OvnEip
-		external, internal = [2]string{r.Status.V4Eip, r.Status.V6Eip}, [2]string{r.Status.V4IPCIDR, r.Status.V6IPCIDR}
-	case *kubeovnv1.OvnDnatRule:
-		n.in.Vpc, n.eip = r.Status.Vpc, r.Spec.OvnEip
-		external, internal = [2]string{r.Status.V4Eip, r.Status.V6Eip}, [2]string{r.Status.V4IP, r.Status.V6IP}
+	if r, is := o.(*kubeovnv1.OvnDnatRule); is {
 		n.in.Protocol = corev1.Protocol(strings.ToUpper(r.Status.Protocol))
 		n.in.ExternalPort, n.in.InternalPort = portNumber(r.Status.ExternalPort), portNumber(r.Status.InternalPort)
 	}
-	for i := range external {
-		a, err := netip.ParseAddr(external[i])
-		p, prefixErr := prefixOf(internal[i])
+	for i, external := range rule.Status.External {
+		a, err := netip.ParseAddr(*external)
+		p, prefixErr := prefixOf(*rule.Status.Internal[i])
 		if err == nil && prefixErr == nil {
 			n.in.Pairs = append(n.in.Pairs, translate.NATPair{External: a, Internal: p})
 		}

@@ -41,7 +41,7 @@ type Snapshot struct {
 	SwitchRules []*kubeovnv1.SwitchLBRule
 	RouterRules []*kubeovnv1.RouterLBRule
 	Eips        []*kubeovnv1.OvnEip
-	// ExternalRules are OvnFips, OvnSnatRules and OvnDnatRules.
+	// ExternalRules are of v1.NATKinds.
 	ExternalRules []client.Object
 	ServiceCIDRs  []netip.Prefix
 	// Networks are the ProviderNetworks of pods on underlay subnets.
@@ -100,13 +100,15 @@ const (
 	ResourceSwitchRule = "switch-lb-rules.kubeovn.io"
 	ResourceRouterRule = "router-lb-rules.kubeovn.io"
 	ResourceEips       = "ovn-eips.kubeovn.io"
-	ResourceFips       = "ovn-fips.kubeovn.io"
-	ResourceSnatRules  = "ovn-snat-rules.kubeovn.io"
-	ResourceDnatRules  = "ovn-dnat-rules.kubeovn.io"
 	ResourceNetworks   = "provider-networks.kubeovn.io"
 	ResourceEvents     = "events"
 	GroupPolicies      = "policy.networking.k8s.io"
 )
+
+// ResourceOf returns the resource of a kind.
+func ResourceOf(kind *kubeovnv1.Kind) string {
+	return kind.Resource + "." + kubeovnv1.GroupVersion.Group
+}
 
 // unread returns the missing permission for objects of a resource, in a namespace or of the whole cluster; nil if they were read.
 func (s *Snapshot) unread(resource, namespace string) *Unread {

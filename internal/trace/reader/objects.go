@@ -15,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -263,11 +264,12 @@ func (r *reading) external(ctx context.Context, g *requests) {
 	if len(r.query.To.Addrs()) == 0 && !connected || !r.once("external") {
 		return
 	}
-	eips, fips, snats, dnats := &kubeovnv1.OvnEipList{}, &kubeovnv1.OvnFipList{}, &kubeovnv1.OvnSnatRuleList{}, &kubeovnv1.OvnDnatRuleList{}
+	eips := &kubeovnv1.OvnEipList{}
 	g.Go(list(ctx, r, trace.ResourceEips, "", eips, func() { r.s.Eips = pointers(eips.Items) }))
-	g.Go(list(ctx, r, trace.ResourceFips, "", fips, func() { r.s.ExternalRules = append(r.s.ExternalRules, objects(pointers(fips.Items))...) }))
-	g.Go(list(ctx, r, trace.ResourceSnatRules, "", snats, func() { r.s.ExternalRules = append(r.s.ExternalRules, objects(pointers(snats.Items))...) }))
-	g.Go(list(ctx, r, trace.ResourceDnatRules, "", dnats, func() { r.s.ExternalRules = append(r.s.ExternalRules, objects(pointers(dnats.Items))...) }))
+	for _, kind := range kubeovnv1.NATKinds {
+		rules := kind.List.DeepCopyObject().(client.ObjectList)
+		g.Go(list(ctx, r, trace.ResourceOf(kind), "", rules, func() { r.s.ExternalRules = append(r.s.ExternalRules, objects(rules)...) }))
+	}
 }
 
 // inside reads the pods behind the external addresses of the destination.
@@ -281,12 +283,13 @@ func (r *reading) inside(ctx context.Context, g *requests) {
 	}
 }
 
-func objects[T client.Object](list []T) []client.Object {
-	out := make([]client.Object, len(list))
-	for i := range list {
-		out[i] = list[i]
-	}
-	return out
+func objects(list client.ObjectList) []client.Object {
+	var items []client.Object
+	_ = meta.EachListItem(list, func(item runtime.Object) error { // it has no error but the function's
+		items = append(items, item.(client.Object))
+		return nil
+	})
+	return items
 }
 
 // concerns reports whether a Service may serve the destination of the query: at its address, or at a node port.
