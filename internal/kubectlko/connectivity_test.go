@@ -17,7 +17,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -33,6 +32,8 @@ type network struct {
 	*world
 	*connectivity
 	out *bytes.Buffer
+	// prefixes have the first parts of addresses of pods that request a Subnet.
+	prefixes map[string][]string
 	// kubelets are the client that plays, also if the run acts as another user.
 	kubelets kubernetes.Interface
 	// broken returns true if packets from one pod to another are lost, and late true for pods that do not start.
@@ -56,17 +57,15 @@ func newNetwork(t *testing.T) *network {
 		}))
 	}
 	n := &network{
-		world: w, out: &bytes.Buffer{}, pods: map[netip.Addr]*corev1.Pod{},
+		world: w, out: &bytes.Buffer{}, pods: map[netip.Addr]*corev1.Pod{}, prefixes: map[string][]string{},
 		broken: func(_, _ *corev1.Pod) bool { return false }, late: func(*corev1.Pod) bool { return false },
 	}
 	p := &plugin{out: n.out, errOut: n.out, namespace: "kube-system"}
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: w.kubeconfig}
 	must.Succeed(w, p.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})))
 	n.kubelets = p.pods
-	n.connectivity = &connectivity{
-		plugin: p, name: "kiln-test-" + rand.String(5), startTime: 30 * time.Second, removal: 30 * time.Second, probe: n.answer,
-		connectivityFlags: connectivityFlags{maxNodes: 8, vpcCIDRs: []string{"198.18.17.0/24", "fd00:198:18:17::/112"}},
-	}
+	n.connectivity = p.newConnectivity(podRunFlags{maxNodes: 8}, connectivityFlags{vpcCIDRs: []string{"198.18.17.0/24", "fd00:198:18:17::/112"}})
+	n.startTime, n.removal, n.probe = 30*time.Second, 30*time.Second, n.answer
 	n.play()
 	return n
 }
@@ -82,7 +81,7 @@ func (n *network) play() {
 		all.Go(func() {
 			for event := range events.ResultChan() {
 				o, is := event.Object.(client.Object)
-				if !is || !strings.HasPrefix(o.GetName(), n.name) && !strings.HasPrefix(o.GetNamespace(), n.name) {
+				if !is || !strings.HasPrefix(o.GetName(), "kiln-test-") && !strings.HasPrefix(o.GetNamespace(), "kiln-test-") {
 					continue
 				}
 				if err := n.react(ctx, event.Type, o); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -122,6 +121,8 @@ func (n *network) start(ctx context.Context, pod *corev1.Pod) error {
 	switch {
 	case pod.Spec.HostNetwork:
 		prefixes = []string{"192.0.2.%d", "2001:db8::%d"}
+	case pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()] != "":
+		prefixes = n.prefixes[pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]]
 	case pod.Namespace == n.vpcNamespace():
 		prefixes = []string{"198.18.17.%d", "fd00:198:18:17::%d"}
 	case pod.Annotations[kubeovnv1.AnnotationIPFamily.Key()] == "ipv6":

@@ -221,7 +221,7 @@ type limited struct {
 
 func (l *limited) Write(b []byte) (int, error) {
 	if l.left -= len(b); l.left < 0 {
-		return 0, errors.New("it is too large for the archive")
+		return 0, errors.New("it is too large")
 	}
 	return l.Writer.Write(b)
 }

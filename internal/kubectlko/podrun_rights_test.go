@@ -50,7 +50,7 @@ func TestMissingRightsAreListed(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	const want = "get services in namespace default, get namespaces, delete namespaces, delete subnets.kubeovn.io, deletecollection pods in the namespaces of the test, " +
+	const want = "get namespaces, delete namespaces, deletecollection pods in the namespaces of the test, get services in namespace default, delete subnets.kubeovn.io, " +
 		"create services in the namespaces of the test, create networkpolicies.networking.k8s.io in the namespaces of the test, delete networkpolicies.networking.k8s.io in the namespaces of the test"
 	if !strings.HasSuffix(err.Error(), ": "+want) || !n.isGone() {
 		t.Errorf("objects are deleted: %t; the error is %v", n.isGone(), err)
@@ -62,7 +62,7 @@ func TestAMissingRightEndsWaits(t *testing.T) {
 	n := newNetwork(t)
 	n.startTime = time.Hour
 	n.allow("alice", rule("", "namespaces pods services", "create delete deletecollection"), rule("", "services", "get"), rule("kubeovn.io", "vpcs subnets", "create delete list"))
-	must.Succeed(t, n.selectHosts(t.Context()))
+	must.Succeed(t, n.findHosts(t.Context()))
 	n.as("alice")
 	for name, wait := range map[string]func(context.Context) error{"create": n.create, "await": n.await, "remove": n.remove} {
 		if err := wait(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
