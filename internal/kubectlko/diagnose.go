@@ -23,8 +23,8 @@ const pinger = "kube-ovn-pinger"
 // diagnose returns the command `kubectl ko diagnose`.
 func (p *plugin) diagnose(source func() clientcmd.ClientConfig) *cobra.Command {
 	root := &cobra.Command{
-		Use: "diagnose", Short: "Checks of the network from pods, and the state of a subnet", Args: cobra.NoArgs,
-		Long: "Checks of `all`, `node` and `IPPorts` run in the pods of kube-ovn-pinger (spec.pinger.mode of the OVNCluster).",
+		Use: "diagnose", Short: "Checks of the network from pods, and of a subnet", Args: cobra.NoArgs,
+		Long: "Checks of `all`, `node` and `IPPorts` run in the pods of kube-ovn-pinger (spec.pinger.mode of the OVNCluster), the checks of `subnet` in pods of their own.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(
@@ -41,13 +41,40 @@ func (p *plugin) diagnose(source func() clientcmd.ClientConfig) *cobra.Command {
 			Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error { return p.checkAll(cmd.Context(), "--ports="+args[0]) },
 		},
-		&cobra.Command{
-			Use: "subnet NAME", Short: "Conditions of a subnet, and its switch in the northbound database", Args: cobra.ExactArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return p.diagnoseSubnet(cmd.Context(), args[0]) },
-		},
+		p.diagnoseSubnetCommand(),
 	)
 	return root
 }
+
+// diagnoseSubnetCommand returns the command `kubectl ko diagnose subnet`.
+func (p *plugin) diagnoseSubnetCommand() *cobra.Command {
+	var run podRunFlags
+	var in string
+	packets := true
+	cmd := &cobra.Command{
+		Use: "subnet NAME", Short: "Conditions of a subnet, its switch in the northbound database, and packets between pods of it",
+		Long: "It creates pods with Kiln's image and addresses of the subnet, and deletes them at the end. They are in a namespace of its own, or in the one of --in: private\n" +
+			"subnets and subnets of custom VPCs admit pods of the namespaces that they list.\n\n" +
+			"Exit codes: 0 if the subnet is ready and all checks pass, 1 otherwise. A failure names the nodes.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := p.diagnoseSubnet(cmd.Context(), args[0])
+			if !packets || args[0] == kubeovnv1.JoinSubnet || errors.Is(err, errNoSubnet) { // no pod has an address of join
+				return err
+			}
+			fmt.Fprintln(p.out)
+			return errors.Join(err, p.newSubnetRun(run, in).run(cmd.Context(), args[0]))
+		},
+	}
+	f := cmd.Flags()
+	run.add(f)
+	f.BoolVar(&packets, "packets", true, "send packets between pods of the subnet")
+	f.StringVar(&in, "in", "", "an existing namespace for the pods, which may use the subnet, instead of a namespace of their own")
+	return cmd
+}
+
+// errNoSubnet is the error of a Subnet that cannot be read.
+var errNoSubnet = errors.New("read the Subnet")
 
 func (p *plugin) diagnoseAll(ctx context.Context) error {
 	return errors.Join(p.printStatus(ctx, formatText), p.checkAll(ctx))
@@ -87,7 +114,7 @@ func (p *plugin) diagnoseSubnet(ctx context.Context, name string) error {
 	subnet := &unstructured.Unstructured{}
 	subnet.SetGroupVersionKind(kubeovnv1.GroupVersion.WithKind("Subnet"))
 	if err := p.objects.Get(ctx, types.NamespacedName{Name: name}, subnet); err != nil {
-		return fmt.Errorf("read the Subnet: %w", err)
+		return fmt.Errorf("%w: %w", errNoSubnet, err)
 	}
 	var failed error
 	for _, c := range conditionsOf(subnet) {

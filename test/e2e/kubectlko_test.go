@@ -33,6 +33,16 @@ func ko(ctx context.Context, args ...string) (string, error) {
 	return out.String(), err
 }
 
+// expectNoRuns checks that no namespace of a command with pods of its own is left.
+func expectNoRuns(ctx context.Context) {
+	GinkgoHelper()
+	namespaces, err := suite.Cluster.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	for i := range namespaces.Items {
+		Expect(namespaces.Items[i].Name).NotTo(HavePrefix("kiln-test-"))
+	}
+}
+
 var _ = Describe("kubectl ko", func() {
 	says := func(ctx context.Context, args ...string) string {
 		GinkgoHelper()
@@ -80,7 +90,7 @@ var _ = Describe("kubectl ko", func() {
 		Expect(status.Healthy).To(BeTrue())
 		Expect(status.NodesWithoutNetwork).To(BeEmpty())
 		Expect(status.Northbound.Leader).NotTo(BeEmpty())
-		Expect(says(ctx, "diagnose", "subnet", "ovn-default")).To(And(ContainSubstring("Ready: True"), ContainSubstring("switch")))
+		Expect(says(ctx, "diagnose", "subnet", "ovn-default", "--packets=false")).To(And(ContainSubstring("Ready: True"), ContainSubstring("switch")))
 	}, SpecTimeout(2*time.Minute))
 
 	It("copies logs and the state of nodes", func(ctx SpecContext) {
@@ -103,12 +113,27 @@ var _ = Describe("kubectl ko", func() {
 		Expect(out).To(And(ContainSubstring("ok    pod → pod, across nodes, tcp"), ContainSubstring("ok    NetworkPolicy"), ContainSubstring("ok    pod → pod in a VPC"), ContainSubstring("checks passed")))
 		Expect(out).NotTo(ContainSubstring("FAIL"))
 		Expect(time.Since(began)).To(BeNumerically("<", 2*time.Minute))
-		namespaces, err := suite.Cluster.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		for i := range namespaces.Items {
-			Expect(namespaces.Items[i].Name).NotTo(HavePrefix("kiln-test-"))
-		}
+		expectNoRuns(ctx)
 	}, SpecTimeout(4*time.Minute))
+
+	It("sends packets between pods of a subnet, and leaves nothing", func(ctx SpecContext) {
+		out, err := ko(ctx, "diagnose", "subnet", "ovn-default")
+		Expect(err).NotTo(HaveOccurred(), out)
+		Expect(out).To(And(ContainSubstring("ok    pods have addresses of the subnet"), ContainSubstring("ok    pod → gateway, icmp"), ContainSubstring("ok    pod → pod, across nodes, udp"),
+			ContainSubstring("ok    node → pod, tcp"), ContainSubstring("ok    pod of kube-ovn-pinger → pod"), ContainSubstring("checks passed")))
+		Expect(out).NotTo(ContainSubstring("FAIL"))
+
+		useSample(ctx, "subnet_private.yaml", "vault", "friends")
+		_, err = ko(ctx, "diagnose", "subnet", "vault")
+		Expect(err).To(MatchError(And(ContainSubstring("does not list namespace NAMESPACE"), ContainSubstring("These may use the subnet already: vault"))))
+		out, err = ko(ctx, "diagnose", "subnet", "vault", "--in=vault")
+		Expect(err).NotTo(HaveOccurred(), out)
+		Expect(out).To(And(ContainSubstring("ok    node → pod, tcp"), ContainSubstring("not checked: the subnet is private"), ContainSubstring("checks passed")))
+		pods, err := suite.Cluster.CoreV1().Pods("vault").List(ctx, metav1.ListOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(pods.Items).To(BeEmpty())
+		expectNoRuns(ctx)
+	}, SpecTimeout(6*time.Minute))
 
 	It("makes an archive for a report of a defect", func(ctx SpecContext) {
 		file := filepath.Join(GinkgoT().TempDir(), "dump.tar.gz")
