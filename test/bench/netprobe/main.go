@@ -10,20 +10,22 @@
 //	netprobe steady-full 10.16.0.7:7000 13s
 //	netprobe features eth0
 //
-// steady sends UDP at a rate in bit/s, and steady-full as much as TCP passes. The client prints a Result as JSON; features prints the offloads of an interface that are on.
-// With the variable NETPROBE_SEGMENTATION, UDP packets of steady are sent and received several at a time.
+// Package measure of internal/netprobe makes the measurements. steady sends UDP at a rate in bit/s, and steady-full as much as TCP passes. The client prints a
+// Result as JSON; features prints the offloads of an interface that are on. With the variable NETPROBE_SEGMENTATION, UDP packets of steady are sent and received several at a time.
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/safchain/ethtool"
+
+	"github.com/kiln-net/kiln/internal/netprobe/measure"
 )
 
 func main() {
@@ -41,14 +43,7 @@ func run(args []string) error {
 	if len(args) == 2 && args[0] == "features" {
 		return features(args[1])
 	}
-	measurements := maps.Clone(measurements)
-	if len(args) == 4 && args[0] == "steady" {
-		rate, err := strconv.ParseFloat(args[3], 64)
-		if err != nil || !(rate > 0) {
-			return fmt.Errorf("the rate %q is not a number of bit/s", args[3])
-		}
-		measurements["steady"] = func(address string, d time.Duration) (Result, error) { return steady(address, d, rate, segmentation) }
-	} else if len(args) != 3 {
+	if steady := len(args) > 0 && args[0] == measure.Steady; len(args) != 3 && !(steady && len(args) == 4) {
 		return errors.New("usage: netprobe serve PORT [NUMBER] | netprobe stream|rr|crr|packets|full|steady-full ADDRESS:PORT DURATION | " +
 			"netprobe steady ADDRESS:PORT DURATION RATE | netprobe features INTERFACE")
 	}
@@ -56,15 +51,34 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("the duration: %w", err)
 	}
-	measure, known := measurements[args[0]]
-	if !known {
-		return fmt.Errorf("no measurement %q", args[0])
+	m := measure.Measurement{Kind: args[0], Address: args[1], Duration: d, Segmentation: segmentation}
+	if len(args) == 4 {
+		if m.Rate, err = strconv.ParseFloat(args[3], 64); err != nil {
+			return fmt.Errorf("the rate %q is not a number of bit/s", args[3])
+		}
 	}
-	result, err := measure(args[1], d)
+	result, err := m.Run()
 	if err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// serve serves measurements on consecutive ports until one fails.
+func serve(port, number string, segmentation bool) error {
+	first, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return fmt.Errorf("the port: %w", err)
+	}
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil {
+		return fmt.Errorf("the number of ports: %w", err)
+	}
+	var addresses []string
+	for i := range n {
+		addresses = append(addresses, fmt.Sprintf(":%d", first+i))
+	}
+	return (&measure.Server{Segmentation: segmentation}).Serve(context.Background(), addresses...)
 }
 
 // offloads are the features (ethtool(8)) that let a large segment without a checksum pass between two interfaces of a host.

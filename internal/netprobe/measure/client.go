@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package measure
 
 import (
 	"encoding/binary"
@@ -9,36 +9,25 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Result is a measurement. Rate is per second: bits for stream; exchanges for rr; connections for crr; packets received for packets and full; bits that
-// arrived after the first 3 s for steady and steady-full.
-type Result struct {
-	Rate float64 `json:"rate"`
-	// Lost is the part of packets that did not arrive.
-	Lost float64 `json:"lost,omitempty"`
-	// Median and P99 are times of an exchange or a connection in microseconds.
-	Median float64 `json:"medianMicroseconds,omitempty"`
-	P99    float64 `json:"p99Microseconds,omitempty"`
-	// Seconds has the bits that arrived in each second since the first packet, for steady and steady-full.
-	Seconds []float64 `json:"seconds,omitempty"`
-}
+const (
+	// timeout bounds the time until a connection is there, and until a server has read what a client wants.
+	timeout = 10 * time.Second
+	// replyTime is the time after which a datagram without an echo is lost.
+	replyTime = time.Second
+)
 
-var measurements = map[string]func(address string, d time.Duration) (Result, error){
-	"stream": stream, "rr": exchanges, "crr": connections, "packets": packets, "full": fullPackets,
-	"steady-full": steadyFull,
-}
+func (m Measurement) dial(mode byte) (*net.TCPConn, error) { return m.dialWithin(mode, timeout) }
 
-const timeout = 10 * time.Second
-
-func dial(address string, mode byte) (*net.TCPConn, error) { return dialWithin(address, mode, timeout) }
-
-func dialWithin(address string, mode byte, timeout time.Duration) (*net.TCPConn, error) {
-	conn, err := net.DialTimeout("tcp", address, timeout)
+// dialWithin connects to the server, selects what it does, and bounds all reads and writes by the end of the measurement.
+func (m Measurement) dialWithin(mode byte, timeout time.Duration) (*net.TCPConn, error) {
+	conn, err := net.DialTimeout("tcp", m.Address, timeout)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -46,22 +35,25 @@ func dialWithin(address string, mode byte, timeout time.Duration) (*net.TCPConn,
 	if !ok {
 		return nil, errors.New("not a TCP connection")
 	}
-	if _, err := tcp.Write([]byte{mode}); err != nil {
+	if err := tcp.SetDeadline(time.Now().Add(m.Duration + patience)); err != nil {
+		return nil, fmt.Errorf("set the deadline: %w", err)
+	}
+	if _, err := tcp.Write(append([]byte(m.Key), mode)); err != nil {
 		return nil, fmt.Errorf("select the server's mode: %w", err)
 	}
 	return tcp, nil
 }
 
 // stream sends as much as possible on one connection. The result is the server's count, which excludes bytes in buffers.
-func stream(address string, d time.Duration) (r Result, err error) {
-	conn, err := dial(address, modeSink)
+func (m Measurement) stream() (r Result, err error) {
+	conn, err := m.dial(modeSink)
 	if err != nil {
 		return r, err
 	}
 	defer conn.Close()
 	buffer := make([]byte, 1<<17)
 	began := time.Now()
-	for time.Since(began) < d {
+	for time.Since(began) < m.Duration {
 		if _, err := conn.Write(buffer); err != nil {
 			return r, fmt.Errorf("send: %w", err)
 		}
@@ -77,76 +69,116 @@ func stream(address string, d time.Duration) (r Result, err error) {
 	return r, nil
 }
 
-// exchanges sends a byte and awaits the answer, on one connection.
-func exchanges(address string, d time.Duration) (Result, error) {
-	conn, err := dial(address, modeEcho)
+// exchanges sends a message and awaits its echo, on one connection.
+func (m Measurement) exchanges() (Result, error) {
+	conn, err := m.dial(modeEcho)
 	if err != nil {
 		return Result{}, err
 	}
 	defer conn.Close()
-	one := []byte{0}
-	return repeat(d, func() error {
-		if _, err := conn.Write(one); err != nil {
-			return err
+	message := make([]byte, max(m.Size, 1))
+	return m.repeat(func() (bool, error) {
+		if _, err := conn.Write(message); err != nil {
+			return false, err
 		}
-		_, err := io.ReadFull(conn, one)
-		return err
+		_, err := io.ReadFull(conn, message)
+		return true, err
+	})
+}
+
+// datagrams sends a datagram and awaits its echo.
+func (m Measurement) datagrams() (Result, error) {
+	conn, err := net.Dial("udp", m.Address)
+	if err != nil {
+		return Result{}, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close()
+	start := append([]byte(m.Key), echoMark...)
+	message, answer := make([]byte, max(m.Size, len(start)+8)), make([]byte, largestMessage)
+	number := uint64(0)
+	return m.repeat(func() (bool, error) {
+		number++
+		binary.BigEndian.PutUint64(message[copy(message, start):], number)
+		if _, err := conn.Write(message); err != nil {
+			return false, err
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(replyTime)); err != nil {
+			return false, err
+		}
+		for {
+			n, err := conn.Read(answer)
+			switch {
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				return false, nil
+			case err != nil:
+				return false, err
+			case n == len(message) && binary.BigEndian.Uint64(answer[len(start):]) == number: // and no late echo
+				return true, nil
+			}
+		}
 	})
 }
 
 // connections opens a connection for each byte. It closes with a reset, so that ports are not used up by connections that wait.
-func connections(address string, d time.Duration) (Result, error) {
+func (m Measurement) connections() (Result, error) {
 	one := []byte{0}
-	return repeat(d, func() error {
-		conn, err := dial(address, modeClose)
+	return m.repeat(func() (bool, error) {
+		conn, err := m.dial(modeClose)
 		if err != nil {
-			return err
+			return false, err
 		}
 		defer conn.Close()
 		if _, err := io.ReadFull(conn, one); err != nil {
-			return err
+			return false, err
 		}
-		return conn.SetLinger(0)
+		return true, conn.SetLinger(0)
 	})
 }
 
-// repeat calls f for a duration, and measures each call.
-func repeat(d time.Duration, f func() error) (Result, error) {
+// repeat calls f for the duration, and measures each call. f returns false if its packet was lost.
+func (m Measurement) repeat(f func() (answered bool, err error)) (Result, error) {
 	var took []time.Duration
-	began := time.Now()
-	for last := began; last.Sub(began) < d; {
-		if err := f(); err != nil {
-			return Result{}, fmt.Errorf("exchange %d: %w", len(took)+1, err)
+	began, calls := time.Now(), 0
+	for last := began; last.Sub(began) < m.Duration; {
+		calls++
+		answered, err := f()
+		if err != nil {
+			return Result{}, fmt.Errorf("exchange %d: %w", calls, err)
 		}
 		now := time.Now()
-		took = append(took, now.Sub(last))
+		if answered {
+			took = append(took, now.Sub(last))
+		}
 		last = now
+	}
+	if len(took) == 0 {
+		return Result{}, fmt.Errorf("no answer to %d packets", calls)
 	}
 	rate := float64(len(took)) / time.Since(began).Seconds()
 	slices.Sort(took)
 	micro := func(of float64) float64 { return float64(took[int(float64(len(took)-1)*of)].Nanoseconds()) / 1000 }
-	return Result{Rate: rate, Median: micro(0.5), P99: micro(0.99)}, nil
+	return Result{Rate: rate, Lost: 1 - float64(len(took))/float64(calls), Median: micro(0.5), P99: micro(0.99)}, nil
 }
 
 // smallPacket is the payload of the packets of packets, in bytes.
 const smallPacket = 64
 
 // packets sends small UDP packets as fast as possible, and asks how many have arrived.
-func packets(address string, d time.Duration) (Result, error) {
-	return flood(address, d, func(*net.UDPConn) (int, error) { return smallPacket, nil })
+func (m Measurement) packets() (Result, error) {
+	return m.flood(func(*net.UDPConn) (int, error) { return smallPacket, nil })
 }
 
 // fullPackets is packets with the largest UDP packets that the path takes without fragments.
-func fullPackets(address string, d time.Duration) (Result, error) {
-	return flood(address, d, forbidFragments)
+func (m Measurement) fullPackets() (Result, error) {
+	return m.flood(forbidFragments)
 }
 
-func flood(address string, d time.Duration, size func(*net.UDPConn) (int, error)) (r Result, err error) {
-	before, err := counted(address)
+func (m Measurement) flood(size func(*net.UDPConn) (int, error)) (r Result, err error) {
+	before, err := m.counted()
 	if err != nil {
 		return r, err
 	}
-	to, err := net.ResolveUDPAddr("udp", address)
+	to, err := net.ResolveUDPAddr("udp", m.Address)
 	if err != nil {
 		return r, fmt.Errorf("read the address: %w", err)
 	}
@@ -160,8 +192,9 @@ func flood(address string, d time.Duration, size func(*net.UDPConn) (int, error)
 		return r, fmt.Errorf("find the size of packets: %w", err)
 	}
 	payload, sent := make([]byte, n), uint64(0)
+	copy(payload, m.Key)
 	began := time.Now()
-	for time.Since(began) < d {
+	for time.Since(began) < m.Duration {
 		switch _, err := conn.Write(payload); {
 		case err == nil:
 			sent++
@@ -174,7 +207,7 @@ func flood(address string, d time.Duration, size func(*net.UDPConn) (int, error)
 	}
 	took := time.Since(began)
 	time.Sleep(200 * time.Millisecond) // packets on their way
-	after, err := counted(address)
+	after, err := m.counted()
 	if err != nil {
 		return r, err
 	}
@@ -182,7 +215,7 @@ func flood(address string, d time.Duration, size func(*net.UDPConn) (int, error)
 		return r, fmt.Errorf("no packet of %d bytes could be sent", n)
 	}
 	received := min(after-before, sent)
-	return Result{Rate: float64(received) / took.Seconds(), Lost: 1 - float64(received)/float64(sent)}, nil
+	return Result{Rate: float64(received) / took.Seconds(), Lost: 1 - float64(received)/float64(sent), Size: len(payload)}, nil
 }
 
 // forbidFragments makes the kernel refuse packets that are too large for the path (IP_MTU_DISCOVER, ip(7)). It returns the largest payload.
@@ -205,8 +238,8 @@ func forbidFragments(conn *net.UDPConn) (payload int, err error) {
 	return min(mtu-header-headerUDP, largest), errors.Join(err, socketErr)
 }
 
-func counted(address string) (n uint64, err error) {
-	conn, err := dial(address, modeCount)
+func (m Measurement) counted() (n uint64, err error) {
+	conn, err := m.dial(modeCount)
 	if err != nil {
 		return 0, err
 	}

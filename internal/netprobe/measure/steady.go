@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package measure
 
 import (
 	"bytes"
@@ -132,14 +132,14 @@ func readArrivals(conn net.Conn, d time.Duration) (r Result, err error) {
 }
 
 // steadyFull sends as much as TCP passes on one connection.
-func steadyFull(address string, d time.Duration) (r Result, err error) {
-	conn, err := dial(address, modeTCP)
+func (m Measurement) steadyFull() (r Result, err error) {
+	conn, err := m.dial(modeTCP)
 	if err != nil {
 		return r, err
 	}
 	defer conn.Close()
 	buffer := make([]byte, 1<<14)
-	end := time.Now().Add(d)
+	end := time.Now().Add(m.Duration)
 	if err := conn.SetWriteDeadline(end); err != nil {
 		return r, err
 	}
@@ -154,7 +154,7 @@ func steadyFull(address string, d time.Duration) (r Result, err error) {
 	if err := conn.CloseWrite(); err != nil {
 		return r, fmt.Errorf("end the stream: %w", err)
 	}
-	return readArrivals(conn, d)
+	return readArrivals(conn, m.Duration)
 }
 
 // segmented sets an option of UDP segmentation.
@@ -182,30 +182,30 @@ func set(conn net.PacketConn, level, option, value int) error {
 	return os.NewSyscallError("setsockopt", err)
 }
 
-// steady sends UDP packets at a rate in bit/s, several at a time with segmentation.
-func steady(address string, d time.Duration, rate float64, segmentation bool) (r Result, err error) {
-	conn, err := net.Dial("udp", address)
+// steady sends UDP packets at a rate.
+func (m Measurement) steady() (r Result, err error) {
+	conn, err := net.Dial("udp", m.Address)
 	if err != nil {
 		return r, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
 	number := rand.Uint64()
 	packet := make([]byte, steadyPacket)
-	binary.BigEndian.PutUint64(packet[copy(packet, steadyMark):], number)
-	if segmentation {
+	binary.BigEndian.PutUint64(packet[copy(packet, append([]byte(m.Key), steadyMark...)):], number)
+	if m.Segmentation {
 		if err := segmented(conn.(*net.UDPConn), unix.UDP_SEGMENT, steadyPacket); err != nil {
 			return r, err
 		}
 		packet = bytes.Repeat(packet, segments)
 	}
 	began, sent := time.Now(), 0.0
-	for since := time.Duration(0); since < d; since = time.Since(began) {
-		for due := since.Seconds() * rate; sent <= due; sent += float64(len(packet)) * 8 {
+	for since := time.Duration(0); since < m.Duration; since = time.Since(began) {
+		for due := since.Seconds() * m.Rate; sent <= due; sent += float64(len(packet)) * 8 {
 			_, _ = conn.Write(packet) // what the kernel refuses counts as sent
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	asked, err := dialWithin(address, modeUDP, patience)
+	asked, err := m.dialWithin(modeUDP, patience)
 	if err != nil {
 		return r, err
 	}
@@ -213,7 +213,7 @@ func steady(address string, d time.Duration, rate float64, segmentation bool) (r
 	if err := binary.Write(asked, binary.BigEndian, number); err != nil {
 		return r, fmt.Errorf("ask for the server's count: %w", err)
 	}
-	if r, err = readArrivals(asked, d); err == nil && len(r.Seconds) == 0 {
+	if r, err = readArrivals(asked, m.Duration); err == nil && len(r.Seconds) == 0 {
 		err = errors.New("no packet arrived")
 	}
 	return r, err
