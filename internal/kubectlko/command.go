@@ -70,7 +70,7 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	f.BoolVarP(&p.stdin, "stdin", "i", false, "pass the standard input to the program in the pod, as in `kubectl ko -i ofctl NODE add-flows br-int -`")
 	root.AddCommand(p.programs(source)...)
 	root.AddCommand(missingCommands()...)
-	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.bgp(source), p.logs(), p.sysdumpCommand(), p.tcpdump(), p.test(), p.traceCommand(), p.ovnTrace())
+	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.perf(), p.bgp(source), p.logs(), p.sysdumpCommand(), p.tcpdump(), p.test(), p.traceCommand(), p.ovnTrace())
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}
@@ -86,7 +86,6 @@ const unconnected = "unconnected"
 // missing are commands of Kube-OVN's plugin that this version does not have, and what to do instead. Scripts call them, so the error says that
 // the command is missing here and not misspelt.
 var missing = []struct{ name, instead string }{
-	{"perf", "run iperf3 in two pods of your own"},
 	{"icnbctl", "Kiln runs no OVN-IC, so there is no interconnection northbound database"},
 	{"icsbctl", "Kiln runs no OVN-IC, so there is no interconnection southbound database"},
 }

@@ -15,8 +15,6 @@ import (
 func TestUnknownCommandsFail(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/does/not/exist")
 	for args, want := range map[string]string{
-		"perf":                         `this version has no command "perf" of Kube-OVN's plugin`,
-		"perf registry.example/test:1": `this version has no command "perf" of Kube-OVN's plugin: run iperf3`,
 		"icnbctl show":                 `this version has no command "icnbctl" of Kube-OVN's plugin: Kiln runs no OVN-IC`,
 		"icnbctl --format=csv ts-list": `this version has no command "icnbctl" of Kube-OVN's plugin`,
 		"-n kiln icsbctl --help":       `this version has no command "icsbctl" of Kube-OVN's plugin`,

@@ -135,6 +135,31 @@ var _ = Describe("kubectl ko", func() {
 		expectNoRuns(ctx)
 	}, SpecTimeout(6*time.Minute))
 
+	It("measures pods, nodes and a Service in both families, and leaves nothing", func(ctx SpecContext) {
+		out, err := ko(ctx, "perf", "--duration=200ms", "-o", "json", "--node="+suite.Workers[1], "--node="+suite.Workers[0])
+		Expect(err).NotTo(HaveOccurred(), out)
+		var report kubectlko.PerfReport
+		Expect(json.Unmarshal([]byte(out), &report)).To(Succeed())
+		paths := map[string]bool{}
+		for _, row := range report.Rows {
+			paths[row.Path+" "+row.From+" "+row.Family] = true
+			Expect(row.To).To(Equal(suite.Workers[1]))
+			Expect(row.BitsPerSecond).To(BeNumerically(">", 0), "%+v", row)
+			Expect(row.RoundTrips).To(HaveLen(5))
+			for _, trip := range row.RoundTrips {
+				Expect(trip.P99).To(BeNumerically(">=", trip.Median), "%+v", row)
+			}
+		}
+		for _, path := range []string{"pod network", "Service", "host network"} {
+			for _, node := range suite.Workers[:2] {
+				for _, family := range []string{"IPv4", "IPv6"} {
+					Expect(paths).To(HaveKey(path + " " + node + " " + family))
+				}
+			}
+		}
+		expectNoRuns(ctx)
+	}, SpecTimeout(8*time.Minute))
+
 	It("makes an archive for a report of a defect", func(ctx SpecContext) {
 		file := filepath.Join(GinkgoT().TempDir(), "dump.tar.gz")
 		Expect(says(ctx, "sysdump", file)).To(ContainSubstring(file))

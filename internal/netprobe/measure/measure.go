@@ -54,6 +54,12 @@ type Result struct {
 	Seconds []float64 `json:"seconds,omitempty"`
 }
 
+// Outcome is the result of a measurement, or the error of one that failed.
+type Outcome struct {
+	Result
+	Error string `json:"error,omitempty"`
+}
+
 // largestMessage bounds Size: a datagram's payload with IPv4.
 const largestMessage = 65507
 
@@ -76,4 +82,16 @@ func (m Measurement) Run() (Result, error) {
 		return Result{}, errors.New("the rate must be greater than 0")
 	}
 	return run(m)
+}
+
+// RunAll makes measurements one after another, also after one that failed.
+func RunAll(list []Measurement) []Outcome {
+	outcomes := make([]Outcome, len(list))
+	for i, m := range list {
+		var err error
+		if outcomes[i].Result, err = m.Run(); err != nil {
+			outcomes[i].Error = err.Error()
+		}
+	}
+	return outcomes
 }

@@ -81,6 +81,14 @@ func TestMessagesOfEachSize(t *testing.T) {
 	}
 }
 
+func TestMeasurementsAfterOneThatFails(t *testing.T) {
+	good := Measurement{Kind: RR, Address: start(t, &Server{}, "127.0.0.1"), Duration: 10 * time.Millisecond}
+	outcomes := RunAll([]Measurement{{Kind: "other"}, good})
+	if len(outcomes) != 2 || outcomes[0].Error == "" || outcomes[1].Error != "" || outcomes[1].Median <= 0 {
+		t.Errorf("outcomes %+v", outcomes)
+	}
+}
+
 // TestAnotherKey: a server does nothing for clients that do not have its key.
 func TestAnotherKey(t *testing.T) {
 	s := &Server{Key: "secret"}
