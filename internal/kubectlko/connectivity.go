@@ -69,13 +69,15 @@ type connectivity struct {
 
 func (p *plugin) newConnectivity(run podRunFlags, o connectivityFlags) *connectivity {
 	c := &connectivity{podRun: p.newPodRun(run, "", "-vpc"), connectivityFlags: o}
-	named := metav1.ObjectMeta{Name: c.name}
-	c.others = []client.Object{&kubeovnv1.Subnet{ObjectMeta: named}, &kubeovnv1.Vpc{ObjectMeta: named}}
+	c.others = []client.Object{&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: c.name}}, &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: c.vpc()}}}
 	return c
 }
 
 // vpcNamespace is the namespace of the pods in the Vpc.
 func (c *connectivity) vpcNamespace() string { return c.namespaces[1] }
+
+// vpc is the name of the Vpc, which its Subnet cannot share.
+func (c *connectivity) vpc() string { return c.vpcNamespace() }
 
 func (c *connectivity) run(ctx context.Context) (err error) {
 	if c.outsideTargets, err = parseOutside(c.outside); err != nil {

@@ -25,6 +25,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/netprobe"
 	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // network plays kubelets and the network: it starts pods, and answers as packets would.
@@ -70,7 +71,7 @@ func newNetwork(t *testing.T) *network {
 	return n
 }
 
-// play starts pods, makes the Subnet ready, and deletes namespaces, as kubelets and controllers do.
+// play starts pods, makes a valid Subnet ready, and deletes namespaces, as kubelets and controllers do.
 func (n *network) play() {
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -106,7 +107,11 @@ func (n *network) react(ctx context.Context, event watch.EventType, o client.Obj
 		}
 	case *kubeovnv1.Subnet:
 		if event == watch.Added {
-			o.Status.Conditions = []kubeovnv1.Condition{{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+			ready := kubeovnv1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}
+			if _, problem := validation.Subnet(o.Name, &o.Spec); problem != nil {
+				ready.Status, ready.Message = metav1.ConditionFalse, problem.Message
+			}
+			o.Status.Conditions = []kubeovnv1.Condition{ready}
 			return n.objects.Status().Update(ctx, o)
 		}
 	}
@@ -176,7 +181,7 @@ func (n *network) answer(ctx context.Context, from *corev1.Pod, targets []netpro
 func (n *network) isGone() bool {
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.vpcNamespace()}},
-		&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: n.name}},
+		&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: n.vpc()}}, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: n.name}},
 	} {
 		if err := n.objects.Get(context.Background(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
 			return false

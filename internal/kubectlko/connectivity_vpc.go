@@ -19,12 +19,12 @@ import (
 
 // createVPC creates a Vpc with a Subnet, and waits until pods can use it.
 func (c *connectivity) createVPC(ctx context.Context, blocks []string) error {
-	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: c.name}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{c.vpcNamespace()}, DefaultSubnet: c.name}}
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: c.vpc()}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{c.vpcNamespace()}, DefaultSubnet: c.name}}
 	if err := c.objects.Create(ctx, vpc); err != nil {
 		return fmt.Errorf("create the Vpc: %w", err)
 	}
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: c.name}, Spec: kubeovnv1.SubnetSpec{
-		Vpc: c.name, CIDRBlock: strings.Join(blocks, ","), Namespaces: []string{c.vpcNamespace()},
+		Vpc: c.vpc(), CIDRBlock: strings.Join(blocks, ","), Namespaces: []string{c.vpcNamespace()},
 	}}
 	if err := c.objects.Create(ctx, subnet); err != nil {
 		return fmt.Errorf("create the Subnet: %w", err)
