@@ -41,6 +41,8 @@ type Reconciler struct {
 	Grants     *grants.Rules
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
+	// MaxPodRules replaces maxPodRules if it is not zero.
+	MaxPodRules int
 }
 
 // controller is the Reconciler for one kind of rules.

@@ -32,6 +32,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
 // ReasonAddress is the reason of events on pods whose annotations eip or snat are not applied.
@@ -60,6 +61,11 @@ type podRules struct {
 	// asking has the owners of ports by the addresses that their pods request, and by the names of their rules.
 	asking  interest.Index[types.NamespacedName, string]
 	reports reconciler.Reports[podReport, podProblem]
+
+	// spent has the numbers of requests of each namespace, of all pods once counted is set. requests enqueues owners whose verdicts have changed.
+	spent    budget.Budget
+	counted  bool
+	requests k8s.RequestSource
 }
 
 // podReport identifies the events about an annotation of the pod with a port, and podProblem is the last one.
@@ -73,17 +79,12 @@ type podProblem struct {
 	text string
 }
 
-// setup registers the controller. It enqueues the owner of a port for changes of: the requests and the network of its pods; its IP; the OvnEips with the addresses; its rules; and
-// other rules with their names.
+// setup registers the controller. It enqueues the owner of a port for changes of: the requests and the network of its pods; its IP; the OvnEips with the addresses; its rules;
+// other rules with their names; and its verdict by the bound of the namespace.
 func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 	indexer := mgr.GetFieldIndexer()
 	err := indexer.IndexField(ctx, &kubeovnv1.OvnEip{}, indexAddress, func(o client.Object) []string { return addressesOf(o.(*kubeovnv1.OvnEip)) })
-	err = errors.Join(err, indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(o client.Object) []string {
-		if viewRequests(o) == "" {
-			return nil
-		}
-		return []string{ownerOf(o).Name}
-	}))
+	err = errors.Join(err, indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, indexedOwner))
 	b := ctrl.NewControllerManagedBy(mgr).Named("podrules").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{k8s.RequestOf(ownerOf(o))}
@@ -98,6 +99,7 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 	return b.
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.askingFor), builder.WithPredicates(k8s.Changed(viewGrant))).
 		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.named), builder.WithPredicates(k8s.Changed(viewOwner))).
+		WatchesRawSource(&r.requests).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }
@@ -124,6 +126,14 @@ func viewRequests(o client.Object) string {
 	}
 	pod := o.(*corev1.Pod)
 	return fmt.Sprint(texts, pod.UID, allocations.OnPodNetwork(pod), kubeovnv1.IsPublished(pod), owner)
+}
+
+// indexedOwner returns the name of the owner of a pod's port, if podAt can return the pod.
+func indexedOwner(pod client.Object) []string {
+	if viewRequests(pod) == "" {
+		return nil
+	}
+	return []string{ownerOf(pod).Name}
 }
 
 // ownerOf returns the owner of a pod's port.
@@ -199,11 +209,15 @@ func (r *podRules) by(keys ...string) []reconcile.Request {
 
 // Reconcile brings the rules of one port up to date.
 func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if err := r.count(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
 	pod, err := r.podAt(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	r.await(req.NamespacedName, pod)
+	r.spend(req.NamespacedName, pod)
 	for _, request := range podRequests {
 		why, requestErr := r.bring(ctx, req.NamespacedName, pod, request.kind, request.annotation)
 		if err = errors.Join(err, requestErr); requestErr != nil {
@@ -259,7 +273,7 @@ func requested(pod *corev1.Pod, annotation kubeovnv1.Annotation) []netip.Addr {
 
 // bring makes the rule of an annotation, and deletes others. It returns why the annotation is not applied; "" if it is, or soon will be.
 func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod, kind string, annotation kubeovnv1.Annotation) (why string, err error) {
-	eip, why, err := r.granted(ctx, owner.Namespace, requested(pod, annotation))
+	eip, why, err := r.granted(ctx, owner, requested(pod, annotation))
 	if err != nil {
 		return "", err
 	}
@@ -289,8 +303,8 @@ func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *c
 	return r.create(ctx, portOf(owner), kind, eip, wanted)
 }
 
-// granted returns the OvnEip with the requested addresses, or why the namespace may not use them.
-func (r *podRules) granted(ctx context.Context, namespace string, addresses []netip.Addr) (*kubeovnv1.OvnEip, string, error) {
+// granted returns the OvnEip with the requested addresses, or why the pod at a port may not use them.
+func (r *podRules) granted(ctx context.Context, owner types.NamespacedName, addresses []netip.Addr) (*kubeovnv1.OvnEip, string, error) {
 	if len(addresses) == 0 {
 		return nil, "", nil
 	}
@@ -304,11 +318,11 @@ func (r *podRules) granted(ctx context.Context, namespace string, addresses []ne
 		if has := addressesOf(eip); slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !slices.Contains(has, a.String()) }) {
 			continue
 		}
-		why := r.Grants.Eip(namespace, eip)
+		why := r.Grants.Eip(owner.Namespace, eip)
 		if kind := cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT); kind != kubeovnv1.OvnEipTypeNAT {
 			why = fmt.Sprintf("OvnEip %s is of type %s: request addresses of one of type %s", eip.Name, kind, kubeovnv1.OvnEipTypeNAT)
 		}
-		if why == "" {
+		if why = cmp.Or(why, r.beyond(owner)); why == "" {
 			return eip, "", nil
 		}
 		denied = append(denied, why)
@@ -316,7 +330,7 @@ func (r *podRules) granted(ctx context.Context, namespace string, addresses []ne
 	if len(denied) > 0 {
 		return nil, strings.Join(denied, "; "), nil
 	}
-	return nil, fmt.Sprintf("no OvnEip has %s: create one, with namespace %s in allowedNamespaces, or request other addresses", ipfamily.Join(addresses), namespace), nil
+	return nil, fmt.Sprintf("no OvnEip has %s: create one, with namespace %s in allowedNamespaces, or request other addresses", ipfamily.Join(addresses), owner.Namespace), nil
 }
 
 // create creates a rule, unless another rule has its name, or its port has no IP yet.

@@ -24,13 +24,12 @@ func (w *world) newPod(name string, requests ...string) *corev1.Pod {
 
 func (w *world) newPodOf(change func(*corev1.Pod), requests ...string) *corev1.Pod {
 	w.Helper()
-	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Context(), shop)))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{}},
 		Spec:       corev1.PodSpec{NodeName: "n2", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}
 	change(pod)
+	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}})))
 	for i := 0; i+1 < len(requests); i += 2 {
 		pod.Annotations[kubeovnv1.Annotation(requests[i]).Key()] = requests[i+1]
 	}
@@ -109,6 +108,37 @@ func TestPodsHaveGrantedAddresses(t *testing.T) {
 	w.Delete(c)
 	w.run()
 	w.nat()
+}
+
+func TestANamespaceRequestsABoundedNumberOfRules(t *testing.T) {
+	w := newWorld(t)
+	w.maxPodRules = 2
+	w.run()
+	w.eip("out", at("192.0.2.10", ""), func(s *kubeovnv1.OvnEipSpec) {
+		s.AllowedNamespaces = []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}
+	})
+	pods := map[string]*corev1.Pod{}
+	for i, name := range []string{"a", "b", "c", "d"} { // pods of the same second have the order of their names
+		pods[name] = w.pod(name, fmt.Sprintf("10.50.0.%d", 5+i), "", "snat", "192.0.2.10")
+	}
+	const a, b, c, d, other = "snat 192.0.2.10 10.50.0.5", "snat 192.0.2.10 10.50.0.6", "snat 192.0.2.10 10.50.0.7", "snat 192.0.2.10 10.50.0.8", "snat 192.0.2.10 10.50.0.9"
+	for _, name := range []string{"c", "d"} {
+		w.warned(pods[name], "annotation ovn.kubernetes.io/snat: the pods of namespace shop request more than 2 rules, and older pods have theirs: remove annotations")
+	}
+	w.nat(a, b)
+	w.newPodOf(func(pod *corev1.Pod) { pod.Namespace, pod.Name = "bank", "a" }, "snat", "192.0.2.10")
+	w.Create(&kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "a.bank"}, Spec: kubeovnv1.IPSpec{PodName: "a", Namespace: "bank", Subnet: "net", V4IPAddress: "10.50.0.9"}})
+	w.nat(a, b, other)
+	w.run()
+	w.Rests("podrules")
+	w.nat(a, b, other)
+	w.Delete(pods["a"])
+	w.nat(b, c, other)
+	w.request(pods["b"], kubeovnv1.AnnotationSnat, "")
+	w.nat(c, d, other)
+	// An older pod with a new request precedes younger ones.
+	w.request(pods["b"], kubeovnv1.AnnotationSnat, "192.0.2.10")
+	w.nat(b, c, other)
 }
 
 func TestAReservationBecomesTheIPOfItsPod(t *testing.T) {

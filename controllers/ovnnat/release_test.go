@@ -180,7 +180,7 @@ func TestANodeThatReturnsEndsConnectionsOfATranslationThatWasAppliedTwice(t *tes
 			w.Get(eip)
 			got := ""
 			for _, release := range eip.Status.Releasing {
-				got += fmt.Sprint(release.Internal, release.Nodes, release.Absent)
+				got += fmt.Sprint(release.Internal, " ", release.Nodes, " ", release.Absent)
 			}
 			if got != want {
 				return fmt.Sprintf("the records are %s, want %s", got, want)
@@ -205,9 +205,9 @@ func TestANodeThatReturnsEndsConnectionsOfATranslationThatWasAppliedTwice(t *tes
 	applyAndDelete()
 	w.Delete(n1)
 	w.ready("n2")
-	absent("10.50.0.5/32[] [n1]")
+	absent("10.50.0.5/32 [] [n1]")
 	applyAndDelete()
-	absent("10.50.0.5/32[] [n1]")
+	absent("10.50.0.5/32 [] [n1]")
 	w.Ready(w.fip("b", kubeovnv1.OvnFipSpec{OvnEip: "web", IPName: "b.shop"}))
 	w.node("n1")
 	w.confirm("n1", w.requested("n1", "192.0.2.9 10.50.0.5/32")...)

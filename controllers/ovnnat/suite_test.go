@@ -32,6 +32,8 @@ type world struct {
 	process *controllertest.Process
 	blue    *kubeovnv1.Vpc
 	network *kubeovnv1.ProviderNetwork
+	// maxPodRules is the bound of a namespace from the next run on; 0 for the product's.
+	maxPodRules int
 }
 
 func newWorld(t *testing.T) *world {
@@ -66,7 +68,10 @@ func (w *world) run() {
 			vpcs := networktest.Vpcs(p)
 			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.External(p), eips,
-				&ovnnat.Reconciler{Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate},
+				&ovnnat.Reconciler{
+					Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate,
+					MaxPodRules: w.maxPodRules,
+				},
 				&lbrule.Reconciler{
 					Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Services: p.Services,
 					Vips: p.Vips, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate,

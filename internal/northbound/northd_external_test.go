@@ -5,6 +5,7 @@ package northbound_test
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -208,4 +209,40 @@ func (o outside) mentions(address string) []string {
 		}
 	}
 	return flows
+}
+
+// Answers of a port that two rules translate in two external subnets have two flows with one match and one priority: OVN chooses one of them. So only one rule may have a policy.
+// Answers of another internal port have a flow of their own.
+func TestNorthdHasNoOrderOfEqualPolicies(t *testing.T) {
+	o := newOutside(t, "ext", "ext2")
+	for i, c := range []struct {
+		subnet   string
+		internal uint16
+	}{{"ext", 8080}, {"ext2", 8080}, {"ext2", 8081}} {
+		in := translate.OvnNATInputs{
+			Kind: translate.KindOvnDnatRule, Name: fmt.Sprint("d", i), Vpc: "blue", Subnet: c.subnet, Protocol: corev1.ProtocolTCP, ExternalPort: 80 + uint16(i), InternalPort: c.internal,
+		}
+		for family, inside := range podAddresses("a") {
+			in.Pairs = append(in.Pairs, translate.NATPair{External: externalAddress(c.subnet, family, 13), Internal: inside, NextHop: externalAddress(c.subnet, family, 254)})
+		}
+		o.apply(translate.OvnNATOwner(in.Kind, in.Name), translate.OvnNAT(in))
+	}
+	o.northd.Settled()
+	got := map[string]int{}
+	for _, row := range o.northd.Southbound.Rows("Logical_Flow") {
+		if row["external_ids"].(map[string]string)["stage-name"] == "lr_in_policy" {
+			for _, port := range []string{"tcp.src == 8080", "tcp.src == 8081"} {
+				if match := fmt.Sprint(row["match"]); strings.Contains(match, port) {
+					got[fmt.Sprint(row["priority"], " ", match)]++
+				}
+			}
+		}
+	}
+	want := map[string]int{
+		"29248 ip4.src == 10.16.0.2 && tcp.src == 8080": 2, "29248 ip6.src == fd00:16::2 && tcp.src == 8080": 2,
+		"29248 ip4.src == 10.16.0.2 && tcp.src == 8081": 1, "29248 ip6.src == fd00:16::2 && tcp.src == 8081": 1,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the flows of policies are %v, want %v", got, want)
+	}
 }

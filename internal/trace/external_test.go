@@ -257,6 +257,19 @@ var externalSituations = map[string]func(c *cluster) situation{
 		q.Answer = true
 		return situation{query: q, verdict: Delivered, says: "OvnDnatRule https gives the packet source"}
 	},
+	"answers of a port that rules forward in two external subnets": func(c *cluster) situation {
+		red := external(c)
+		red.Status.ExtraExternalSubnets = []string{"ext2", "ext"}
+		c.newSubnet("ext2", "198.51.100.0/24,2001:db8:3::/112", kubeovnv1.SubnetSpec{Vlan: "vlan8"}).Spec.Gateway = "198.51.100.254,2001:db8:3::fe"
+		c.eip("red-ext2", "ext2", "198.51.100.21", "2001:db8:3::21")
+		dnat(c)
+		second := c.ExternalRules[len(c.ExternalRules)-1].DeepCopyObject().(*kubeovnv1.OvnDnatRule)
+		second.Name, second.Status.V4Eip, second.Status.V6Eip = "second", "198.51.100.31", "2001:db8:3::31"
+		c.ExternalRules = append(c.ExternalRules, second)
+		q := tcp(podEnd("bank", "b"), world, 8443)
+		q.Answer = true
+		return situation{query: q, verdict: Delivered, says: "sends it out by external subnet ext2"}
+	},
 	"from outside to another port": func(c *cluster) situation {
 		external(c)
 		dnat(c)

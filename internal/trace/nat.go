@@ -106,15 +106,15 @@ func (n *natRule) connect(ports []translate.ExternalPort, defaults []netip.Addr)
 	}
 }
 
-// yields removes the policies for sources that another rule translates in an earlier external subnet.
+// yields removes the policies for sources, or for answers of a port, that another rule translates in an earlier external subnet.
 func (n *natRule) yields(to []natRule, ports []translate.ExternalPort) {
 	rank := func(of *natRule) int {
 		return slices.IndexFunc(ports, func(p translate.ExternalPort) bool { return p.Subnet == of.in.Subnet })
 	}
 	for i := range n.in.Pairs {
 		pair := &n.in.Pairs[i]
-		if n.in.Kind != translate.KindOvnDnatRule && slices.ContainsFunc(to, func(other natRule) bool {
-			return other.in.Kind != translate.KindOvnDnatRule && rank(&other) < rank(n) &&
+		if slices.ContainsFunc(to, func(other natRule) bool { // only an OvnDnatRule has a protocol
+			return other.in.Protocol == n.in.Protocol && other.in.InternalPort == n.in.InternalPort && rank(&other) < rank(n) &&
 				slices.ContainsFunc(other.in.Pairs, func(p translate.NATPair) bool { return p.Internal == pair.Internal })
 		}) {
 			pair.NextHop = netip.Addr{}
