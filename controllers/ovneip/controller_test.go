@@ -152,9 +152,12 @@ func TestADeletedOvnEipStaysWhileARuleUsesIt(t *testing.T) {
 	w.Rests("ovneip")
 	w.Change(rules[1], func() { rules[1].Spec.OvnEip = "other" })
 	w.Gone(eip)
-	if holder := process.Allocator.Holder("external", address); holder != "" {
-		t.Errorf("the address is still %q's", holder)
-	}
+	w.Eventually(func() string { // the controller frees it when it sees that the object is deleted
+		if holder := process.Allocator.Holder("external", address); holder != "" {
+			return "the address is still of " + holder
+		}
+		return ""
+	})
 	w.Eventually(func() string {
 		if w.Get(other); other.Status.NAT != "lb" {
 			return "status.nat of the other one is " + other.Status.NAT

@@ -124,7 +124,7 @@ func (s *Server) handle(conn net.Conn) {
 	case modeSink:
 		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{conn}, make([]byte, 1<<17))
 		if err == nil || errors.Is(err, io.EOF) {
-			_ = binary.Write(conn, binary.BigEndian, uint64(n))
+			_ = binary.Write(conn, binary.BigEndian, n)
 		}
 	case modeEcho:
 		_, _ = io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{conn}, make([]byte, 1<<16))

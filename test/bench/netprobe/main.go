@@ -43,7 +43,7 @@ func run(args []string) error {
 	if len(args) == 2 && args[0] == "features" {
 		return features(args[1])
 	}
-	if steady := len(args) > 0 && args[0] == measure.Steady; len(args) != 3 && !(steady && len(args) == 4) {
+	if steady := len(args) == 4 && args[0] == measure.Steady; len(args) != 3 && !steady {
 		return errors.New("usage: netprobe serve PORT [NUMBER] | netprobe stream|rr|crr|packets|full|steady-full ADDRESS:PORT DURATION | " +
 			"netprobe steady ADDRESS:PORT DURATION RATE | netprobe features INTERFACE")
 	}
