@@ -161,6 +161,10 @@ func (r *controller) serve(ctx context.Context, rule *lookup.NATRule, spec looku
 	if s.problem = r.checkType(eip, subnet, s.inside.Vpc); s.problem != nil {
 		return s
 	}
+	place := r.placeOf(eip, subnet, &s)
+	if s.missing != "" {
+		return s // before claims are compared: these rules may be many
+	}
 	claim := rule.Claim(spec, s.inside, eip)
 	if claim.Exits, s.err = r.exits(ctx, claim.Vpc); s.err != nil {
 		return s
@@ -176,7 +180,7 @@ func (r *controller) serve(ctx context.Context, rule *lookup.NATRule, spec looku
 	if s.problem = validation.ExternalConflict(claim, others); s.problem != nil {
 		return s
 	}
-	r.apply(ctx, rule, eip, subnet, &s)
+	r.apply(ctx, rule, eip, place, &s)
 	return s
 }
 
@@ -201,25 +205,36 @@ func (r *controller) checkType(eip *kubeovnv1.OvnEip, subnet, vpc string) *valid
 	return nil
 }
 
-// apply finds the rows of a spec without a problem of its own, and commits them.
-func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeovnv1.OvnEip, subnet string, s *state) {
-	vpc := s.inside.Vpc
+// place is where a rule translates: in an external subnet, at the addresses of an OvnEip, on the port of a router.
+type place struct {
+	subnet     string
+	allocation ipam.Allocation
+	port       *nb.LogicalRouterPort
+}
+
+// placeOf finds the place of a rule, or records what it waits for.
+func (r *controller) placeOf(eip *kubeovnv1.OvnEip, subnet string, s *state) place {
 	allocation, held := r.Allocator.Lookup(translate.OvnEipHolder(eip.Name))
-	if !held {
+	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.ExternalPortRef(s.inside.Vpc, subnet))
+	switch {
+	case !held:
 		s.missing = fmt.Sprintf("OvnEip %s to have its addresses", eip.Name)
 		if why, _ := k8s.WhyNotReady(eip.Status.Conditions, eip.Generation); why != "" {
 			s.missing += ": " + why
 		}
-		return
-	}
-	s.eips = allocation.Addresses
-	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.ExternalPortRef(vpc, subnet))
-	if port == nil {
+	case port == nil:
+		s.eips = allocation.Addresses
 		s.missing = fmt.Sprintf("VPC %s to have a port in external subnet %s: add the subnet to its extraExternalSubnets (or set enableExternal for subnet %s), "+
-			"and see its condition %s", vpc, subnet, kubeovnv1.DefaultExternalSubnet, kubeovnv1.ConditionExternalReady)
-		return
+			"and see its condition %s", s.inside.Vpc, subnet, kubeovnv1.DefaultExternalSubnet, kubeovnv1.ConditionExternalReady)
 	}
-	s.pairs = pairs(s.eips, s.inside.Internal, port)
+	return place{subnet, allocation, port}
+}
+
+// apply finds the rows of a spec without a problem of its own, and commits them.
+func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeovnv1.OvnEip, at place, s *state) {
+	vpc, subnet := s.inside.Vpc, at.subnet
+	s.eips = at.allocation.Addresses
+	s.pairs = pairs(s.eips, s.inside.Internal, at.port)
 	if len(s.pairs) == 0 {
 		s.problem = validation.Invalid("ovnEip: OvnEip %s has %s in subnet %s, and %s is translated: OVN does not translate between IPv4 and IPv6, so one of them needs an address of the other's family",
 			eip.Name, ipfamily.Join(s.eips), subnet, ipfamily.Join(s.inside.Internal))
@@ -238,7 +253,7 @@ func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeo
 		}
 		if s.note == "" {
 			// The OvnEip's, as no tenant can choose it, and no other host of the external subnet has it.
-			in.Port, in.MAC = s.inside.Port, allocation.MAC
+			in.Port, in.MAC = s.inside.Port, at.allocation.MAC
 		}
 	}
 	in.Pairs, in.Eip = s.pairs, eip.Name

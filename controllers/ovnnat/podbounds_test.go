@@ -4,6 +4,7 @@
 package ovnnat
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -14,12 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 // After a start, the first request can be of the youngest pod.
 func TestTheFirstVerdictKnowsAllPods(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	pod := func(namespace, name string, age time.Duration, requests ...kubeovnv1.Annotation) *corev1.Pod {
@@ -36,7 +38,15 @@ func TestTheFirstVerdictKnowsAllPods(t *testing.T) {
 	const eip, snat = kubeovnv1.AnnotationEip, kubeovnv1.AnnotationSnat
 	finished := pod("shop", "finished", 5*time.Hour, eip)
 	finished.Status.Phase = corev1.PodSucceeded
-	reader := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&corev1.Pod{}, indexOwner, indexedOwner).WithObjects(
+	// The pod of a virtual machine after a migration. The rule is of its former pod.
+	target := pod("farm", "virt-launcher-vm-b", time.Minute, snat)
+	target.Annotations[kubeovnv1.AnnotationMachine.Key()] = "vm"
+	target.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: "vm", UID: "u", Controller: new(true)}}
+	rule := ruleOf(translate.KindOvnSnatRule, types.NamespacedName{Namespace: "farm", Name: "vm"}, "web")
+	rule.SetCreationTimestamp(metav1.NewTime(time.Unix(1e9, 0).Add(-6 * time.Hour)))
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&corev1.Pod{}, indexOwner, indexedOwner).
+		WithIndex(&kubeovnv1.OvnFip{}, indexOwner, ownersOf).WithIndex(&kubeovnv1.OvnSnatRule{}, indexOwner, ownersOf).WithObjects(
+		rule, target, pod("farm", "one", 5*time.Hour, eip, snat), pod("farm", "two", 4*time.Hour, snat),
 		finished, pod("shop", "old", 4*time.Hour, eip, snat), pod("shop", "none", 3*time.Hour), pod("shop", "late", 2*time.Hour, snat), pod("shop", "young", time.Hour, snat),
 		pod("bank", "young", time.Hour, snat),
 	).Build()
@@ -46,6 +56,7 @@ func TestTheFirstVerdictKnowsAllPods(t *testing.T) {
 	}
 	for owner, within := range map[types.NamespacedName]bool{
 		{Namespace: "shop", Name: "old"}: true, {Namespace: "shop", Name: "late"}: true, {Namespace: "shop", Name: "young"}: false, {Namespace: "bank", Name: "young"}: true,
+		{Namespace: "farm", Name: "vm"}: true, {Namespace: "farm", Name: "one"}: true, {Namespace: "farm", Name: "two"}: false,
 	} {
 		if why := r.beyond(owner); (why == "") != within {
 			t.Errorf("%s: %q", owner, why)

@@ -80,7 +80,7 @@ type podProblem struct {
 }
 
 // setup registers the controller. It enqueues the owner of a port for changes of: the requests and the network of its pods; its IP; the OvnEips with the addresses; its rules;
-// other rules with their names; and its verdict by the bound of the namespace.
+// other rules with their names; the OvnFip that has its OvnEip; and its verdict by the bound of the namespace.
 func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 	indexer := mgr.GetFieldIndexer()
 	err := indexer.IndexField(ctx, &kubeovnv1.OvnEip{}, indexAddress, func(o client.Object) []string { return addressesOf(o.(*kubeovnv1.OvnEip)) })
@@ -93,6 +93,7 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 		err = errors.Join(err, indexer.IndexField(ctx, lookup.EmptyNATRule(request.kind), indexOwner, ownersOf))
 		b = b.Watches(lookup.EmptyNATRule(request.kind), handler.EnqueueRequestsFromMapFunc(r.ofRule), builder.WithPredicates(k8s.Changed(viewPodRule)))
 	}
+	b = b.Watches(&kubeovnv1.OvnFip{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor), builder.WithPredicates(deleted))
 	if err != nil {
 		return fmt.Errorf("index rules of pods: %w", err)
 	}
@@ -102,6 +103,12 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 		WatchesRawSource(&r.requests).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
+}
+
+// deleted passes the ends of objects.
+var deleted = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(event.UpdateEvent) bool { return false },
 }
 
 // changedRequests passes the events of pods whose part of viewRequests changed.
@@ -217,7 +224,9 @@ func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	r.await(req.NamespacedName, pod)
-	r.spend(req.NamespacedName, pod)
+	if err := r.spend(ctx, req.NamespacedName, pod); err != nil {
+		return ctrl.Result{}, err
+	}
 	for _, request := range podRequests {
 		why, requestErr := r.bring(ctx, req.NamespacedName, pod, request.kind, request.annotation)
 		if err = errors.Join(err, requestErr); requestErr != nil {
@@ -286,9 +295,15 @@ func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *c
 		return "", err
 	}
 	for _, rule := range rules {
+		same, holder := wanted != nil && rule.GetName() == wanted.GetName() && sameTranslation(rule, wanted), ""
+		if same {
+			if holder, err = r.holder(ctx, owner, eip.Name, rule); err != nil {
+				return "", err
+			}
+		}
 		switch {
 		case rule.GetDeletionTimestamp() != nil:
-		case wanted != nil && rule.GetName() == wanted.GetName() && sameTranslation(rule, wanted):
+		case same && holder == "":
 			return whyNotApplied(rule), nil
 		default:
 			uid := rule.GetUID()
@@ -300,7 +315,7 @@ func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *c
 	if wanted == nil || len(rules) > 0 {
 		return why, nil // its deletion enqueues the owner
 	}
-	return r.create(ctx, portOf(owner), kind, eip, wanted)
+	return r.create(ctx, owner, kind, eip, wanted)
 }
 
 // granted returns the OvnEip with the requested addresses, or why the pod at a port may not use them.
@@ -334,15 +349,18 @@ func (r *podRules) granted(ctx context.Context, owner types.NamespacedName, addr
 }
 
 // create creates a rule, unless another rule has its name, or its port has no IP yet.
-func (r *podRules) create(ctx context.Context, port kubeovnv1.Port, kind string, eip *kubeovnv1.OvnEip, rule client.Object) (why string, err error) {
+func (r *podRules) create(ctx context.Context, owner types.NamespacedName, kind string, eip *kubeovnv1.OvnEip, rule client.Object) (why string, err error) {
 	if problem := lookup.DeletedEip(eip, false); problem != nil {
 		return problem.Message, nil
+	}
+	if why, err = r.holder(ctx, owner, eip.Name, nil); why != "" || err != nil {
+		return why, err
 	}
 	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, client.ObjectKey{Name: rule.GetName()}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return "", fmt.Errorf("get IP %s: %w", rule.GetName(), err)
 	}
-	if ip == nil || ip.Spec.Namespace != port.Namespace || ip.Spec.PodName != port.Owner {
+	if ip == nil || ip.Spec.Namespace != owner.Namespace || ip.Spec.PodName != owner.Name {
 		return "", nil
 	}
 	other := lookup.EmptyNATRule(kind)

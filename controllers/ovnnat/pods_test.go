@@ -110,6 +110,41 @@ func TestPodsHaveGrantedAddresses(t *testing.T) {
 	w.nat()
 }
 
+func TestOnePodHasTheRuleOfAnAddressThatManyRequest(t *testing.T) {
+	w := newWorld(t)
+	w.eip("web", at("192.0.2.9", ""), forShop)
+	pods := map[string]*corev1.Pod{"a": w.pod("a", "10.50.0.5", "", "eip", "192.0.2.9")}
+	w.nat("dnat_and_snat 192.0.2.9 10.50.0.5")
+	pods["b"], pods["c"] = w.pod("b", "10.50.0.6", "", "eip", "192.0.2.9"), w.pod("c", "10.50.0.7", "", "snat", "192.0.2.9")
+	only := func(rule client.Object) {
+		t.Helper()
+		w.Rests("podrules")
+		for _, o := range []client.Object{
+			&kubeovnv1.OvnFip{ObjectMeta: metav1.ObjectMeta{Name: "a.shop"}}, &kubeovnv1.OvnFip{ObjectMeta: metav1.ObjectMeta{Name: "b.shop"}},
+			&kubeovnv1.OvnSnatRule{ObjectMeta: metav1.ObjectMeta{Name: "c.shop"}},
+		} {
+			if exists := w.Get(o); exists != (o.GetName() == rule.GetName()) {
+				t.Errorf("%T %s exists: %t", o, o.GetName(), exists)
+			}
+		}
+	}
+	first := &kubeovnv1.OvnFip{ObjectMeta: metav1.ObjectMeta{Name: "a.shop"}}
+	for _, name := range []string{"b", "c"} {
+		w.warned(pods[name], "OvnFip a.shop has the addresses of OvnEip web: request other addresses, or remove the annotation")
+	}
+	only(first)
+	w.run()
+	only(first)
+	w.request(pods["c"], kubeovnv1.AnnotationSnat, "")
+	w.Delete(pods["a"])
+	w.nat("dnat_and_snat 192.0.2.9 10.50.0.6")
+	only(&kubeovnv1.OvnFip{ObjectMeta: metav1.ObjectMeta{Name: "b.shop"}})
+	w.request(pods["c"], kubeovnv1.AnnotationSnat, "192.0.2.9")
+	w.Rests("podrules")
+	w.request(pods["b"], kubeovnv1.AnnotationEip, "")
+	w.nat("snat 192.0.2.9 10.50.0.7")
+}
+
 func TestANamespaceRequestsABoundedNumberOfRules(t *testing.T) {
 	w := newWorld(t)
 	w.maxPodRules = 2
