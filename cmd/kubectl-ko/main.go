@@ -26,7 +26,8 @@ const completer = "kubectl_complete-ko"
 
 func main() {
 	log.SetLogger(logr.Discard()) // avoids the Kubernetes client's warning about a missing logger
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Also the end of the terminal ends a command in the usual way: it deletes its pods.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	command := kubectlko.NewCommand(os.Stdin, os.Stdout, os.Stderr)
 	if filepath.Base(os.Args[0]) == completer {
@@ -39,6 +40,6 @@ func main() {
 	if status := (utilexec.ExitError)(nil); errors.As(err, &status) && status.Exited() {
 		os.Exit(status.ExitStatus()) // the exit status of a program in a pod, which has printed its own error
 	}
-	fmt.Fprintln(os.Stderr, "error:", err)
+	fmt.Fprintln(os.Stderr, "error:", kubectlko.Printable(err.Error())) // parts can be of pods and objects
 	os.Exit(1)
 }

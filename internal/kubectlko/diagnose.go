@@ -4,6 +4,7 @@
 package kubectlko
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,10 @@ func (p *plugin) check(ctx context.Context, node string, flags ...string) error 
 		return fmt.Errorf("%w: see spec.pinger.mode of the OVNCluster", err)
 	}
 	fmt.Fprintf(p.out, "\nchecks from node %s:\n", node)
-	err = p.run(ctx, pod, append([]string{"kiln", "pinger", "--mode=job"}, flags...), p.out)
+	out, other := &bytes.Buffer{}, *p // the node may be a stolen one
+	other.errOut = &limited{out, largestOutput}
+	err = other.run(ctx, pod, append([]string{"kiln", "pinger", "--mode=job"}, flags...), other.errOut)
+	fmt.Fprint(p.out, Printable(out.String()))
 	if status := (utilexec.ExitError)(nil); errors.As(err, &status) && status.Exited() {
 		return fmt.Errorf("checks from node %s failed", node)
 	}

@@ -242,6 +242,30 @@ func TestPacketsFromANamespace(t *testing.T) {
 	n.says()
 }
 
+// Users of the namespace can delete a pod of the run, and create one with its name.
+func TestAPodThatReplacesOneOfTheRunIsNotOfTheRun(t *testing.T) {
+	n := newSubnetNetwork(t, "default", kubeovnv1.SubnetSpec{Private: true, Namespaces: []string{"default"}})
+	pod := func() *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: n.run.name + "-pod-0", Labels: map[string]string{roleLabel: "pod-0"}}, Spec: corev1.PodSpec{
+			NodeName: "node-1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		}}
+	}
+	wanted := pod()
+	n.run.wanted = []*corev1.Pod{wanted}
+	must.Succeed(t, n.run.createPods(t.Context()))
+	first := pod()
+	must.Succeed(t, n.objects.Delete(t.Context(), first, client.GracePeriodSeconds(0)))
+	other := pod()
+	must.Succeed(t, n.objects.Create(t.Context(), other))
+	n.run.startTime = time.Second
+	must.Succeed(t, n.run.await(t.Context()))
+	if len(n.run.running) > 0 || !strings.Contains(n.out.String(), "it does not exist") {
+		t.Errorf("the pods of the run are %v: %s", n.run.running, n.out)
+	}
+	must.Succeed(t, n.run.remove(t.Context()))
+	must.Succeed(t, n.objects.Get(t.Context(), client.ObjectKeyFromObject(other), other))
+}
+
 func TestSubnetsWithoutPods(t *testing.T) {
 	for _, tt := range []struct {
 		name, in string

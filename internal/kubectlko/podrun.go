@@ -96,7 +96,11 @@ func (p *plugin) newPodRun(o podRunFlags, suffixes ...string) podRun {
 // cleanUp deletes all objects of the run, also after an interrupt, or prints how to delete them.
 func (r *podRun) cleanUp(ctx context.Context) {
 	if r.keep {
-		fmt.Fprintf(r.errOut, "kept for %s: %s\n", podLife, r.deletion())
+		life := time.Duration(0)
+		for _, pod := range r.wanted {
+			life = max(life, time.Duration(*pod.Spec.ActiveDeadlineSeconds)*time.Second)
+		}
+		fmt.Fprintf(r.errOut, "kept for %s: %s\n", life, r.deletion())
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.removal)

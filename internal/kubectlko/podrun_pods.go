@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -69,6 +70,11 @@ func waitingPod(namespace, name string, on host) *corev1.Pod {
 			Containers: []corev1.Container{{
 				Name: "netprobe", Image: on.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", fmt.Sprint(life)},
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+				// Pods that reach the server can make it use memory. A limit of CPU time would limit what is measured.
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+					Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
+				},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
@@ -105,10 +111,16 @@ func (r *podRun) createPods(ctx context.Context) error {
 func (r *podRun) createPod(ctx context.Context, pod *corev1.Pod) error {
 	var refusal error
 	err := wait.PollUntilContextTimeout(ctx, poll, serviceAccountTime, true, func(ctx context.Context) (bool, error) {
-		_, err := r.pods.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+		// An interrupt does not end a request: its pod could exist after the others were deleted.
+		ctx, done := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
+		defer done()
+		created, err := r.pods.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account") { // and not for a missing right of the user
 			refusal = err
 			return false, nil
+		}
+		if err == nil {
+			pod.UID = created.UID
 		}
 		return err == nil, err
 	})
@@ -121,7 +133,12 @@ func (r *podRun) createPod(ctx context.Context, pod *corev1.Pod) error {
 // await waits until all pods run and are ready, and reports the other pods as failures of their nodes. Later checks skip them.
 func (r *podRun) await(ctx context.Context) error {
 	all := map[types.NamespacedName]*corev1.Pod{}
-	now := func(p *corev1.Pod) *corev1.Pod { return all[client.ObjectKeyFromObject(p)] }
+	now := func(p *corev1.Pod) *corev1.Pod { // nil also if users of the namespace have replaced it
+		if pod := all[client.ObjectKeyFromObject(p)]; pod != nil && pod.UID == p.UID {
+			return pod
+		}
+		return nil
+	}
 	var unread error
 	err := wait.PollUntilContextTimeout(ctx, poll, r.startTime, true, func(context.Context) (bool, error) {
 		// A request has a time of its own: one that begins at the end of startTime says what runs then. The client's rate limiter
@@ -241,8 +258,15 @@ func (r *podRun) remove(ctx context.Context) error {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	}
 	objects = append(objects, r.others...)
+	uids := map[client.Object]types.UID{}
 	for _, o := range objects {
-		errs = append(errs, client.IgnoreNotFound(r.objects.Delete(ctx, o)))
+		var options []client.DeleteOption
+		if uid := o.GetUID(); uid != "" {
+			uids[o], options = uid, append(options, client.Preconditions{UID: &uid})
+		}
+		if err := client.IgnoreNotFound(r.objects.Delete(ctx, o, options...)); !apierrors.IsConflict(err) { // with a conflict it is another object
+			errs = append(errs, err)
+		}
 	}
 	left := objects
 	err := wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
@@ -250,7 +274,8 @@ func (r *podRun) remove(ctx context.Context) error {
 		left = slices.DeleteFunc(left, func(o client.Object) bool {
 			err := r.objects.Get(ctx, client.ObjectKeyFromObject(o), o)
 			unread = errors.Join(unread, ended(err))
-			return apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+			another := err == nil && uids[o] != "" && o.GetUID() != uids[o]
+			return another || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 		})
 		return len(left) == 0, unread
 	})

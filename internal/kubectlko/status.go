@@ -318,6 +318,16 @@ func plain(text string) string {
 	}, text)
 }
 
+// Printable is text of several lines without the other control characters, which could change the terminal.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
 // write writes the text.
 func (s *Status) write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

@@ -76,6 +76,64 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+func TestAnAnswerGetsNoAnswer(t *testing.T) {
+	conn, err := net.Dial("udp", serve(t, "127.0.0.1"))
+	must.Succeed(t, err)
+	defer conn.Close()
+	must.Succeed(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	buffer := make([]byte, 100)
+	// The server may start later: its answer to a request says that it listens.
+	for _, err = conn.Write([]byte("0")); ; _, err = conn.Write([]byte("0")) {
+		if _, refused := conn.Read(buffer); err == nil && refused == nil {
+			break
+		}
+		must.Succeed(t, t.Context().Err())
+	}
+	for _, datagram := range []string{"other\n1", "2"} {
+		_, err := conn.Write([]byte(datagram))
+		must.Succeed(t, err)
+	}
+	n, err := conn.Read(buffer)
+	must.Succeed(t, err)
+	if got := string(buffer[:n]); got != "there\n2" {
+		t.Errorf("the next answer is %q", got)
+	}
+}
+
+func TestConnectionsOfAServerAreBounded(t *testing.T) {
+	listener, packets, err := Listen(t.Context(), "127.0.0.1:0")
+	must.Succeed(t, err)
+	defer packets.Close()
+	defer listener.Close()
+	accepted := make(chan net.Conn)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	var first net.Conn
+	for range largestConnections + 1 {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		must.Succeed(t, err)
+		defer conn.Close()
+	}
+	for range largestConnections {
+		first = <-accepted
+		defer first.Close()
+	}
+	select {
+	case <-accepted:
+		t.Error("a connection above the bound is accepted")
+	case <-time.After(50 * time.Millisecond):
+	}
+	must.Succeed(t, first.Close())
+	must.Succeed(t, (<-accepted).Close())
+}
+
 // TestProbesWait: a server that starts later is reached, and an interrupt ends the attempts.
 func TestProbesWait(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -14,6 +14,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 const (
@@ -21,21 +23,32 @@ const (
 	nameHeader = "Kiln-Netprobe"
 	// largestBody and largestDatagram bound the requests to the server.
 	largestBody, largestDatagram = 1 << 20, 1500
+	// largestConnections is the number of connections of a server at a time.
+	largestConnections = 128
 	// callTimeout bounds one request to the server.
 	callTimeout = 10 * time.Second
 )
 
-// Serve answers HTTP requests and datagrams at a port of all addresses, with the name and their content, until ctx ends.
-func Serve(ctx context.Context, address, name string) error {
+// Listen listens with TCP and UDP at an address. Further connections wait while there are largestConnections.
+func Listen(ctx context.Context, address string) (net.Listener, net.PacketConn, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
-	defer listener.Close()
 	packets, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", listener.Addr().String())
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return nil, nil, errors.Join(fmt.Errorf("listen: %w", err), listener.Close())
 	}
+	return netutil.LimitListener(listener, largestConnections), packets, nil
+}
+
+// Serve answers HTTP requests and datagrams at a port of all addresses, with the name and their content, until ctx ends.
+func Serve(ctx context.Context, address, name string) error {
+	listener, packets, err := Listen(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
 	defer packets.Close()
 	server := &http.Server{Handler: echo(name), ReadTimeout: callTimeout, WriteTimeout: callTimeout}
 	failed := make(chan error, 2)
@@ -61,13 +74,16 @@ func echo(name string) http.HandlerFunc {
 	}
 }
 
-// echoDatagrams answers a datagram with the name, a line feed, and its content.
+// echoDatagrams answers a datagram with the name, a line feed, and its content. An answer, which has a line feed, gets none: two servers would answer each other for ever.
 func echoDatagrams(packets net.PacketConn, name string) error {
 	buffer := make([]byte, largestDatagram)
 	for {
 		n, from, err := packets.ReadFrom(buffer)
 		if err != nil {
 			return fmt.Errorf("read a datagram: %w", err)
+		}
+		if bytes.ContainsRune(buffer[:n], '\n') {
+			continue
 		}
 		// A reply that cannot be sent is lost like others: the client sends another datagram.
 		_, _ = packets.WriteTo(bytes.Join([][]byte{[]byte(name), buffer[:n]}, []byte("\n")), from)

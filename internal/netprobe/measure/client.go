@@ -206,7 +206,7 @@ func (m Measurement) flood(size func(*net.UDPConn) (int, error)) (r Result, err 
 		} // other refused packets, while a path is set up, are not sent
 	}
 	took := time.Since(began)
-	time.Sleep(200 * time.Millisecond) // packets on their way
+	time.Sleep(200 * time.Millisecond) // packets on their way: nothing says when the last one has arrived
 	after, err := m.counted()
 	if err != nil {
 		return r, err

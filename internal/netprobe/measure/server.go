@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/netprobe"
 )
 
 // The first byte of a TCP connection, after the key, selects what the server does with it.
@@ -45,15 +47,11 @@ type Server struct {
 func (s *Server) Serve(ctx context.Context, addresses ...string) error {
 	failed := make(chan error, len(addresses))
 	for _, address := range addresses {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		listener, packets, err := netprobe.Listen(ctx, address)
 		if err != nil {
-			return fmt.Errorf("listen: %w", err)
+			return err
 		}
 		defer listener.Close()
-		packets, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", listener.Addr().String())
-		if err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
 		defer packets.Close()
 		if s.Segmentation {
 			if err := segmented(packets, unix.UDP_GRO, 1); err != nil {

@@ -203,7 +203,7 @@ func (m Measurement) steady() (r Result, err error) {
 		for due := since.Seconds() * m.Rate; sent <= due; sent += float64(len(packet)) * 8 {
 			_, _ = conn.Write(packet) // what the kernel refuses counts as sent
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond) // the pace of the bursts, of which the rate is made
 	}
 	asked, err := m.dialWithin(modeUDP, patience)
 	if err != nil {
