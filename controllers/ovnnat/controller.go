@@ -43,6 +43,9 @@ type Reconciler struct {
 	Gate       *reconciler.StartGate
 	// MaxPodRules replaces maxPodRules if it is not zero.
 	MaxPodRules int
+
+	additions additions
+	records   records
 }
 
 // controller is the Reconciler for one kind of rules.
@@ -270,7 +273,9 @@ func (r *controller) commit(ctx context.Context, rule *lookup.NATRule, in transl
 	if added := without(translationsIn(rows), translationsOf(applied)); len(added) > 0 {
 		// Records are the API server's: the cache may have the deletion of another rule, and not its record.
 		r.contending.Add(rule.GetName(), releasingKey(eip.Name))
-		owner := r.occupant(rule.GetName(), eip.Name, added) // before the records are read: an owner records its translations before it deletes their rows
+		// Before the records are read: an owner records its translations before it deletes their rows.
+		owner, end := r.additions.begin(translate.OvnNATOwner(r.kind, rule.GetName()), added, func() string { return r.occupant(rule.GetName(), eip.Name, added) })
+		defer end()
 		live, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Live, client.ObjectKeyFromObject(eip))
 		switch {
 		case err != nil:

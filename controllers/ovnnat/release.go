@@ -71,7 +71,7 @@ func (r *controller) occupant(name, eip string, added []translate.Translation) s
 			return
 		}
 		for _, t := range translate.TranslatedBy(row).Translations {
-			if slices.ContainsFunc(added, func(a translate.Translation) bool { return excludes(t, a) }) {
+			if excludesAny(t, added) {
 				found = append(found, owner.Kind+" "+owner.Name)
 			}
 		}
@@ -84,6 +84,10 @@ func (r *controller) occupant(name, eip string, added []translate.Translation) s
 		return ""
 	}
 	return slices.Min(found)
+}
+
+func excludesAny(t translate.Translation, others []translate.Translation) bool {
+	return slices.ContainsFunc(others, func(o translate.Translation) bool { return excludes(t, o) })
 }
 
 // excludes reports whether two translations of different rules cannot be applied at once, as validation.ExternalConflict decides for the claims of one OvnEip.
@@ -185,7 +189,7 @@ func (r *controller) release(ctx context.Context, name string, rows []desired.Ro
 		}
 	}
 	for eip, releases := range released {
-		if err := r.record(ctx, eip, releases); err != nil {
+		if err := r.records.add(ctx, eip, releases, func(all []kubeovnv1.OvnEipRelease) error { return r.record(ctx, eip, all) }); err != nil {
 			return fmt.Errorf("record the former translations of OvnEip %s: %w", eip, err)
 		}
 	}

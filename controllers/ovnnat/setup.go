@@ -58,7 +58,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.onProvider), builder.WithPredicates(k8s.Changed(viewProvider))).
 		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, own, reconciler.OwnersOf(r.Northbound, r.kind))).
-		WithOptions(r.Gate.Workers(1)).
+		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 }
 
