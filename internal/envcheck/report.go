@@ -7,7 +7,6 @@ package envcheck
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -64,38 +63,20 @@ func (r *Report) Failed() bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level == Failed || f.Level == Lost })
 }
 
-// Formats of Write.
-const (
-	Text = "text"
-	JSON = "json"
-	// Manifest is the proposed OVNCluster alone.
-	Manifest = "ovncluster"
-)
-
-// Write prints the report in a format.
-func (r *Report) Write(w io.Writer, format string) error {
-	var out []byte
-	var err error
-	switch format {
-	case JSON:
-		if out, err = json.MarshalIndent(r, "", "  "); err == nil {
-			out = append(out, '\n')
-		}
-	case Manifest:
-		out, err = yaml.Marshal(r.OVNCluster)
-	default:
-		return r.writeText(w)
-	}
+// WriteManifest prints the proposed OVNCluster.
+func (r *Report) WriteManifest(w io.Writer) error {
+	out, err := yaml.Marshal(r.OVNCluster)
 	if err != nil {
-		return fmt.Errorf("encode the report: %w", err)
+		return fmt.Errorf("encode the OVNCluster: %w", err)
 	}
 	if _, err := w.Write(out); err != nil {
-		return fmt.Errorf("write the report: %w", err)
+		return fmt.Errorf("write the OVNCluster: %w", err)
 	}
 	return nil
 }
 
-func (r *Report) writeText(w io.Writer) error {
+// WriteText prints the report for people.
+func (r *Report) WriteText(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range r.Findings {
 		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Level, f.Subject, f.Message)
@@ -106,6 +87,6 @@ func (r *Report) writeText(w io.Writer) error {
 	if r.OVNCluster == nil {
 		return nil
 	}
-	fmt.Fprintf(w, "\nProposed OVNCluster (only the manifest: -o %s):\n\n", Manifest)
-	return r.Write(w, Manifest)
+	fmt.Fprint(w, "\nProposed OVNCluster (only the manifest: -o ovncluster):\n\n")
+	return r.WriteManifest(w)
 }

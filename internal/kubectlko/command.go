@@ -67,7 +67,9 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	root.SetErr(errOut)
 	f := root.PersistentFlags()
 	source = p.connectionFlags(f)
-	f.BoolVarP(&p.stdin, "stdin", "i", false, "pass the standard input to the program in the pod, as in `kubectl ko -i ofctl NODE add-flows br-int -`")
+	f.BoolVarP(&p.stdin, "stdin", "i", false, "pass the standard input to the program in the pod, as in: kubectl ko -i ofctl NODE add-flows br-int -")
+	root.SetUsageTemplate(terse(root.UsageTemplate()))
+	root.AddCommand(options())
 	root.AddCommand(p.programs(source)...)
 	root.AddCommand(missingCommands()...)
 	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.perf(), p.bgp(source), p.logs(), p.sysdumpCommand(), p.tcpdump(), p.test(), p.traceCommand(), p.ovnTrace())
@@ -75,6 +77,23 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 		root.AddCommand(p.database(db))
 	}
 	return root
+}
+
+// terse is a template of the usage of a command, without the flags of all commands, which `options` lists as in kubectl.
+func terse(template string) string {
+	replaced := strings.NewReplacer("{{.LocalFlags.", "{{.LocalNonPersistentFlags.", "Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}",
+		"`kubectl ko options` lists the flags of all commands.").Replace(template)
+	return strings.ReplaceAll(replaced, "{{if .HasAvailableLocalFlags}}", "{{if .LocalNonPersistentFlags.HasAvailableFlags}}")
+}
+
+// options returns the command that lists the flags of all commands.
+func options() *cobra.Command {
+	return &cobra.Command{
+		Use: "options", Short: "Lists the flags of all commands", Args: cobra.NoArgs, Annotations: map[string]string{unconnected: ""},
+		Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintf(cmd.OutOrStdout(), "These flags can be passed to any command:\n\n%s", cmd.InheritedFlags().FlagUsages())
+		},
+	}
 }
 
 // offline are commands that print help, completions or their own version, and connect to the API server themselves if they need it.

@@ -78,7 +78,7 @@ func (p *plugin) diagnoseSubnetCommand() *cobra.Command {
 var errNoSubnet = errors.New("read the Subnet")
 
 func (p *plugin) diagnoseAll(ctx context.Context) error {
-	return errors.Join(p.printStatus(ctx, formatText), p.checkAll(ctx))
+	return errors.Join(p.printStatus(ctx, nil), p.checkAll(ctx))
 }
 
 // checkAll runs checks of kube-ovn-pinger on every node.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,10 +29,14 @@ const (
 	exitUnread = 2 // the arguments are wrong, or the cluster cannot be read
 )
 
+// formatManifest is the proposed OVNCluster alone.
+const formatManifest = "ovncluster"
+
 // envCheck returns the command `kubectl ko env-check`.
 func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 	var migrate bool
-	var format, file string
+	var o output
+	var file string
 	cmd := &cobra.Command{
 		Use:   "env-check",
 		Short: "Checks whether the cluster fits Kiln, or with --migrate which settings of Kube-OVN would be lost",
@@ -46,14 +49,25 @@ func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 			return p.unread(p.connect(source()))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			report, err := p.checkEnvironment(cmd.Context(), migrate, format, file)
-			if err == nil {
-				err = report.Write(p.out, format)
-			}
-			switch {
-			case err != nil:
+			printer, err := o.printer()
+			if err != nil {
 				return p.unread(err)
-			case report.Failed():
+			}
+			if o.format == formatManifest && !migrate {
+				return p.unread(fmt.Errorf("--output %s prints the OVNCluster that --migrate proposes: add --migrate, or use another format", formatManifest))
+			}
+			report, err := p.checkEnvironment(cmd.Context(), migrate, file)
+			if err != nil {
+				return p.unread(err)
+			}
+			write := report.WriteText
+			if o.format == formatManifest {
+				write = report.WriteManifest
+			}
+			if err := writeAs(p.out, printer, report, write); err != nil {
+				return p.unread(err)
+			}
+			if report.Failed() {
 				return utilexec.CodeExitError{Err: errors.New("the report has findings that are failed or lost"), Code: exitFailed}
 			}
 			return nil
@@ -62,7 +76,7 @@ func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return p.unread(err) })
 	f := cmd.Flags()
 	f.BoolVar(&migrate, "migrate", false, "list kinds, fields and flags of the installed Kube-OVN that Kiln would not carry over, and propose an OVNCluster")
-	f.StringVarP(&format, "output", "o", envcheck.Text, "text or json; with --migrate also ovncluster, the proposed manifest alone")
+	o.add(cmd, formatText, formatManifest)
 	f.StringVarP(&file, "filename", "f", "", "manifest with the OVNCluster to check for, and perhaps other documents; the default is the OVNCluster in the API, or `spec: {}` without one")
 	return cmd
 }
@@ -76,14 +90,7 @@ func (p *plugin) unread(err error) error {
 	return utilexec.CodeExitError{Err: err, Code: exitUnread}
 }
 
-func (p *plugin) checkEnvironment(ctx context.Context, migrate bool, format, file string) (*envcheck.Report, error) {
-	formats := []string{envcheck.Text, envcheck.JSON}
-	if migrate {
-		formats = append(formats, envcheck.Manifest)
-	}
-	if !slices.Contains(formats, format) {
-		return nil, fmt.Errorf("--output %q: use one of %v", format, formats)
-	}
+func (p *plugin) checkEnvironment(ctx context.Context, migrate bool, file string) (*envcheck.Report, error) {
 	if migrate && file != "" {
 		return nil, errors.New("--filename has no effect with --migrate, which proposes an OVNCluster: leave it out")
 	}

@@ -113,7 +113,7 @@ func TestEnvironment(t *testing.T) {
 		{"an unknown field", []string{"-f", manifest(`{nodes: {datapaht: Kernel}}`)}, 2, "datapaht"},
 		{"a missing file", []string{"-f", "/does/not/exist"}, 2, "no such file"},
 		{"an unknown format", []string{"-o", "xml"}, 2, `--output "xml"`},
-		{"a format of --migrate", []string{"-o", "ovncluster"}, 2, `--output "ovncluster"`},
+		{"a format of --migrate", []string{"-o", "ovncluster"}, 2, "add --migrate"},
 		{"an unknown flag", []string{"--nonsense"}, 2, "unknown flag: --nonsense"},
 		{"arguments", []string{"nonsense"}, 2, "nonsense"},
 	} {

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/kiln-net/kiln/internal/netprobe/measure"
 )
@@ -43,7 +44,7 @@ var messageSizes = []int{64, 128, 512, 1024, 4096}
 type perfFlags struct {
 	duration time.Duration
 	hostPort uint16
-	format   string
+	output   output
 }
 
 // perf returns the command `kubectl ko perf`.
@@ -69,7 +70,7 @@ func (p *plugin) perf() *cobra.Command {
 	run.addImage(f)
 	f.DurationVar(&o.duration, "duration", 5*time.Second, "duration of each measurement")
 	f.Uint16Var(&o.hostPort, "host-port", perfHostPort, "port of the server on the first node's addresses, for the network of nodes")
-	f.StringVarP(&o.format, "output", "o", formatText, "text or json")
+	o.output.add(cmd, formatText)
 	return cmd
 }
 
@@ -77,6 +78,8 @@ func (p *plugin) perf() *cobra.Command {
 type perfRun struct {
 	podRun
 	perfFlags
+
+	printer printers.ResourcePrinter
 	// key is what the servers answer to: others can reach them, too.
 	key     string
 	service *corev1.Service
@@ -125,7 +128,7 @@ func (r *perfRun) run(ctx context.Context) error {
 		return err
 	}
 	report, err := r.measureAll(ctx)
-	return errors.Join(err, report.write(r.out, r.format), r.failure(report))
+	return errors.Join(err, writeAs(r.out, r.printer, report, report.write), r.failure(report))
 }
 
 func (r *perfRun) check() error {
@@ -136,10 +139,10 @@ func (r *perfRun) check() error {
 		return fmt.Errorf("--duration=%s: use a duration from 100ms to 1m", r.duration)
 	case r.hostPort == 0:
 		return errors.New("--host-port must be greater than 0")
-	case r.format != formatText && r.format != formatJSON:
-		return fmt.Errorf("--output %q: use %s or %s", r.format, formatText, formatJSON)
 	}
-	return nil
+	var err error
+	r.printer, err = r.output.printer()
+	return err
 }
 
 // chooseHosts puts the node of the server first, and leaves out nodes after the second one.

@@ -5,7 +5,6 @@ package kubectlko
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -131,16 +130,8 @@ func (r *perfRun) failure(report *PerfReport) error {
 	return nil
 }
 
-// write writes the report as a table or as JSON.
-func (p *PerfReport) write(out io.Writer, format string) error {
-	if format == formatJSON {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(p); err != nil {
-			return fmt.Errorf("write the report: %w", err)
-		}
-		return nil
-	}
+// write writes the report as a table.
+func (p *PerfReport) write(out io.Writer) error {
 	if len(p.Rows) == 0 {
 		return nil
 	}

@@ -33,9 +33,9 @@ type perfNetwork struct {
 	unreached error
 }
 
-func newPerfNetwork(t *testing.T, format string, nodes ...string) *perfNetwork {
+func newPerfNetwork(t *testing.T, nodes ...string) *perfNetwork {
 	n := &perfNetwork{network: newNetwork(t), fails: func(measure.Measurement) error { return nil }}
-	n.run = n.newPerfRun(podRunFlags{maxNodes: 2, nodes: nodes}, perfFlags{duration: time.Second, hostPort: perfHostPort, format: format})
+	n.run = n.newPerfRun(podRunFlags{maxNodes: 2, nodes: nodes}, perfFlags{duration: time.Second, hostPort: perfHostPort, output: output{format: formatText, own: []string{formatText}}})
 	n.run.startTime, n.run.removal, n.run.measure = 30*time.Second, 30*time.Second, n.results
 	return n
 }
@@ -62,9 +62,9 @@ func (n *perfNetwork) isClean() bool {
 }
 
 func TestPerf(t *testing.T) {
-	n := newPerfNetwork(t, formatJSON, "node-2", "node-1")
+	n := newPerfNetwork(t, "node-2", "node-1")
 	out := &strings.Builder{}
-	n.run.out = out
+	n.run.out, n.run.output.format = out, "json"
 	must.Succeed(t, n.run.run(t.Context()))
 	var report PerfReport
 	if err := json.Unmarshal([]byte(out.String()), &report); err != nil {
@@ -117,7 +117,7 @@ func TestPerfTable(t *testing.T) {
 		},
 	}}
 	out := &strings.Builder{}
-	must.Succeed(t, report.write(out, formatText))
+	must.Succeed(t, report.write(out))
 	const want = `PATH         NODES                FAMILY  PROTOCOL  THROUGHPUT    LOST    64       128    512    1k     4k
 pod network  worker-1             IPv4    tcp       12.34 Gbit/s  -       41/87    42/88  43/90  45/95  70/120
 Service      worker-2 → worker-1  IPv6    udp       812.3 Mbit/s  25.1 %  101/200  -      -      -      -
@@ -131,7 +131,7 @@ FAIL  Service, worker-2 → worker-1, IPv6, udp: round trips of 128 bytes: no an
 
 // TestPerfFailures: other measurements are made, and the error names the nodes.
 func TestPerfFailures(t *testing.T) {
-	n := newPerfNetwork(t, formatText)
+	n := newPerfNetwork(t)
 	n.fails = func(m measure.Measurement) error {
 		if m.Kind == measure.Stream && strings.HasPrefix(m.Address, "10.16.") {
 			return errors.New("connect: i/o timeout \x1b[31m")
@@ -148,7 +148,7 @@ func TestPerfFailures(t *testing.T) {
 }
 
 func TestPerfInPodsThatAreNotReached(t *testing.T) {
-	n := newPerfNetwork(t, formatText, "node-2")
+	n := newPerfNetwork(t, "node-2")
 	n.unreached = errors.New("execute kiln in pod pod-0: the kubelet does not answer")
 	err := n.run.run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "measurements failed: node-2 → node-2") || !strings.Contains(n.out.String(), "tcp: execute kiln in pod pod-0: the kubelet") {
@@ -158,7 +158,7 @@ func TestPerfInPodsThatAreNotReached(t *testing.T) {
 
 // TestAnInterruptedPerfPrintsItsReport: measurements take minutes.
 func TestAnInterruptedPerfPrintsItsReport(t *testing.T) {
-	n := newPerfNetwork(t, formatText)
+	n := newPerfNetwork(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	n.fails = func(m measure.Measurement) error {
 		if m.Kind == measure.Full {
@@ -173,7 +173,7 @@ func TestAnInterruptedPerfPrintsItsReport(t *testing.T) {
 }
 
 func TestAServerThatDoesNotStart(t *testing.T) {
-	n := newPerfNetwork(t, formatText)
+	n := newPerfNetwork(t)
 	n.run.startTime = 20 * time.Second // in which a busy machine starts the others
 	n.late = func(pod *corev1.Pod) bool {
 		if pod.Name != perfHostServer {
@@ -198,5 +198,5 @@ func TestRefusedPerf(t *testing.T) {
 	w.fails("at most one other", "perf", "--node=a", "--node=b", "--node=c")
 	w.fails("use a duration from 100ms to 1m", "perf", "--duration=1h")
 	w.fails("--host-port must be greater than 0", "perf", "--host-port=0")
-	w.fails("use text or json", "perf", "-o", "yaml")
+	w.fails("use one of text, json, yaml", "perf", "-o", "wide")
 }

@@ -6,7 +6,6 @@ package kubectlko
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -62,12 +62,6 @@ type Trouble struct {
 	Message   string `json:"message,omitempty"`
 }
 
-// Formats of `kubectl ko status`.
-const (
-	formatText = "text"
-	formatJSON = "json"
-)
-
 // maxRows is the number of troubles of each kind that the text lists.
 const maxRows = 20
 
@@ -75,7 +69,7 @@ const maxRows = 20
 func (p *plugin) clusterStatus() *cobra.Command {
 	var wait bool
 	var timeout time.Duration
-	var format string
+	var o output
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Conditions, components, versions, databases, nodes without network, objects that need attention, and pods whose port was missing",
@@ -84,8 +78,9 @@ func (p *plugin) clusterStatus() *cobra.Command {
 			"not change it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if format != formatText && format != formatJSON {
-				return fmt.Errorf("--output %q: use %s or %s", format, formatText, formatJSON)
+			printer, err := o.printer()
+			if err != nil {
+				return err
 			}
 			ctx := cmd.Context()
 			if timeout > 0 {
@@ -98,13 +93,13 @@ func (p *plugin) clusterStatus() *cobra.Command {
 					return err
 				}
 			}
-			return p.printStatus(cmd.Context(), format)
+			return p.printStatus(cmd.Context(), printer)
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&wait, "wait", false, "wait until the state is healthy and the operator has nothing to do")
 	f.DurationVar(&timeout, "timeout", 0, "limit of --wait; 0 for none")
-	f.StringVarP(&format, "output", "o", formatText, "text or json")
+	o.add(cmd, formatText)
 	return cmd
 }
 
@@ -187,20 +182,13 @@ func (p *plugin) readStatus(ctx context.Context) (*Status, error) {
 }
 
 // printStatus prints the state, and returns an error if it is not healthy.
-func (p *plugin) printStatus(ctx context.Context, format string) error {
+func (p *plugin) printStatus(ctx context.Context, printer printers.ResourcePrinter) error {
 	s, err := p.readStatus(ctx)
 	if err != nil {
 		return err
 	}
-	if format == formatJSON {
-		encoder := json.NewEncoder(p.out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(s)
-	} else {
-		err = s.write(p.out)
-	}
-	if err != nil {
-		return fmt.Errorf("write: %w", err)
+	if err := writeAs(p.out, printer, s, s.write); err != nil {
+		return err
 	}
 	if !s.Healthy {
 		return errors.New("the network needs attention: " + s.waits())

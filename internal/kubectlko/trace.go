@@ -6,7 +6,6 @@ package kubectlko
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +51,8 @@ const exitCodes = "exit codes"
 
 // traceCommand returns the command `kubectl ko trace`.
 func (p *plugin) traceCommand() *cobra.Command {
-	format, raw := "", false
+	raw := false
+	var o output
 	var q queryFlags
 	cmd := &cobra.Command{
 		Use:         "trace A B [PROTOCOL] [PORT]",
@@ -64,8 +64,9 @@ func (p *plugin) traceCommand() *cobra.Command {
   kubectl ko trace shop/web 203.0.113.9 tcp 443
   kubectl ko trace 203.0.113.9 node//worker-1 30080`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if format != "" && format != "json" {
-				return p.unanswered(fmt.Errorf("-o %s: the only other format is json", format))
+			printer, err := o.printer()
+			if err != nil {
+				return p.unanswered(err)
 			}
 			query, err := q.parse(args)
 			if err != nil {
@@ -81,7 +82,7 @@ func (p *plugin) traceCommand() *cobra.Command {
 			if err != nil {
 				return p.unanswered(err)
 			}
-			if err := writeAnswer(p.out, &a, format); err != nil {
+			if err := writeAs(p.out, printer, &a, func(out io.Writer) error { return writeAnswer(out, &a) }); err != nil {
 				return p.unanswered(err)
 			}
 			if code := a.ExitCode(); code != 0 {
@@ -91,7 +92,7 @@ func (p *plugin) traceCommand() *cobra.Command {
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return p.unanswered(err) })
-	cmd.Flags().StringVarP(&format, "output", "o", "", "format of the answer: json")
+	o.add(cmd, formatText)
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the output of ovn-trace and of ofproto/trace instead. "+proofRights)
 	q.add(cmd.Flags())
 	return cmd
@@ -326,16 +327,8 @@ func parseEnd(text string) (trace.End, error) {
 // marks precede the sentences of steps.
 var marks = map[trace.Effect]string{trace.Passes: "ok", trace.Changes: "->", trace.Drops: "DROP", trace.Unclear: "?", trace.Notes: ""}
 
-// writeAnswer writes an answer for people, or as JSON.
-func writeAnswer(out io.Writer, a *trace.Answer, format string) error {
-	if format == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(a); err != nil {
-			return fmt.Errorf("write the answer: %w", err)
-		}
-		return nil
-	}
+// writeAnswer writes an answer for people.
+func writeAnswer(out io.Writer, a *trace.Answer) error {
 	var b strings.Builder
 	for i := range a.Traces {
 		t := &a.Traces[i]

@@ -409,7 +409,7 @@ func TestFamiliesWithOtherEndpointsAreNotTheSame(t *testing.T) {
 	}
 	a := trace.Answer{Traces: []trace.Trace{of("IPv4", trace.Delivered, trace.Dropped), of("IPv6", trace.Delivered, trace.Dropped, trace.Dropped)}}
 	var out bytes.Buffer
-	must.Succeed(t, writeAnswer(&out, &a, ""))
+	must.Succeed(t, writeAnswer(&out, &a))
 	if !strings.Contains(out.String(), "of 3") {
 		t.Errorf("got %q", out.String())
 	}
@@ -419,7 +419,7 @@ func TestFamiliesWithOtherEndpointsAreNotTheSame(t *testing.T) {
 func TestTraceHasNoControlCharacters(t *testing.T) {
 	a := trace.Answer{Traces: []trace.Trace{{Family: "IPv4", Verdict: trace.Dropped, Steps: []trace.Step{{Effect: trace.Drops, Text: "lost\nDelivered\x1b[2J"}}}}}
 	var out bytes.Buffer
-	must.Succeed(t, writeAnswer(&out, &a, ""))
+	must.Succeed(t, writeAnswer(&out, &a))
 	if !strings.Contains(out.String(), "lost?Delivered?[2J\nDropped\n") {
 		t.Errorf("got %q", out.String())
 	}

@@ -116,6 +116,23 @@ var _ = Describe("kubectl ko", func() {
 		expectNoRuns(ctx)
 	}, SpecTimeout(4*time.Minute))
 
+	It("names the nodes between which packets are lost", Label(disruptive), func(ctx SpecContext) {
+		from := strings.Trim(strings.TrimSpace(says(ctx, "vsctl", suite.Workers[1], "get", "Open_vSwitch", ".", "external_ids:ovn-encap-ip")), `"`)
+		lost := "table=0,priority=65000,tun_src=" + from
+		says(ctx, "ofctl", suite.Workers[0], "add-flow", "br-int", lost+",actions=drop")
+		end := func(ctx context.Context) {
+			says(ctx, "ofctl", suite.Workers[0], "--strict", "del-flows", "br-int", lost)
+		}
+		DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(time.Minute))
+		out, err := ko(ctx, "test")
+		Expect(err).To(MatchError(And(ContainSubstring(suite.Workers[0]), ContainSubstring(suite.Workers[1]))), out)
+		Expect(out).To(And(ContainSubstring("FAIL  pod → pod, across nodes, tcp"), ContainSubstring("ok    pod → pod, same node")))
+		expectNoRuns(ctx)
+		end(ctx)
+		out, err = ko(ctx, "test")
+		Expect(err).NotTo(HaveOccurred(), out)
+	}, SpecTimeout(12*time.Minute))
+
 	It("sends packets between pods of a subnet, and leaves nothing", func(ctx SpecContext) {
 		out, err := ko(ctx, "diagnose", "subnet", "ovn-default")
 		Expect(err).NotTo(HaveOccurred(), out)
