@@ -148,9 +148,6 @@ var _ = Describe("mirrors", Label("mirror"), Ordered, ContinueOnFailure, func() 
 
 	DescribeTable("reach a collector outside, while 1,000 packets per second pass",
 		func(ctx SpecContext, kind kubeovnv1.TrafficMirrorType, family int) {
-			if suite.Lab.KernelDatapath() && family == 1 {
-				Skip("the lab's kernel has no ip6_gre")
-			}
 			collector := suite.Lab.Nodes()[0] // runs none of the pods: its interface for tunnels receives what a collector would
 			m := &kubeovnv1.TrafficMirror{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("e2e-%s-%d", kind, family)}}
 			m.Spec = kubeovnv1.TrafficMirrorSpec{
