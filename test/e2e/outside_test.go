@@ -529,7 +529,7 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		for i := range ports {
 			objects = append(objects, dnatOf(shared, fmt.Sprintf("many-%d", i), "tcp", 10000+i, cluster.HTTPPort, n.here))
 		}
-		DeferCleanup(func(ctx SpecContext) {
+		end := func(ctx context.Context) {
 			for _, o := range objects {
 				Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, o))).To(Succeed())
 			}
@@ -537,7 +537,8 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 				Eventually(func() bool { return apierrors.IsNotFound(suite.Objects.Get(ctx, client.ObjectKeyFromObject(o), o)) }).WithContext(ctx).
 					WithTimeout(2 * time.Minute).Should(BeTrue())
 			}
-		}, NodeTimeout(10*time.Minute))
+		}
+		DeferCleanup(func(ctx SpecContext) { end(ctx) }, NodeTimeout(10*time.Minute))
 		northd := activeNorthd(ctx).Spec.NodeName
 		began, before := time.Now(), ticksOf(ctx, northd, "ovn-northd")
 		for _, o := range objects {
@@ -556,6 +557,10 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		applied(ctx, one)
 		expectServer(ctx, fromNode(n.first.HostName()), addressesOfEip(shared)[:1], 9999, n.there.Name)
 		AddReportEntry("one more OvnDnatRule", fmt.Sprintf("from the creation to the first packet %s, CPU of ovn-northd %s", time.Since(began).Round(time.Millisecond),
+			(ticksOf(ctx, northd, "ovn-northd")-before).Round(time.Millisecond)))
+		began, before = time.Now(), ticksOf(ctx, northd, "ovn-northd")
+		end(ctx)
+		AddReportEntry("200 OvnFips and 1,000 OvnDnatRules", fmt.Sprintf("deleted after %s, CPU of ovn-northd %s", time.Since(began).Round(time.Second),
 			(ticksOf(ctx, northd, "ovn-northd")-before).Round(time.Millisecond)))
 	}, SpecTimeout(20*time.Minute))
 
