@@ -146,6 +146,7 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationEnableLog, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationLogActions, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationLogRate, on: OnNetworkPolicy, role: RoleRequest},
+	{name: AnnotationLogDropsUntil, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationEnforcement, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationPolicyFor, on: OnNetworkPolicy, role: RoleRequest},
 })

@@ -3,6 +3,8 @@
 
 package v1
 
+import "time"
+
 // Annotation is the name of an annotation without its prefix. Each network attachment has its own annotations: the prefix is
 // `ovn.kubernetes.io/` for the pod's first network and `<provider>.kubernetes.io/` for any other.
 type Annotation string
@@ -61,6 +63,7 @@ const (
 	AnnotationLayer2Forward    Annotation = "layer2_forward"             // "true" sends the pod the frames to unknown MAC addresses
 	AnnotationLimit            Annotation = "limit"                      // packets to the pod that may wait
 	AnnotationLogActions       Annotation = "log_acl_actions"            // allow, drop or both with a comma; absent: drop
+	AnnotationLogDropsUntil    Annotation = "log_drops_until"            // time (RFC 3339) until which dropped packets are logged, at most MaxLogDrops ahead
 	AnnotationLogRate          Annotation = "acl_log_meter_rate"         // packets per second that a policy adds to the logs of its namespace on a node
 	AnnotationLogicalRouter    Annotation = "logical_router"             // the VPC; on a Service it takes precedence over AnnotationVpc
 	AnnotationLogicalSwitch    Annotation = "logical_switch"             // the subnet; on a namespace: its subnets, separated by commas
@@ -86,6 +89,9 @@ const (
 	AnnotationVpc              Annotation = "vpc"                        // the custom VPC of the Service's endpoints
 	AnnotationVpcEip           Annotation = "vpc_eip"                    // the OvnEip of a rule
 )
+
+// MaxLogDrops is the longest time from now to the value of AnnotationLogDropsUntil.
+const MaxLogDrops = time.Hour
 
 // PodNICTypeVeth is the only supported type of device: a pair of virtual Ethernet devices.
 const PodNICTypeVeth = "veth-pair"

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +40,8 @@ type compiled struct {
 	flows int
 	// logRate is the maximum of packets per second that a NetworkPolicy adds to the logs of its namespace on a node. limitLogs sets it to 0 if no rule logs.
 	logRate int
+	// logLeft is the time after which a NetworkPolicy with AnnotationLogDropsUntil logs less; 0 without it.
+	logLeft time.Duration
 }
 
 // rows returns the rows that belong to the policy's owner.

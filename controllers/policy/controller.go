@@ -62,6 +62,8 @@ type Reconciler struct {
 	Ignore bool
 	// UnnamedDelay is the age at which a NetworkPolicy with a port name that none of its pods has gets an event; a minute if it is 0.
 	UnnamedDelay time.Duration
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
 
 	policies, groups, sets k8s.RequestSource
 
@@ -141,8 +143,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		k8s.Warn(r.Recorder, np, ReasonNotExpressed, problems)
 	}
 	written := err == nil && result.RequeueAfter == 0
-	if left := r.reportUnnamed(owner, np, &last); left > 0 && (result.RequeueAfter == 0 || left < result.RequeueAfter) {
-		result.RequeueAfter = left
+	for _, left := range []time.Duration{r.reportUnnamed(owner, np, &last), last.logLeft} {
+		if left > 0 && (result.RequeueAfter == 0 || left < result.RequeueAfter) {
+			result.RequeueAfter = left
+		}
 	}
 	if !written { // the previous ACLs may still name the meter
 		return result, k8s.Unless(err, northbound.ErrWaiting)
@@ -198,6 +202,7 @@ func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {
 	if !r.spend(client.ObjectKeyFromObject(np), np.CreationTimestamp.Time, c.flows) {
 		c.refuse()
 	}
+	r.logDrops(np, &c)
 	r.limitLogs(np, &c)
 	return c
 }

@@ -45,7 +45,7 @@ ingress: [{action: Deny, from: [{namespaces: {}}]}]
 	byAdmin, byGroup := applied()
 
 	process.Stop()
-	process = w.startWith(true)
+	process = w.startWith(true, nil)
 	w.expect(np, map[string]string{})
 	w.Event(np, eventsv1.Event{Type: corev1.EventTypeNormal, Reason: "PolicyIgnored", Note: "another component has to enforce this policy"})
 	w.condition(anp, &anp.Status.Conditions, kubeovnv1.ConditionReady, "False", "")

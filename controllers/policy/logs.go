@@ -6,13 +6,16 @@ package policy
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -75,6 +78,33 @@ func (l *logs) rate(namespace string) int {
 	return sum
 }
 
+// logDrops makes the default rules of a policy log until the time of its annotation. A value that cannot be read, or is too far ahead, is reported as a problem.
+func (r *Reconciler) logDrops(np *networkingv1.NetworkPolicy, c *compiled) {
+	value := strings.TrimSpace(np.Annotations[kubeovnv1.AnnotationLogDropsUntil.Key()])
+	if value == "" || c.Subjects == "" {
+		return
+	}
+	until, err := time.Parse(time.RFC3339, value)
+	left := until.Sub(r.now())
+	switch {
+	case err != nil || left > kubeovnv1.MaxLogDrops:
+		c.problems = append(c.problems, fmt.Sprintf("annotation %s is %.40q: write a time that is at most %s ahead, such as 2026-11-30T16:00:00Z",
+			kubeovnv1.AnnotationLogDropsUntil.Key(), value, kubeovnv1.MaxLogDrops))
+	case left > 0:
+		c.logLeft = left
+		for i := range c.Rules {
+			c.Rules[i].Log = c.Rules[i].Log || c.Rules[i].Action == nb.ACLActionDrop
+		}
+	}
+}
+
+func (r *Reconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}
+
 // limitLogs records how a policy logs. Its rules do not log if they exceed the bound of the namespace together with those of older policies.
 func (r *Reconciler) limitLogs(np *networkingv1.NetworkPolicy, c *compiled) {
 	key, logging := types.NamespacedName{Namespace: np.Namespace, Name: np.Name}, 0
@@ -92,7 +122,7 @@ func (r *Reconciler) limitLogs(np *networkingv1.NetworkPolicy, c *compiled) {
 			c.Rules[i].Log = false
 		}
 		c.problems = append(c.problems, fmt.Sprintf("this policy logs nothing: together with the older NetworkPolicies of its namespace it has more than %d rules that log: "+
-			"remove enable_log from some of them", maxLoggingRules))
+			"remove enable_log and log_drops_until from some of them", maxLoggingRules))
 	}
 	if verdict != budget.Within || logging == 0 {
 		c.logRate = 0

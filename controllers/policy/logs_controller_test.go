@@ -6,8 +6,14 @@ package policy_test
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+
+	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -63,5 +69,36 @@ func TestThePoliciesOfANamespaceShareAMeter(t *testing.T) {
 
 	w.Delete(first)
 	w.start()
+	w.meters()
+}
+
+// TestTheLogOfDropsEnds: no event says that the time of the annotation has come.
+func TestTheLogOfDropsEnds(t *testing.T) {
+	w := newWorld(t)
+	begin := time.Date(2026, 11, 30, 15, 0, 0, 0, time.UTC)
+	var clock atomic.Pointer[time.Time]
+	clock.Store(&begin)
+	process := w.startWith(false, func() time.Time { return *clock.Load() })
+	w.pod("default", "web", "app=web")
+	const spec = "podSelector: {matchLabels: {app: web}}"
+	until := begin.Add(20 * time.Millisecond)
+	np := w.policyOf("default", "web", spec, "log_drops_until", until.Format(time.RFC3339Nano))
+	w.meters(100)
+	clock.Store(&until)
+	w.meters()
+	w.expect(np, map[string]string{"ingress/default": "drop outport == [web.default] && ip"})
+
+	next := until.Add(time.Minute)
+	w.Change(np, func() { np.Annotations["ovn.kubernetes.io/log_drops_until"] = next.Format(time.RFC3339) })
+	w.meters(100)
+	w.Change(np, func() { np.Annotations["ovn.kubernetes.io/log_drops_until"] = "tomorrow" })
+	w.meters()
+	w.Event(np, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: policy.ReasonNotExpressed, Note: `annotation ovn.kubernetes.io/log_drops_until is "tomorrow": write a time`})
+	w.Change(np, func() { np.Annotations["ovn.kubernetes.io/log_drops_until"] = next.Format(time.RFC3339) })
+	w.meters(100)
+	process.Stop()
+
+	clock.Store(&next) // the time came while no process ran
+	w.startWith(false, func() time.Time { return next })
 	w.meters()
 }

@@ -102,3 +102,67 @@ func TestTheLoggingRulesOfANamespaceAreBounded(t *testing.T) {
 		t.Errorf("%d rules of the younger policy log after the deletion of the older one", n)
 	}
 }
+
+func TestDropsAreLoggedUntilATime(t *testing.T) {
+	now := time.Date(2026, 11, 30, 15, 0, 0, 0, time.UTC)
+	r := &Reconciler{Now: func() time.Time { return now }}
+	for value, want := range map[string]struct {
+		left    time.Duration
+		refused bool
+	}{
+		"": {}, " ": {}, "2026-11-30T15:00:01Z": {left: time.Second}, " 2026-11-30T15:00:01Z\n": {left: time.Second}, "2026-11-30T16:00:00Z": {left: time.Hour},
+		"2026-11-30T17:30:00+02:00": {left: 30 * time.Minute}, "2026-11-30T15:00:00Z": {}, "2026-11-30T14:59:59Z": {}, "0001-01-01T00:00:00Z": {},
+		"2026-11-30T16:00:01Z": {refused: true}, "9999-12-31T23:59:59Z": {refused: true}, "true": {refused: true}, "5m": {refused: true}, "1796137200": {refused: true},
+		"2026-11-30t15:00:01z": {refused: true}, "2026-11-30": {refused: true}, strings.Repeat("9", 1<<17): {refused: true}, "\x1b[2J\n": {refused: true},
+	} {
+		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "a", Annotations: map[string]string{kubeovnv1.AnnotationLogDropsUntil.Key(): value},
+		}, Spec: networkingv1.NetworkPolicySpec{
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}, Ingress: []networkingv1.NetworkPolicyIngressRule{{}},
+		}}
+		c := networkPolicy(np, fixedNumbers)
+		r.logDrops(np, &c)
+		r.limitLogs(np, &c)
+		var logging []string
+		for _, rule := range c.Rules {
+			if rule.Log {
+				logging = append(logging, rule.Key)
+			}
+		}
+		wantLogging, rate := []string(nil), 0
+		if want.left > 0 {
+			wantLogging, rate = []string{"ingress/default", "egress/default"}, defaultLogRate
+		}
+		if c.logLeft != want.left || !slices.Equal(logging, wantLogging) || c.logRate != rate || r.logs.rate("shop") != rate {
+			t.Errorf("%.60q: %s left, the rules %v log, %d packets per second, %d in the namespace", value, c.logLeft, logging, c.logRate, r.logs.rate("shop"))
+		}
+		refused := len(c.problems) == 1 && strings.Contains(c.problems[0], "write a time that is at most 1h0m0s ahead") && len(c.problems[0]) < 300 && !strings.ContainsAny(c.problems[0], "\x1b\n")
+		if refused != want.refused || !refused && len(c.problems) > 0 {
+			t.Errorf("%.60q: %q", value, c.problems)
+		}
+	}
+}
+
+// TestBothReasonsToLogAddUp: a policy can log what it allows, and what it drops for a while.
+func TestBothReasonsToLogAddUp(t *testing.T) {
+	now := time.Date(2026, 11, 30, 15, 0, 0, 0, time.UTC)
+	r := &Reconciler{Now: func() time.Time { return now }}
+	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", Annotations: map[string]string{
+		kubeovnv1.AnnotationEnableLog.Key(): "true", kubeovnv1.AnnotationLogActions.Key(): "allow", kubeovnv1.AnnotationLogRate.Key(): "7",
+		kubeovnv1.AnnotationLogDropsUntil.Key(): "2026-11-30T15:10:00Z",
+	}}, Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{}}}}
+	for _, want := range []int{2, 1} { // rules that log, before and after the time
+		c := networkPolicy(np, fixedNumbers)
+		r.logDrops(np, &c)
+		logging := 0
+		for _, rule := range c.Rules {
+			if rule.Log {
+				logging++
+			}
+		}
+		if logging != want || c.logRate != 7 {
+			t.Errorf("%s: %d of %d rules log, %d packets per second", now, logging, len(c.Rules), c.logRate)
+		}
+		now = now.Add(10 * time.Minute)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -39,17 +40,17 @@ func newWorld(t *testing.T) world {
 	return w
 }
 
-func (w world) start() *controllertest.Process { return w.startWith(false) }
+func (w world) start() *controllertest.Process { return w.startWith(false, nil) }
 
-// startWith starts the controllers. With ignore they ignore the policies of Kubernetes.
-func (w world) startWith(ignore bool) *controllertest.Process {
+// startWith starts the controllers, with a clock. With ignore they ignore the policies of Kubernetes.
+func (w world) startWith(ignore bool, now func() time.Time) *controllertest.Process {
 	var pods *pod.Reconciler
 	var policies *policy.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			pods = networktest.Pods(p)
 			policies = &policy.Reconciler{
-				Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate, Ignore: ignore, UnnamedDelay: 1,
+				Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate, Ignore: ignore, UnnamedDelay: 1, Now: now,
 			}
 			return p.Run(ctx, pods, policies)
 		},
