@@ -72,7 +72,7 @@ func NewCommand(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	root.AddCommand(options())
 	root.AddCommand(p.programs(source)...)
 	root.AddCommand(missingCommands()...)
-	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.perf(), p.bgp(source), p.logs(), p.sysdumpCommand(), p.tcpdump(), p.test(), p.traceCommand(), p.ovnTrace())
+	root.AddCommand(p.envCheck(source), p.version(source), p.clusterStatus(), p.diagnose(source), p.reload(), p.perf(), p.bgp(source), p.logs(), p.sysdumpCommand(), p.tcpdump(), p.test(), p.dropsCommand(), p.traceCommand(), p.ovnTrace())
 	for _, db := range databases {
 		root.AddCommand(p.database(db))
 	}

@@ -33,30 +33,43 @@ func (r *podRun) podRights() []right {
 
 // checkRights returns an error with all missing permissions, before anything is created.
 func (r *podRun) checkRights(ctx context.Context, rights []right) error {
-	var missing []string
+	missing, err := r.missingRights(ctx, rights)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	texts := make([]string, len(missing))
+	for i := range missing {
+		if texts[i] = describeRight(missing[i]); missing[i].Namespace == r.name {
+			missing[i].Namespace = ""
+			texts[i] = describeRight(missing[i]) + " in the namespaces of the test"
+		}
+	}
+	return fmt.Errorf("nothing was created, because you may not: %s", strings.Join(texts, ", "))
+}
+
+// missingRights returns the permissions that the user lacks. It returns none if the user may not ask: the answers to later requests show them.
+func (p *plugin) missingRights(ctx context.Context, rights []right) ([]authorizationv1.ResourceAttributes, error) {
+	var missing []authorizationv1.ResourceAttributes
 	for _, of := range rights {
 		resource, subresource, _ := strings.Cut(of.resource, "/")
 		for _, verb := range strings.Fields(of.verbs) {
 			attributes := authorizationv1.ResourceAttributes{Namespace: of.namespace, Verb: verb, Group: of.group, Resource: resource, Subresource: subresource}
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
-			review, err := r.pods.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			review, err := p.pods.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 			switch {
-			case apierrors.IsForbidden(err): // the answers to the requests of the run show the rights
-				return nil
+			case apierrors.IsForbidden(err):
+				return nil, nil
 			case err != nil:
-				return fmt.Errorf("check your rights: %w", err)
+				return nil, fmt.Errorf("check your rights: %w", err)
 			case !review.Status.Allowed:
-				missing = append(missing, r.describeRight(attributes))
+				missing = append(missing, attributes)
 			}
 		}
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("nothing was created, because you may not: %s", strings.Join(missing, ", "))
-	}
-	return nil
+	return missing, nil
 }
 
-func (r *podRun) describeRight(right authorizationv1.ResourceAttributes) string {
+func describeRight(right authorizationv1.ResourceAttributes) string {
 	text := right.Verb + " " + right.Resource
 	if right.Group != corev1.GroupName {
 		text += "." + right.Group
@@ -64,11 +77,8 @@ func (r *podRun) describeRight(right authorizationv1.ResourceAttributes) string 
 	if right.Subresource != "" {
 		text += "/" + right.Subresource
 	}
-	switch right.Namespace {
-	case "":
-		return text
-	case r.name:
-		return text + " in the namespaces of the test"
+	if right.Namespace != "" {
+		text += " in namespace " + right.Namespace
 	}
-	return text + " in namespace " + right.Namespace
+	return text
 }

@@ -1,0 +1,120 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectlko
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// request makes the policies log for dropsLease, at most until the end of the run. A later time of another run stays.
+func (r *dropsRun) request(ctx context.Context, until time.Time) {
+	value := r.leaseEnd(until)
+	var annotated []string
+	for _, key := range slices.SortedFunc(maps.Keys(r.watched.policies), byNamespacedName) {
+		if ctx.Err() != nil {
+			return
+		}
+		policy := r.watched.policies[key]
+		if other := policy.Annotations[kubeovnv1.AnnotationLogDropsUntil.Key()]; other != r.requests[key] && laterThan(other, value) {
+			continue
+		}
+		_, again := r.requests[key]
+		if err := r.annotate(ctx, policy, value); err != nil {
+			r.note("NetworkPolicy %s may log nothing: %v", key, missingRight(err, "patch networkpolicies.networking.k8s.io in namespace "+key.Namespace))
+			continue
+		}
+		if !again {
+			annotated = append(annotated, key.String())
+		}
+	}
+	if len(annotated) > 0 {
+		r.note("annotated with %s, until the end: NetworkPolicy %s", kubeovnv1.AnnotationLogDropsUntil.Key(), k8s.Some(annotated, listed))
+	}
+}
+
+// leaseEnd returns the value of the annotation, by the clock of the API server.
+func (r *dropsRun) leaseEnd(until time.Time) string {
+	end := time.Now().Add(dropsLease)
+	if until.Before(end) {
+		end = until.Add(time.Second) // the value has whole seconds
+	}
+	return end.Add(r.offset).UTC().Format(time.RFC3339)
+}
+
+// laterThan reports whether a text is a time that is acceptable to kube-ovn-controller and after another one.
+func laterThan(text, than string) bool {
+	a, err := time.Parse(time.RFC3339, strings.TrimSpace(text))
+	b, otherErr := time.Parse(time.RFC3339, than)
+	return err == nil && otherErr == nil && a.After(b) && a.Before(b.Add(kubeovnv1.MaxLogDrops-dropsLease))
+}
+
+// annotate writes an annotation. An interrupt does not end the request: the annotation could be written after withdraw.
+func (r *dropsRun) annotate(ctx context.Context, policy *networkingv1.NetworkPolicy, value string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
+	defer cancel()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{kubeovnv1.AnnotationLogDropsUntil.Key(): value}}})
+	if err != nil {
+		return fmt.Errorf("encode a patch: %w", err)
+	}
+	key := client.ObjectKeyFromObject(policy)
+	before, had := r.requests[key]
+	r.requests[key] = value // it is withdrawn, too, if the answer is lost
+	err = r.objects.Patch(ctx, &networkingv1.NetworkPolicy{ObjectMeta: policy.ObjectMeta}, client.RawPatch(types.MergePatchType, patch))
+	switch {
+	case err == nil:
+		return nil
+	case !refused(err):
+	case had:
+		r.requests[key] = before
+	default:
+		delete(r.requests, key)
+	}
+	return fmt.Errorf("annotate it: %w", err)
+}
+
+// withdraw removes the annotations of this run. What others have written stays.
+func (r *dropsRun) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deletion)
+	defer cancel()
+	path := "/metadata/annotations/" + strings.ReplaceAll(kubeovnv1.AnnotationLogDropsUntil.Key(), "/", "~1") // RFC 6901
+	for _, key := range slices.SortedFunc(maps.Keys(r.requests), byNamespacedName) {
+		patch, err := json.Marshal([]map[string]string{{"op": "test", "path": path, "value": r.requests[key]}, {"op": "remove", "path": path}})
+		if err == nil {
+			policy := &networkingv1.NetworkPolicy{}
+			policy.Namespace, policy.Name = key.Namespace, key.Name
+			err = r.objects.Patch(ctx, policy, client.RawPatch(types.JSONPatchType, patch))
+		}
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) { // invalid: another value is there
+			r.note("NetworkPolicy %s logs until %s, because its annotation %s could not be removed: %v", key, r.requests[key], kubeovnv1.AnnotationLogDropsUntil.Key(), err)
+		}
+	}
+	clear(r.requests)
+}
+
+func byNamespacedName(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// missingRight replaces the error of a request that the user may not make.
+func missingRight(err error, right string) string {
+	if apierrors.IsForbidden(err) {
+		return "you may not " + right
+	}
+	return err.Error()
+}
