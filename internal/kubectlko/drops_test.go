@@ -120,25 +120,30 @@ type dropsCommandRun struct {
 // drops starts `kubectl ko drops` and waits until it follows the log.
 func (k *kubelet) drops(args ...string) *dropsCommandRun {
 	k.Helper()
-	ctx, cancel := context.WithCancel(k.Context())
 	r := &dropsCommandRun{kubelet: k, out: &synchronized{}, notes: &synchronized{}}
 	cmd := NewCommand(strings.NewReader(""), r.out, r.notes)
 	cmd.SetArgs(append([]string{"--kubeconfig=" + k.kubeconfig}, args...))
+	r.start(cmd.ExecuteContext)
+	return r
+}
+
+// start runs a command until interrupt, and waits until it follows the log.
+func (r *dropsCommandRun) start(command func(context.Context) error) {
+	r.Helper()
+	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan error, 1)
-	go func() { done <- cmd.ExecuteContext(ctx) }()
-	var result error
-	r.interrupt = sync.OnceValue(func() error { cancel(); result = <-done; return result })
-	k.Cleanup(func() { _ = r.interrupt() })
-	eventually.Until(k, func() string {
+	go func() { done <- command(ctx) }()
+	r.interrupt = sync.OnceValue(func() error { cancel(); return <-done })
+	r.Cleanup(func() { _ = r.interrupt() })
+	eventually.Until(r, func() string {
 		if len(done) > 0 {
-			k.Fatalf("it has ended: %v: %s", r.interrupt(), r.notes)
+			r.Fatalf("it has ended: %v: %s", r.interrupt(), r.notes)
 		}
 		if text := r.notes.String(); !strings.Contains(text, "following the logs") {
 			return text
 		}
 		return ""
 	})
-	return r
 }
 
 // prints waits until the output of the command has a text.
@@ -347,4 +352,3 @@ func TestDropsWithoutLogs(t *testing.T) {
 		}
 	}
 }
-

@@ -109,7 +109,7 @@ func (w *world) network(namespaces ...string) {
 	w.readyNode("n1")
 	w.make(&kubeovnv1.IP{
 		ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.NodePortName("n1"), Annotations: map[string]string{kubeovnv1.AnnotationNodeAddresses.Key(): "172.18.0.2,fc00:172::2"}},
-		Spec:       kubeovnv1.IPSpec{NodeName: "n1", PodName: "n1", IPAddress: "100.64.0.2,fd00:100:64::2"},
+		Spec:       kubeovnv1.IPSpec{NodeName: "n1", PodName: "n1", IPAddress: "100.64.0.2,fd00:100:64::2", V4IPAddress: "100.64.0.2", V6IPAddress: "fd00:100:64::2"},
 	})
 	for _, name := range namespaces { // envtest has no controller that would delete a namespace
 		err := w.objects.Create(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
