@@ -59,7 +59,7 @@ func (w *world) serveLogs() *kubelet {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	must.Succeed(w, w.objects.Get(w.Context(), client.ObjectKeyFromObject(node), node))
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: host}}
-	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number) //nolint:gosec // a port
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
 	must.Succeed(w, w.objects.Status().Update(w.Context(), node))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "ovs-ovn-n1", Labels: map[string]string{componentLabel: openVSwitch}},
