@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/internal/kubectlko"
@@ -176,6 +178,38 @@ var _ = Describe("kubectl ko", func() {
 		}
 		expectNoRuns(ctx)
 	}, SpecTimeout(8*time.Minute))
+
+	It("shows what is dropped, by which object, and leaves no annotation", func(ctx SpecContext) {
+		makeNamespace(ctx, koNamespace)
+		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, koNamespace) }, NodeTimeout(2*time.Minute))
+		from, to := serve(ctx, koNamespace, "from", 0), serve(ctx, koNamespace, "to", 1)
+		policy := applyPolicy(ctx, koNamespace, "closed", `{podSelector: {matchLabels: {app: to}}, policyTypes: [Ingress]}`)
+		annotation := func() (string, error) {
+			np, err := suite.Cluster.NetworkingV1().NetworkPolicies(koNamespace).Get(ctx, policy.Name, metav1.GetOptions{})
+			return np.Annotations["ovn.kubernetes.io/log_drops_until"], err
+		}
+		running, interrupt := context.WithCancel(ctx)
+		defer interrupt()
+		out, ended := gbytes.NewBuffer(), make(chan error, 1)
+		cmd := kubectlko.NewCommand(strings.NewReader(""), out, GinkgoWriter)
+		cmd.SetArgs([]string{"--kubeconfig=" + suite.Lab.Kubeconfig(), "drops", "pod", nameOf(to), "--for=5m"})
+		go func() { ended <- cmd.ExecuteContext(running) }()
+		Eventually(annotation).WithContext(ctx).WithTimeout(30 * time.Second).ShouldNot(BeEmpty())
+		sources := addressesOf(from)
+		for i, address := range addressesOf(to) {
+			want := fmt.Sprintf("pod %s (%s) → pod %s (%s)  tcp %d  dropped by NetworkPolicy %s/closed, ingress\n", nameOf(from), sources[i], nameOf(to), address, cluster.HTTPPort, koNamespace)
+			Eventually(func(g Gomega) {
+				_, err := suite.Cluster.Exec(ctx, from, "curl", "-sfg", "-m", "1", "http://"+net.JoinHostPort(address, fmt.Sprint(cluster.HTTPPort))+"/hostname")
+				g.Expect(err).To(HaveOccurred())
+				g.Expect(string(out.Contents())).To(ContainSubstring(want))
+			}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+		}
+		interrupt()
+		Eventually(ended).WithContext(ctx).WithTimeout(time.Minute).Should(Receive(BeNil()))
+		Expect(annotation()).To(BeEmpty())
+		_, table, _ := strings.Cut(string(out.Contents()), "PACKETS")
+		Expect(table).To(And(ContainSubstring(sources[0]), ContainSubstring(to.Spec.NodeName)))
+	}, SpecTimeout(6*time.Minute))
 
 	It("makes an archive for a report of a defect", func(ctx SpecContext) {
 		file := filepath.Join(GinkgoT().TempDir(), "dump.tar.gz")
