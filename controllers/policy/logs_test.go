@@ -143,7 +143,7 @@ func TestDropsAreLoggedUntilATime(t *testing.T) {
 	}
 }
 
-// TestBothReasonsToLogAddUp: a policy can log what it allows, and what it drops for a while.
+// TestBothReasonsToLogAddUp: a policy can log allowed packets, and dropped ones for a while.
 func TestBothReasonsToLogAddUp(t *testing.T) {
 	now := time.Date(2026, 11, 30, 15, 0, 0, 0, time.UTC)
 	r := &Reconciler{Now: func() time.Time { return now }}

@@ -12,7 +12,7 @@ import (
 	"github.com/kiln-net/kiln/internal/acllog"
 )
 
-// Lines of OVN 25.03, from the log of an ovn-controller. The test of internal/northbound compares the form with that of the installed version.
+// Lines of OVN 25.03, from the log of an ovn-controller. The test of internal/northbound reads lines of the installed version.
 const (
 	head = `2026-11-30T16:01:56Z|00009|acl_log(ovn_pinctrl0)|INFO|name="np/closed.ns/egress/default", verdict=drop, severity=warning, direction=from-lport: `
 	eth  = `vlan_tci=0x0000,dl_src=02:01:00:00:00:02,dl_dst=02:01:00:00:00:03,`

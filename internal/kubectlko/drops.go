@@ -25,7 +25,7 @@ const (
 	dropsLease, dropsRenewal = 5 * time.Minute, time.Minute
 	// longestDrops bounds --for.
 	longestDrops = 24 * time.Hour
-	// maxDropPolicies and maxDropNodes bound what a run changes and reads.
+	// maxDropPolicies and maxDropNodes bound the policies that a run annotates, and the logs that it reads.
 	maxDropPolicies, maxDropNodes = 200, 100
 )
 
@@ -34,7 +34,7 @@ end. Private subnets log at any time. Nodes log at most 1,000 packets per second
 
 Not logged: security groups, acls of Subnets, cluster-wide policies, port security, missing routes, ports that are not bound. See "kubectl ko trace".
 
-It needs get of pods/log and list of pods in Kiln's namespace: the logs have packets of all namespaces. Without patch of networkpolicies, it shows what is logged already.`
+It needs get of pods/log and list of pods in Kiln's namespace: the logs have packets of all namespaces. Without patch of networkpolicies, it shows only drops that are logged already.`
 
 // dropsFlags are the flags of `kubectl ko drops`.
 type dropsFlags struct {
@@ -47,7 +47,7 @@ func (p *plugin) dropsCommand() *cobra.Command {
 	var o dropsFlags
 	cmd := &cobra.Command{
 		Use:   "drops {pod [NAMESPACE/]POD | namespace NAMESPACE | node NODE}",
-		Short: "what is dropped now, by which object: packets of a pod, of a namespace, or of all pods of a node",
+		Short: "Dropped packets of a pod, of a namespace or of all pods of a node, live, with the object that drops them",
 		Long:  dropsHelp,
 		Example: `  kubectl ko drops pod shop/web
   kubectl ko drops namespace shop --for=10m -o json`,
@@ -78,7 +78,7 @@ type dropsRun struct {
 	watched *watched
 	// requests are the annotations that this run has written.
 	requests map[types.NamespacedName]string
-	// followed are nodes whose log is read. ended has those whose log has ended, and packets has those of all logs.
+	// followed are the nodes whose log is read. ended receives nodes whose log has ended, and packets the packets of all logs.
 	followed map[string]bool
 	ended    chan logEnd
 	packets  chan loggedPacket
@@ -89,7 +89,7 @@ type dropsRun struct {
 	noted map[string]bool
 }
 
-// dropsTarget is what a run is about: a pod, a namespace or a node.
+// dropsTarget is a pod, a namespace or a node.
 type dropsTarget struct {
 	pod             types.NamespacedName
 	namespace, node string
@@ -193,7 +193,7 @@ func (r *dropsRun) begin(ctx context.Context, until time.Time) error {
 	return nil
 }
 
-// renew reads the cluster again: pods and policies may be new, and addresses may have other owners. If it cannot be read, the run continues with what it has.
+// renew reads the cluster again: pods and policies may be new, and addresses may have other owners. If it cannot be read, the run continues with the pods and policies that it has read before.
 func (r *dropsRun) renew(ctx context.Context, until time.Time) {
 	now, err := r.read(ctx)
 	if err == nil {

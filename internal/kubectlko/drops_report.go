@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// maxDrops bounds the connections of a report, and shownDrops those in its table.
+	// maxDrops bounds the connections of a report, and shownDrops the rows of its table.
 	maxDrops, shownDrops = 1000, 100
 )
 
 // DropsReport is the output of `kubectl ko drops -o json`.
 type DropsReport struct {
-	// Drops are dropped connections, those with most packets first. Connections between the same ends to the same port are one.
+	// Drops are dropped connections, ordered by the number of packets, largest first. Connections between the same ends to the same port are one.
 	Drops []Drop `json:"drops"`
 	// MorePackets is the number of dropped packets of connections beyond the first 1,000. Not all of them need to concern the target.
 	MorePackets int `json:"morePackets,omitempty"`
@@ -94,8 +94,8 @@ func newDrop(p loggedPacket, by []trace.Object) Drop {
 	return d
 }
 
-// what returns the protocol and the port.
-func (d *Drop) what() string {
+// service returns the protocol and the port.
+func (d *Drop) service() string {
 	switch {
 	case d.ICMPType != nil:
 		return fmt.Sprintf("%s type %d", d.Protocol, *d.ICMPType)
@@ -120,7 +120,7 @@ func (d *Drop) by() string {
 
 // line is the first line about a connection.
 func (d *Drop) line() string {
-	return fmt.Sprintf("%s  %s → %s  %s  dropped by %s", d.First.UTC().Format(time.TimeOnly+"Z"), d.From, d.To, d.what(), d.by())
+	return fmt.Sprintf("%s  %s → %s  %s  dropped by %s", d.First.UTC().Format(time.TimeOnly+"Z"), d.From, d.To, d.service(), d.by())
 }
 
 // dropKey has the fields that the packets of a connection have in common. Clients that try again have another source port.
@@ -174,7 +174,7 @@ func (r *dropsRun) write(n *names) error {
 		report.Drops = append(report.Drops, *d)
 	}
 	slices.SortFunc(report.Drops, func(a, b Drop) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.First.Compare(b.First), a.From.Address.Compare(b.From.Address), a.To.Address.Compare(b.To.Address), cmp.Compare(a.what(), b.what()))
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.First.Compare(b.First), a.From.Address.Compare(b.From.Address), a.To.Address.Compare(b.To.Address), cmp.Compare(a.service(), b.service()))
 	})
 	if r.format == formatJSON {
 		encoder := json.NewEncoder(r.out)
@@ -195,7 +195,7 @@ func (r *DropsReport) table(out io.Writer) error {
 		fmt.Fprintln(w, "\nPACKETS\tFROM\tTO\tPROTOCOL\tDROPPED BY\tNODE")
 		for i := range r.Drops[:min(len(r.Drops), shownDrops)] {
 			d := &r.Drops[i]
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", d.Packets, plain(d.From.String()), plain(d.To.String()), plain(d.what()), plain(d.by()), plain(d.Node))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", d.Packets, plain(d.From.String()), plain(d.To.String()), plain(d.service()), plain(d.by()), plain(d.Node))
 		}
 		if err := w.Flush(); err != nil {
 			return fmt.Errorf("write the report: %w", err)

@@ -88,7 +88,7 @@ func (r *dropsRun) annotate(ctx context.Context, policy *networkingv1.NetworkPol
 	return fmt.Errorf("annotate it: %w", err)
 }
 
-// withdraw removes the annotations of this run. What others have written stays.
+// withdraw removes the annotations of this run. Values that others have written stay.
 func (r *dropsRun) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deletion)
 	defer cancel()

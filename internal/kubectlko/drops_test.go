@@ -71,7 +71,7 @@ func (w *world) serveLogs() *kubelet {
 	return k
 }
 
-// ServeHTTP implements http.Handler: it writes a line of the past, and then those of the test.
+// ServeHTTP implements http.Handler: it writes a line of the past, and then the lines of the test.
 func (k *kubelet) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/containerLogs/kube-system/ovs-ovn-n1/openvswitch" {
 		http.NotFound(out, r)
@@ -284,7 +284,7 @@ func TestAnnotationsOfOthersStay(t *testing.T) {
 	}
 }
 
-// TestDropsOfATenant has a user with the role edit in a namespace, who may not read the logs of nodes, then a user who may, and who may not change policies.
+// TestDropsOfATenant has a user with the role edit in a namespace and without the right to read the logs of nodes, and a user with this right who may not change policies.
 func TestDropsOfATenant(t *testing.T) {
 	w := newWorld(t)
 	w.network("shop")

@@ -27,7 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/trace"
 )
 
-// watched are the pods of a target, and what decides about their packets.
+// watched are the pods of a target, and the objects that decide about their packets.
 type watched struct {
 	// addresses are the pods by their addresses, and nodes the nodes that they are on.
 	addresses map[netip.Addr][]owner
@@ -36,7 +36,7 @@ type watched struct {
 	policies map[types.NamespacedName]*networkingv1.NetworkPolicy
 	// acls are the objects with ACLs that log, by the names of these.
 	acls map[string][]trace.Object
-	// grouped are pods with security groups, and ruled the Subnets of pods that have acls: what these drop is not logged.
+	// grouped are pods with security groups, and ruled the Subnets of pods that have acls: drops by these are not logged.
 	grouped, ruled []string
 	// vpcs are the VPCs of Subnets. It is nil if the user may not read Subnets.
 	vpcs map[string]string
@@ -111,7 +111,7 @@ func (r *dropsRun) podsOfTarget(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// readPolicies adds the NetworkPolicies of a namespace that drop packets of some pods. The names of their ACLs are those of kube-ovn-controller, by its own function.
+// readPolicies adds the NetworkPolicies of a namespace that drop packets of some pods. kube-ovn-controller names the ACLs by the same function.
 func (r *dropsRun) readPolicies(ctx context.Context, w *watched, namespace string, pods []*corev1.Pod) error {
 	list := &networkingv1.NetworkPolicyList{}
 	if err := r.objects.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -165,15 +165,15 @@ func (r *dropsRun) readSubnets(ctx context.Context, w *watched, switches map[str
 	return nil
 }
 
-// explain says what the logs do not have.
+// explain prints the nodes, and objects whose drops are not logged.
 func (r *dropsRun) explain() {
 	if len(r.watched.policies) == 0 {
 		r.note("no NetworkPolicy that you may list selects these pods")
 	}
 	r.note("following the logs of nodes %s for %s", k8s.Some(r.watched.nodes, listed), r.duration)
-	for what, of := range map[string][]string{"security groups of pods": r.watched.grouped, "acls of Subnets": r.watched.ruled} {
+	for kind, of := range map[string][]string{"security groups of pods": r.watched.grouped, "acls of Subnets": r.watched.ruled} {
 		if len(of) > 0 {
-			r.note("not logged: what the %s drop (%s): see `kubectl ko trace`", what, k8s.Some(of, listed))
+			r.note("not logged: drops by %s (%s): see `kubectl ko trace`", kind, k8s.Some(of, listed))
 		}
 	}
 }
