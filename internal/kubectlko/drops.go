@@ -166,6 +166,7 @@ func (r *dropsRun) run(ctx context.Context) error {
 	for {
 		select {
 		case <-limited.Done():
+			r.withdraw(ctx) // before anything is written: a closed pipe ends the process
 			return r.write(&r.names)
 		case packet := <-r.packets:
 			r.record(limited, packet)

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -142,6 +143,18 @@ func TestDropsAreBounded(t *testing.T) {
 	rows := strings.Split(strings.TrimSpace(table), "\n")
 	if len(rows) != 1+shownDrops+2 || !strings.HasPrefix(rows[1], "2 ") || rows[len(rows)-2] != fmt.Sprintf("%d more connections: see -o json", maxDrops-shownDrops) || rows[len(rows)-1] != "7 packets of more connections: name a pod" {
 		t.Errorf("%d rows: %q … %q", len(rows), rows[:2], rows[len(rows)-2:])
+	}
+}
+
+// TestManyPoliciesLeaveOthersTheirPlaces: a namespace with many policies cannot prevent that those of another one on the same node are annotated.
+func TestManyPoliciesLeaveOthersTheirPlaces(t *testing.T) {
+	var keys []types.NamespacedName
+	for i := range 2 * maxDropPolicies {
+		keys = append(keys, types.NamespacedName{Namespace: "a", Name: fmt.Sprintf("%03d", i)})
+	}
+	keys = append(keys, types.NamespacedName{Namespace: "b", Name: "1"}, types.NamespacedName{Namespace: "b", Name: "0"})
+	if first := fmt.Sprint(inTurns(keys)[:5]); first != "[a/000 b/0 a/001 b/1 a/002]" {
+		t.Errorf("the first ones are %s", first)
 	}
 }
 

@@ -26,7 +26,11 @@ import (
 func (r *dropsRun) request(ctx context.Context, until time.Time) {
 	value := r.leaseEnd(until)
 	var annotated []string
-	for _, key := range slices.SortedFunc(maps.Keys(r.watched.policies), byNamespacedName) {
+	keys := inTurns(slices.Collect(maps.Keys(r.watched.policies)))
+	if len(keys) > maxDropPolicies {
+		r.note("%d NetworkPolicies select these pods, and only %d are annotated: name a pod", len(keys), maxDropPolicies)
+	}
+	for _, key := range keys[:min(len(keys), maxDropPolicies)] {
 		if ctx.Err() != nil {
 			return
 		}
@@ -105,6 +109,18 @@ func (r *dropsRun) withdraw(ctx context.Context) {
 		}
 	}
 	clear(r.requests)
+}
+
+// inTurns sorts policies so that namespaces take turns: a namespace with many policies leaves others their places.
+func inTurns(keys []types.NamespacedName) []types.NamespacedName {
+	slices.SortFunc(keys, byNamespacedName)
+	turn, count := map[types.NamespacedName]int{}, map[string]int{}
+	for _, key := range keys {
+		turn[key] = count[key.Namespace]
+		count[key.Namespace]++
+	}
+	slices.SortStableFunc(keys, func(a, b types.NamespacedName) int { return cmp.Compare(turn[a], turn[b]) })
+	return keys
 }
 
 func byNamespacedName(a, b types.NamespacedName) int {

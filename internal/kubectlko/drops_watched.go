@@ -75,19 +75,13 @@ func (r *dropsRun) read(ctx context.Context) (*watched, error) {
 		}
 	}
 	w.nodes = slices.Sorted(maps.Keys(nodes))
-	switch {
-	case len(w.nodes) == 0:
+	if len(w.nodes) == 0 {
 		return nil, fmt.Errorf("%s has no pod with an address of Kiln: pods in the network of their node, and pods that have ended, have none", r.target)
-	case len(w.nodes) > maxDropNodes:
-		return nil, fmt.Errorf("the pods of %s are on %d nodes, more than %d: name a node or a pod", r.target, len(w.nodes), maxDropNodes)
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
 		if err := r.readPolicies(ctx, w, namespace, byNamespace[namespace]); err != nil {
 			return nil, err
 		}
-	}
-	if len(w.policies) > maxDropPolicies {
-		return nil, fmt.Errorf("%d NetworkPolicies select the pods of %s, more than %d: name a pod", len(w.policies), r.target, maxDropPolicies)
 	}
 	return w, r.readSubnets(ctx, w, switches)
 }
