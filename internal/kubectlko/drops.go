@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/acllog"
@@ -39,7 +40,7 @@ It needs get of pods/log and list of pods in Kiln's namespace: the logs have pac
 // dropsFlags are the flags of `kubectl ko drops`.
 type dropsFlags struct {
 	duration time.Duration
-	format   string
+	output   output
 }
 
 // dropsCommand returns the command `kubectl ko drops`.
@@ -61,7 +62,7 @@ func (p *plugin) dropsCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().DurationVar(&o.duration, "for", time.Minute, "how long; an interrupt ends it earlier")
-	cmd.Flags().StringVarP(&o.format, "output", "o", formatText, "text, or json at the end")
+	o.output.add(cmd, formatText)
 	return cmd
 }
 
@@ -70,6 +71,8 @@ type dropsRun struct {
 	*plugin
 	dropsFlags
 	target dropsTarget
+	// printer prints the report at the end. If it is nil, lines are printed as packets arrive.
+	printer printers.ResourcePrinter
 	// renewals are the times at which the cluster is read again, and the requests are renewed.
 	renewals <-chan time.Time
 	// offset is the difference between the clock of the API server and this one.
@@ -132,10 +135,10 @@ func (p *plugin) newDropsRun(kind, name string, o dropsFlags) (*dropsRun, error)
 		return nil, fmt.Errorf("which %s?", kind)
 	case o.duration < time.Second || o.duration > longestDrops:
 		return nil, fmt.Errorf("--for=%s: use a duration from 1s to %s", o.duration, longestDrops)
-	case o.format != formatText && o.format != formatJSON:
-		return nil, fmt.Errorf("--output %q: use %s or %s", o.format, formatText, formatJSON)
 	}
-	return r, nil
+	var err error
+	r.printer, err = o.output.printer()
+	return r, err
 }
 
 // run follows the logs until its time has passed, or until an interrupt. Both are no errors.
@@ -167,7 +170,7 @@ func (r *dropsRun) run(ctx context.Context) error {
 		select {
 		case <-limited.Done():
 			r.withdraw(ctx) // before anything is written: a closed pipe ends the process
-			return r.write(&r.names)
+			return r.write()
 		case packet := <-r.packets:
 			r.record(limited, packet)
 		case end := <-r.ended:
@@ -264,7 +267,7 @@ func (r *dropsRun) record(ctx context.Context, packet loggedPacket) {
 	}
 	if d := r.describe(ctx, packet); d != nil {
 		r.drops.add(packet, d)
-		if r.format == formatText {
+		if r.printer == nil {
 			fmt.Fprintln(r.out, plain(d.line()))
 		}
 	}

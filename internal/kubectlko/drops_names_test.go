@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,11 +28,18 @@ func (w *world) dropsRun(kind, name string) (*dropsRun, *synchronized) {
 	w.Helper()
 	out := &synchronized{}
 	p := &plugin{out: out, errOut: &synchronized{}, namespace: metav1.NamespaceSystem, objects: w.objects}
-	r, err := p.newDropsRun(kind, name, dropsFlags{duration: time.Minute, format: formatText})
+	r, err := p.newDropsRun(kind, name, textDrops(time.Minute))
 	must.Succeed(w, err)
 	r.watched, err = r.read(w.Context())
 	must.Succeed(w, err)
 	return r, out
+}
+
+// textDrops are the flags of a run with the format for people.
+func textDrops(duration time.Duration) dropsFlags {
+	o := dropsFlags{duration: duration}
+	o.output.add(&cobra.Command{}, formatText)
+	return o
 }
 
 // tcpDrop is a packet that an ACL drops.
@@ -138,7 +146,7 @@ func TestDropsAreBounded(t *testing.T) {
 	if lines := strings.Count(out.String(), "\n"); lines != maxDrops {
 		t.Errorf("%d lines", lines)
 	}
-	must.Succeed(t, r.write(&r.names))
+	must.Succeed(t, r.write())
 	_, table, _ := strings.Cut(out.String(), "PACKETS")
 	rows := strings.Split(strings.TrimSpace(table), "\n")
 	if len(rows) != 1+shownDrops+2 || !strings.HasPrefix(rows[1], "2 ") || rows[len(rows)-2] != fmt.Sprintf("%d more connections: see -o json", maxDrops-shownDrops) || rows[len(rows)-1] != "7 packets of more connections: name a pod" {
@@ -169,7 +177,7 @@ func TestDropsFollowNewPods(t *testing.T) {
 	p := &plugin{out: r.out, errOut: r.notes, namespace: metav1.NamespaceSystem}
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: w.kubeconfig}
 	must.Succeed(t, p.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})))
-	run, err := p.newDropsRun("ns", "shop", dropsFlags{duration: time.Hour, format: formatText})
+	run, err := p.newDropsRun("ns", "shop", textDrops(time.Hour))
 	must.Succeed(t, err)
 	run.renewals = renewals
 	r.start(run.run)

@@ -5,7 +5,6 @@ package kubectlko
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
@@ -168,23 +167,15 @@ func (c *drops) add(p loggedPacket, d *Drop) {
 }
 
 // write writes the report.
-func (r *dropsRun) write(n *names) error {
-	report := DropsReport{Drops: []Drop{}, MorePackets: r.drops.more, Unread: n.unread}
+func (r *dropsRun) write() error {
+	report := DropsReport{Drops: []Drop{}, MorePackets: r.drops.more, Unread: r.names.unread}
 	for _, d := range r.drops.all {
 		report.Drops = append(report.Drops, *d)
 	}
 	slices.SortFunc(report.Drops, func(a, b Drop) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.First.Compare(b.First), a.From.Address.Compare(b.From.Address), a.To.Address.Compare(b.To.Address), cmp.Compare(a.service(), b.service()))
 	})
-	if r.format == formatJSON {
-		encoder := json.NewEncoder(r.out)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(report); err != nil {
-			return fmt.Errorf("write the report: %w", err)
-		}
-		return nil
-	}
-	return report.table(r.out)
+	return writeAs(r.out, r.printer, report, report.table)
 }
 
 func (r *DropsReport) table(out io.Writer) error {

@@ -345,7 +345,7 @@ func TestDropsWithoutLogs(t *testing.T) {
 	must.Succeed(t, w.objects.Update(t.Context(), oc))
 	w.fails("is Ignored: another component drops packets", "drops", "pod", "shop/web")
 	for _, args := range [][]string{
-		{"pod"}, {"pod", "a/b/c"}, {"pod", ""}, {"namespace", ""}, {"subnet", "a"}, {"pod", "a", "b"}, {"pod", "shop/web", "--for=0s"}, {"pod", "shop/web", "--for=25h"}, {"pod", "shop/web", "-o", "yaml"},
+		{"pod"}, {"pod", "a/b/c"}, {"pod", ""}, {"namespace", ""}, {"subnet", "a"}, {"pod", "a", "b"}, {"pod", "shop/web", "--for=0s"}, {"pod", "shop/web", "--for=25h"}, {"pod", "shop/web", "-o", "wide"},
 	} {
 		if said, err := w.ko(append([]string{"drops"}, args...)...); err == nil {
 			t.Errorf("%q: no error: %s", args, said)
