@@ -290,7 +290,9 @@ func (r *controller) commit(ctx context.Context, rule *lookup.NATRule, in transl
 		if s.again = owner != ""; s.again {
 			awaited = owner + " to withdraw its translations of OvnEip " + eip.Name
 		}
-		if awaited != "" {
+		if awaited == "" {
+			r.contending.Remove(rule.GetName(), releasingKey(eip.Name)) // each withdrawal of the OvnEip would enqueue the rule, and thousands can share it
+		} else {
 			s.missing, s.blocked = awaited, true
 			in.Pairs = slices.DeleteFunc(slices.Clone(in.Pairs), func(p translate.NATPair) bool {
 				return slices.ContainsFunc(added, func(t translate.Translation) bool { return t.Address == p.External })

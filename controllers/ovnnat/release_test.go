@@ -136,6 +136,36 @@ func TestOnlyTheSamePortWaits(t *testing.T) {
 	w.Ready(floating)
 }
 
+// Thousands of ports can share an OvnEip.
+func TestADeletedRuleCausesNoPassOfRulesThatDoNotWait(t *testing.T) {
+	w := newWorld(t)
+	n1 := w.node("n1")
+	shared := w.eip("shared", at("192.0.2.9", ""))
+	w.ip("a", "net", "n1", "10.50.0.5", "")
+	const others = 20
+	port := func(i int) *kubeovnv1.OvnDnatRule {
+		return w.dnat(fmt.Sprint("port-", i), kubeovnv1.OvnDnatRuleSpec{OvnEip: "shared", IPName: "a.shop", Protocol: "tcp", ExternalPort: fmt.Sprint(80 + i), InternalPort: "8080"})
+	}
+	deleted := port(0)
+	all := []client.Object{deleted}
+	for i := range others {
+		all = append(all, port(i+1))
+	}
+	w.Ready(all...)
+	w.Rests("ovndnatrule")
+	before := w.Reconciles("ovndnatrule")
+	w.Delete(deleted)
+	w.Gone(deleted)
+	w.confirm("n1", w.requested("n1", "192.0.2.9 10.50.0.5/32")...)
+	w.requested("n1")
+	w.Rests("ovndnatrule")
+	if n := w.Reconciles("ovndnatrule") - before; n >= others {
+		t.Errorf("%d passes after the deletion of one of %d rules", n, others+1)
+	}
+	w.Delete(append(all[1:], n1, shared)...)
+	w.Gone(shared)
+}
+
 // Nodes would never be without the flows of a translation that is applied again.
 func TestATranslationThatIsAppliedAgainHasNoRecord(t *testing.T) {
 	w := newWorld(t)

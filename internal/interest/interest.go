@@ -25,18 +25,32 @@ func (x *Index[O, K]) Add(object O, key K) {
 	x.add(object, key)
 }
 
+// Remove removes a key from the keys of an object.
+func (x *Index[O, K]) Remove(object O, key K) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.drop(object, key)
+	if delete(x.keys[object], key); len(x.keys[object]) == 0 {
+		delete(x.keys, object)
+	}
+}
+
 // Set replaces the keys of an object. Without keys it removes the object.
 func (x *Index[O, K]) Set(object O, keys ...K) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for key := range x.keys[object] {
-		if delete(x.objects[key], object); len(x.objects[key]) == 0 {
-			delete(x.objects, key)
-		}
+		x.drop(object, key)
 	}
 	delete(x.keys, object)
 	for _, key := range keys {
 		x.add(object, key)
+	}
+}
+
+func (x *Index[O, K]) drop(object O, key K) {
+	if delete(x.objects[key], object); len(x.objects[key]) == 0 {
+		delete(x.objects, key)
 	}
 }
 

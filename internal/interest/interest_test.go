@@ -20,6 +20,8 @@ func TestIndexFindsObjectsByTheirKeys(t *testing.T) {
 		{"two objects with a key", func(x *Index[string, int]) { x.Add("a", 1); x.Add("b", 1); x.Add("a", 1) }, [3]string{"a b"}, 2},
 		{"an object with two keys", func(x *Index[string, int]) { x.Add("a", 1); x.Set("b", 3); x.Add("a", 3) }, [3]string{"a", "", "a b"}, 2},
 		{"keys are replaced", func(x *Index[string, int]) { x.Set("a", 1, 2); x.Set("b", 1); x.Set("a", 2, 3, 3) }, [3]string{"b", "a", "a"}, 2},
+		{"a key is removed", func(x *Index[string, int]) { x.Set("a", 1, 2); x.Set("b", 2); x.Remove("a", 2); x.Remove("b", 1) }, [3]string{"a", "b"}, 2},
+		{"the last key is removed", func(x *Index[string, int]) { x.Add("a", 1); x.Remove("a", 1); x.Remove("c", 3) }, [3]string{}, 0},
 		{"an object is removed", func(x *Index[string, int]) { x.Set("a", 1, 2); x.Add("b", 2); x.Set("a"); x.Set("c") }, [3]string{"", "b"}, 1},
 		{"all are removed", func(x *Index[string, int]) { x.Set("a", 1, 2); x.Add("a", 3); x.Set("a") }, [3]string{}, 0},
 	} {
