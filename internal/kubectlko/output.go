@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
@@ -24,38 +24,55 @@ type output struct {
 	format string
 	// own are formats of the command itself, the default first.
 	own []string
-
-	objects   genericclioptions.JSONYamlPrintFlags
-	templates *genericclioptions.KubeTemplatePrintFlags
 }
 
-// add adds the flags to a command, which has these formats of its own.
+// kubectlFormats are kubectl's formats. The last ones have an argument.
+const kubectlFormats = "json, yaml, kyaml, jsonpath=TEMPLATE, jsonpath-file=FILE, go-template=TEMPLATE, go-template-file=FILE"
+
+// add adds the flag to a command, which has these formats of its own.
 func (o *output) add(cmd *cobra.Command, own ...string) {
-	*o = output{own: own, objects: genericclioptions.JSONYamlPrintFlags{ShowManagedFields: true}, templates: genericclioptions.NewKubeTemplatePrintFlags()}
-	cmd.Flags().StringVarP(&o.format, "output", "o", own[0], "one of "+strings.Join(o.formats(), ", "))
-	o.templates.AddFlags(cmd)
+	o.own = own
+	cmd.Flags().StringVarP(&o.format, "output", "o", own[0], "one of "+o.formats())
 }
 
-func (o *output) formats() []string {
-	return slices.Concat(o.own, o.objects.AllowedFormats(), o.templates.AllowedFormats())
-}
+func (o *output) formats() string { return strings.Join(o.own, ", ") + ", " + kubectlFormats }
 
 // printer returns the printer of the format; nil for a format of the command itself.
 func (o *output) printer() (printers.ResourcePrinter, error) {
 	if slices.Contains(o.own, o.format) {
 		return nil, nil //nolint:nilnil // documented
 	}
-	printer, err := o.objects.ToPrinter(o.format)
-	if genericclioptions.IsNoCompatiblePrinterError(err) {
-		printer, err = o.templates.ToPrinter(o.format)
+	name, template, _ := strings.Cut(o.format, "=")
+	if of, isFile := strings.CutSuffix(name, "-file"); isFile && template != "" {
+		content, err := os.ReadFile(template)
+		if err != nil {
+			return nil, fmt.Errorf("--output: read the template: %w", err)
+		}
+		name, template = of, string(content)
 	}
 	switch {
-	case genericclioptions.IsNoCompatiblePrinterError(err):
-		return nil, fmt.Errorf("--output %q: use one of %s", o.format, strings.Join(o.formats(), ", "))
-	case err != nil:
-		return nil, fmt.Errorf("--output: %w", err)
+	case name == "json" && template == "":
+		return &printers.JSONPrinter{}, nil
+	case name == "yaml" && template == "":
+		return &printers.YAMLPrinter{}, nil
+	case name == "kyaml" && template == "":
+		return &printers.KYAMLPrinter{}, nil
+	case name == "jsonpath" && template != "":
+		printer, err := printers.NewJSONPathPrinter(template)
+		if err != nil {
+			return nil, fmt.Errorf("--output: %w", err)
+		}
+		printer.AllowMissingKeys(true) // as kubectl
+		return printer, nil
+	case name == "go-template" && template != "":
+		printer, err := printers.NewGoTemplatePrinter([]byte(template))
+		if err != nil {
+			return nil, fmt.Errorf("--output: %w", err)
+		}
+		printer.AllowMissingKeys(true)
+		return printer, nil
 	}
-	return printer, nil
+	return nil, fmt.Errorf("--output %q: use one of %s", o.format, o.formats())
 }
 
 // writeAs writes a value, an object in JSON, with its printer; with text if that is nil.

@@ -27,13 +27,14 @@ func TestOutputFormats(t *testing.T) {
 		{args: "-o jsonpath={.rows[1]}", want: "2"},
 		{args: "-o jsonpath={.name}", want: "a?b"},
 		{args: "-o go-template={{.name}}", want: "a?b"},
-		{args: "-o go-template --template={{.rows}}", want: "[1 2]"},
 		{args: "-o go-template-file=" + file, want: "a?b of a file"},
 		{args: "-o jsonpath={.missing}", want: ""},
-		{args: "-o jsonpath={.missing} --allow-missing-template-keys=false", problem: "missing is not found"},
 		{args: "-o wide", problem: `--output "wide": use one of text, own, json, yaml`},
 		{args: "-o jsonpath={", problem: "unclosed action"},
-		{args: "-o go-template", problem: "--output: template format specified but no template given"},
+		{args: "-o go-template", problem: `--output "go-template": use one of`},
+		{args: "-o json=x", problem: `--output "json=x": use one of`},
+		{args: "-o go-template={{", problem: "--output: "},
+		{args: "-o jsonpath-file=/does/not/exist", problem: "read the template: open /does/not/exist"},
 	} {
 		var o output
 		var out strings.Builder
