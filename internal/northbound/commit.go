@@ -146,7 +146,11 @@ func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan
 // plan computes one owner's plan and records the rows that the owner waits for.
 func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*plan, error) {
 	p, missing, err := pl.plan(owner, wanted)
-	e.wait(owner, missing)
+	awaited := missing
+	if p != nil {
+		awaited = p.awaited
+	}
+	e.wait(owner, awaited)
 	if err != nil {
 		return nil, err
 	}

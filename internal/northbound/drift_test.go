@@ -5,6 +5,7 @@ package northbound_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -149,5 +150,53 @@ func TestDriftIsHealed(t *testing.T) {
 				t.Errorf("not healed: %s", diff)
 			}
 		})
+	}
+}
+
+// A route without its BFD session is written all the same, and follows the session of another owner.
+func TestOptionalReferences(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	session := desired.Ref{Owner: node("n"), Key: "session"}
+	rows := vpcRows("v")
+	rows[2].References = []desired.Reference{{Column: "bfd", To: []desired.Ref{session}, Optional: true}}
+	expect := func(want ...string) {
+		t.Helper()
+		for _, row := range server.Rows("Logical_Router_Static_Route") {
+			if got := row.Strings("bfd"); !slices.Equal(got, want) {
+				t.Errorf("the route has the sessions %v, want %v", got, want)
+			}
+		}
+	}
+	e.apply(vpc("v"), rows)
+	expect()
+	e.apply(node("n"), []desired.Row{{Key: "session", Model: &nb.BFD{LogicalPort: "v-ext", DstIP: "192.0.2.254"}}})
+	e.expectCall(vpc("v"))
+	e.apply(vpc("v"), rows)
+	expect(session.UUID())
+	e.apply(node("n"), nil)
+	e.expectCall(vpc("v"))
+	e.apply(vpc("v"), rows)
+	expect()
+	e.apply(node("n"), []desired.Row{{Key: "session", Model: &nb.BFD{LogicalPort: "v-ext", DstIP: "192.0.2.254"}}})
+	e.expectCall(vpc("v"))
+	rows[2].References = nil
+	e.apply(vpc("v"), rows)
+	expect()
+}
+
+// The owner of a BFD session is notified of its status, which the engine does not manage.
+func TestTheStatusOfABFDSession(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(node("n"), []desired.Row{{Key: "session", Model: &nb.BFD{LogicalPort: "v-ext", DstIP: "192.0.2.254"}}})
+	e.expectQuiet()
+	for _, status := range []string{"down", "up"} {
+		server.Transact(nbtest.Op{"op": "update", "table": "BFD", "where": []any{}, "row": map[string]any{"status": status}})
+		e.expectCall(node("n"))
+		if row := northbound.Get[nb.BFD](e.Engine, desired.Ref{Owner: node("n"), Key: "session"}); row == nil || row.Status == nil || *row.Status != status {
+			t.Errorf("the session is %v, want %s", row, status)
+		}
+		e.apply(node("n"), []desired.Row{{Key: "session", Model: &nb.BFD{LogicalPort: "v-ext", DstIP: "192.0.2.254"}}})
 	}
 }

@@ -160,8 +160,8 @@ func (e *Engine) Owners(kind string) []desired.Owner {
 }
 
 // Subscribe makes the engine call f with each owner of a kind that needs another Apply: another client changed or deleted one
-// of its rows or a set membership of one, or a row that the owner waits for has arrived. f must not block. Spurious calls are
-// possible; no call is missed.
+// of its rows or a set membership of one, a row that the owner waits for has arrived, or the status of a BFD session of the owner has changed.
+// f must not block. Spurious calls are possible; no call is missed.
 func (e *Engine) Subscribe(kind string, f func(desired.Owner)) { e.notifier.subscribe(kind, f) }
 
 // Of returns copies of an owner's rows in one table, selected by the model type.

@@ -58,6 +58,9 @@ func (x *index) update(r *ovsdbclient.Replica, u ovsdbclient.Update) effects {
 
 func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclient.RowChange) {
 	if change.Old != nil && change.New != nil && equalManaged(change.Old, change.New) {
+		if slices.Contains(followed, change.Table) {
+			fx.touch(change.UUID, change.New)
+		}
 		return
 	}
 	id := rowID{table: change.Table, uuid: change.UUID}

@@ -25,6 +25,7 @@ type plan struct {
 	// detached is the number of unwanted rows that their parent sets lose, which deletes them.
 	detached int
 	needs    []rowID // rows of other owners that must still exist at commit
+	awaited  []rowID // rows of optional references that do not exist
 }
 
 // write is a row to insert, or the changed columns of an existing row.
@@ -81,7 +82,7 @@ func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missin
 	}
 	p = &plan{}
 	for _, w := range wanted.rows {
-		if err := pl.row(p, w); err != nil {
+		if err := pl.row(p, pl.existing(p, wanted, w)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -92,6 +93,18 @@ func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missin
 	pl.elements(p, owner, wanted)
 	p.needs = slices.DeleteFunc(p.needs, wanted.has)
 	return p, nil, nil
+}
+
+// existing returns a row without optional references to rows that do not exist.
+func (pl *planner) existing(p *plan, wanted wantedRows, w wantedRow) wantedRow {
+	for _, o := range w.optional {
+		absent := func(id rowID) bool { return !wanted.has(id) && pl.replica.Row(id.table, id.uuid) == nil }
+		if i := slices.IndexFunc(o.rows, absent); i >= 0 {
+			p.awaited = append(p.awaited, o.rows[i])
+			w = w.without(o.column)
+		}
+	}
+	return w
 }
 
 // row plans one wanted row and its set memberships.

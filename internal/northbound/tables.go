@@ -28,6 +28,9 @@ var writtenByOthers = map[string][]string{
 	nb.BFDTable:               {"status"},
 }
 
+// followed are the tables whose owners are notified when another program changes a column of writtenByOthers.
+var followed = []string{nb.BFDTable}
+
 // unowned lists the tables whose rows cannot record an owner: the singletons, and two tables without a column for it.
 var unowned = []string{nb.NBGlobalTable, nb.ConnectionTable, nb.SSLTable, nb.StaticMACBindingTable, nb.SampleTable}
 

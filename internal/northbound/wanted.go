@@ -25,6 +25,13 @@ type wantedRow struct {
 	elements   []element
 	references []rowID
 	needs      []rowID // all rows that must exist: the parent, references, and the rows of sets
+	optional   []optional
+}
+
+// optional is a column of references that is empty while one of the rows does not exist.
+type optional struct {
+	column int // index of table.columns
+	rows   []rowID
 }
 
 // wantedRows are all rows that an owner wants.
@@ -154,12 +161,16 @@ func (w *wantedRow) refer(reference desired.Reference) error {
 		return fmt.Errorf("column %q of %s holds no references", reference.Column, w.table.name)
 	}
 	c := w.table.columns[i]
-	uuids := make([]string, len(reference.To))
+	uuids, ids := make([]string, len(reference.To)), make([]rowID, len(reference.To))
 	for j, to := range reference.To {
 		uuids[j] = to.UUID()
-		id := rowID{table: refTable(c.schema), uuid: uuids[j]}
-		w.references = append(w.references, id)
-		w.needs = append(w.needs, id)
+		ids[j] = rowID{table: refTable(c.schema), uuid: uuids[j]}
+	}
+	if reference.Optional {
+		w.optional = append(w.optional, optional{column: i, rows: ids})
+	} else {
+		w.references = append(w.references, ids...)
+		w.needs = append(w.needs, ids...)
 	}
 	value, err := c.references(uuids)
 	if err != nil {
@@ -167,6 +178,13 @@ func (w *wantedRow) refer(reference desired.Reference) error {
 	}
 	w.values[i] = value
 	return nil
+}
+
+// without returns the row with an empty value in a column.
+func (w wantedRow) without(column int) wantedRow {
+	w.values = slices.Clone(w.values)
+	w.values[column] = reflect.Zero(reflect.TypeOf(w.values[column])).Interface()
+	return w
 }
 
 // changes returns the columns that differ from the current row. Without a current row it returns the columns that an insert

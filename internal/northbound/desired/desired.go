@@ -67,6 +67,8 @@ type Set struct {
 type Reference struct {
 	Column string // as in the schema: "load_balancer_group", "dhcpv4_options"
 	To     []Ref
+	// Optional leaves the column empty while a row of another owner does not exist. The owner is notified when the row arrives or is deleted.
+	Optional bool
 }
 
 // Element is one value in a set column of another row, such as an address in an address set.
@@ -85,7 +87,7 @@ type Row struct {
 	Model any
 	// Parent is the set column that keeps the row alive; nil for root tables, whose rows need no parent (ovn-nb(5)).
 	Parent *Set
-	// References fill reference columns of this row. If a referenced row does not exist, Apply returns ErrWaiting.
+	// References fill reference columns of this row. If a referenced row does not exist, and the reference is not optional, Apply returns ErrWaiting.
 	References []Reference
 	// Members are set columns of other rows that hold this row in addition to its parent: the port groups of a port, the group
 	// of a load balancer. The engine writes them as mutate deltas. Only this row's owner changes them.
