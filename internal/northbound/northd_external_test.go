@@ -27,6 +27,7 @@ type outside struct {
 
 	server *nbtest.Server
 	northd *nbtest.Northd
+	inputs translate.ExternalInputs
 }
 
 var externalNetworks = map[string][2]string{"ext": {"192.0.2.", "2001:db8:2::"}, "ext2": {"198.51.100.", "2001:db8:3::"}}
@@ -65,6 +66,7 @@ func newOutside(t *testing.T, subnets ...string) outside {
 			MAC: net.HardwareAddr{2, 4, 0, 0, 0, byte(i)}, Chassis: []string{"n1", "n2"},
 		})
 	}
+	o.inputs = in
 	o.apply(translate.ExternalOwner("blue"), translate.External(in))
 	return o
 }

@@ -4,6 +4,7 @@
 package validation
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -70,11 +71,22 @@ func IgnoredSubnetFields(name string, spec *kubeovnv1.SubnetSpec) []string {
 // IgnoredVpcFields returns the set fields that this version accepts and ignores.
 func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 	return used([]field{
-		{"staticRoutes.bfdId", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.BFDID != "" })},
 		{"staticRoutes.ecmpMode", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.ECMPMode != "" })},
-		{"enableBfd", spec.EnableBfd},
-		{"bfdPort", spec.BFDPort != nil && spec.BFDPort.Enabled},
+		{"enableBfd without an external subnet", spec.EnableBfd && len(spec.ExternalSubnets()) == 0},
+		{"bfdPort (OVN runs BFD on external ports of the router only: use enableBfd)", spec.BFDPort != nil && spec.BFDPort.Enabled},
 	})
+}
+
+// UnmonitoredRoutes names the bfdId of static routes whose next hops are in no external subnet of the VPC, which has no effect; "" for no routes.
+func UnmonitoredRoutes(routes []StaticRoute) string {
+	if len(routes) == 0 {
+		return ""
+	}
+	more := ""
+	if len(routes) > 1 {
+		more = fmt.Sprintf(" and of %d more", len(routes)-1)
+	}
+	return fmt.Sprintf("bfdId of staticRoutes[%d]%s (next hop %s is in no external subnet of the VPC, and OVN runs BFD there only)", routes[0].Index, more, routes[0].NextHop)
 }
 
 // IgnoredProviderNetworkFields returns the set fields that this version accepts and ignores.

@@ -4,6 +4,7 @@
 package validation
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -35,7 +36,17 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	}
 	vpc := kubeovnv1.VpcSpec{Namespaces: []string{"a"}, DefaultSubnet: "s", BFDPort: &kubeovnv1.BFDPort{}, EnableBfd: true}
 	vpc.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "10.0.0.0/8", NextHopIP: "10.1.0.1", ECMPMode: symmetricReply}}
-	if got := strings.Join(IgnoredVpcFields(&vpc), " "); got != "staticRoutes.ecmpMode enableBfd" {
+	if got := strings.Join(IgnoredVpcFields(&vpc), ", "); got != "staticRoutes.ecmpMode, enableBfd without an external subnet" {
 		t.Errorf("got %v", got)
+	}
+	vpc.EnableExternal, vpc.BFDPort.Enabled = true, true
+	if got := strings.Join(IgnoredVpcFields(&vpc), ", "); got != "staticRoutes.ecmpMode, bfdPort (OVN runs BFD on external ports of the router only: use enableBfd)" {
+		t.Errorf("got %v", got)
+	}
+	routes := []StaticRoute{{Index: 3, NextHop: netip.MustParseAddr("10.0.0.7")}, {Index: 5, NextHop: netip.MustParseAddr("10.0.0.8")}}
+	for n, want := range []string{"", "bfdId of staticRoutes[3] (next hop 10.0.0.7 is", "bfdId of staticRoutes[3] and of 1 more (next hop 10.0.0.7 is"} {
+		if got := UnmonitoredRoutes(routes[:n]); !strings.HasPrefix(got, want) || n == 0 && got != "" {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

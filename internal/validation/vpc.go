@@ -4,6 +4,7 @@
 package validation
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,6 +17,9 @@ import (
 
 // maxPolicyPriority is OVN's greatest priority of a router policy (ovn-nb(5), Logical_Router_Policy).
 const maxPolicyPriority = 32767
+
+// maxMonitored bounds the next hops of a VPC's static routes with a BFD session: the node of an external port sends the packets of all of its sessions.
+const maxMonitored = 64
 
 // symmetricReply is the only value of ecmpMode.
 const symmetricReply = "ecmp_symmetric_reply"
@@ -37,6 +41,8 @@ type StaticRoute struct {
 	Table    string
 	// SymmetricReply is ecmpMode ecmp_symmetric_reply.
 	SymmetricReply bool
+	// Monitored: bfdId requests a BFD session with NextHop.
+	Monitored bool
 }
 
 // PolicyRoute is an entry of policyRoutes. No two have the same Priority and Match.
@@ -65,7 +71,7 @@ func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 	for i, entry := range spec.StaticRoutes {
 		route, err := staticRoute(entry)
 		if err == nil {
-			err = r.sameRoute(route)
+			err = errors.Join(r.sameRoute(route), r.tooManyMonitored(route))
 		}
 		if err != nil {
 			problems = append(problems, Problemf(ReasonRouteInvalid, "staticRoutes[%d]: %v", i, err))
@@ -102,7 +108,7 @@ func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 }
 
 func staticRoute(r *kubeovnv1.StaticRoute) (StaticRoute, error) {
-	route := StaticRoute{Table: r.RouteTable, SymmetricReply: r.ECMPMode == symmetricReply}
+	route := StaticRoute{Table: r.RouteTable, SymmetricReply: r.ECMPMode == symmetricReply, Monitored: r.BFDID != ""}
 	switch r.Policy {
 	case "", kubeovnv1.RouteByDestination:
 	case kubeovnv1.RouteBySource:
@@ -132,6 +138,19 @@ func (r *Router) sameRoute(route StaticRoute) error {
 			return fmt.Errorf("the route to %s by %s is in staticRoutes[%d] already, which is the applied one: remove one of them",
 				route.Prefix, route.NextHop, other.Index)
 		}
+	}
+	return nil
+}
+
+func (r *Router) tooManyMonitored(route StaticRoute) error {
+	hops := map[netip.Addr]bool{route.NextHop: true}
+	for _, other := range r.Routes {
+		if other.Monitored {
+			hops[other.NextHop] = true
+		}
+	}
+	if route.Monitored && len(hops) > maxMonitored {
+		return fmt.Errorf("bfdId: next hop %s is beyond %d monitored ones, the maximum of a VPC: remove the bfdId of other routes", route.NextHop, maxMonitored)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func TestValidPartsAreReadNextToInvalidOnes(t *testing.T) {
 		},
 	})
 	if got, want := fmt.Sprint(r), "{"+
-		"[{1 10.9.0.0/16 false 10.0.0.1 t true} {2 10.9.0.0/16 false 10.0.0.2 t false} {4 10.9.0.0/16 false 10.0.0.1  false}] "+
+		"[{1 10.9.0.0/16 false 10.0.0.1 t true true} {2 10.9.0.0/16 false 10.0.0.2 t false false} {4 10.9.0.0/16 false 10.0.0.1  false false}] "+
 		"[{0 1 ip4 drop []} {2 2 ip4 reroute [fd00::1 10.0.0.1]}] "+
 		"[{0 a [169.254.0.1/30]} {3 c [169.254.2.1/30 fd00::1/64]}]}"; got != want {
 		t.Errorf("read\n%s, want\n%s", got, want)
@@ -98,6 +98,29 @@ func TestValidPartsAreReadNextToInvalidOnes(t *testing.T) {
 		if !strings.Contains(message, part) {
 			t.Errorf("%q is not in %q", part, message)
 		}
+	}
+}
+
+// Routes share the session with a next hop. The maximum is of next hops, and invalid routes do not count.
+func TestTheNumberOfMonitoredNextHopsIsLimited(t *testing.T) {
+	spec := &kubeovnv1.VpcSpec{}
+	add := func(cidr, hop, session string) {
+		spec.StaticRoutes = append(spec.StaticRoutes, &kubeovnv1.StaticRoute{CIDR: cidr, NextHopIP: hop, BFDID: session})
+	}
+	add("10.9.0.0/16", "fd00::1", "invalid")
+	for i := range maxMonitored {
+		add(fmt.Sprintf("10.%d.0.0/16", i), fmt.Sprintf("10.0.0.%d", i), "x")
+		add(fmt.Sprintf("10.%d.0.0/17", i), fmt.Sprintf("10.0.0.%d", i), "y")
+	}
+	add("10.200.0.0/16", "10.0.0.200", "")
+	add("10.201.0.0/16", "10.0.0.0", "z")
+	add("10.202.0.0/16", "10.0.0.201", "z")
+	r, problems := Vpc("v", spec)
+	if len(problems) != 2 || !strings.HasPrefix(problems[1].Message, "staticRoutes[131]: bfdId: next hop 10.0.0.201 is beyond 64") {
+		t.Errorf("problems: %s", Joined(problems).Message)
+	}
+	if len(r.Routes) != 2*maxMonitored+2 {
+		t.Errorf("%d routes are valid", len(r.Routes))
 	}
 }
 

@@ -20,7 +20,11 @@ const KindExternal = "External"
 const (
 	keyExternalPort  = "port/"
 	keyExternalRoute = "default-route/"
+	keyExternalBFD   = "bfd/"
 )
+
+// monitorTable is a routing table that no port uses: names of tables of users begin with a letter or digit. OVN runs a BFD session only while a route names it.
+const monitorTable = "_bfd"
 
 // ExternalOwner owns the ports of a VPC's router in external subnets, and the default routes through them.
 func ExternalOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindExternal, Name: vpc} }
@@ -33,6 +37,11 @@ func ExternalPortRef(vpc, subnet string) desired.Ref {
 // ExternalRouteRef is the default route of a family through an external port, in the main table of a VPC's router.
 func ExternalRouteRef(vpc string, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: ExternalOwner(vpc), Key: keyExternalRoute + family.String()}
+}
+
+// ExternalBFDRef is the BFD session between an external port of a VPC's router and a router of the physical network.
+func ExternalBFDRef(vpc string, peer netip.Addr) desired.Ref {
+	return desired.Ref{Owner: ExternalOwner(vpc), Key: keyExternalBFD + peer.String()}
 }
 
 // ExternalEip is the name of the OvnEip with the addresses of a VPC's router in an external subnet. It is Kube-OVN's.
@@ -54,6 +63,21 @@ type ExternalPort struct {
 	NameTaken bool
 }
 
+// reaches reports whether the port has an address in the network of another address.
+func (p ExternalPort) reaches(other netip.Addr) bool {
+	return slices.ContainsFunc(p.CIDRs, func(cidr netip.Prefix) bool {
+		return cidr.Contains(other) && slices.ContainsFunc(p.Addresses, cidr.Contains) && !slices.Contains(p.Addresses, other)
+	})
+}
+
+// has reports whether the port has an address of a family.
+func (p ExternalPort) has(family ipfamily.Family) bool {
+	return slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return ipfamily.Of(a) == family })
+}
+
+// BFD are the settings of BFD sessions: intervals in milliseconds, and the number of missing packets that end a session.
+type BFD struct{ MinTransmit, MinReceive, Multiplier int }
+
 // Gateway returns the physical router of the address's family.
 func (p ExternalPort) Gateway(address netip.Addr) netip.Addr { return like(p.Gateways, address) }
 
@@ -66,8 +90,11 @@ type ExternalInputs struct {
 	Default []ipfamily.Family
 	// RouteTables are the tables of the VPC's router in addition to the main one.
 	RouteTables []string
-	// Routes are the user's. They replace default routes that compete with them.
+	// Routes are the user's. They replace default routes that compete with them. The monitored ones get BFD sessions with their next hops in external subnets.
 	Routes []StaticRoute
+	// MonitorGateways makes BFD sessions with the physical routers, on which default routes depend.
+	MonitorGateways bool
+	BFD             BFD
 	// Services are the CIDRs of Services that a custom VPC reaches by its gateway router.
 	Services []netip.Prefix
 }
@@ -84,10 +111,13 @@ func External(in ExternalInputs) []desired.Row {
 	}
 	for _, port := range in.Ports {
 		rows = append(rows, in.neighbours(port)...)
+		for _, peer := range in.Peers(port) {
+			rows = append(rows, in.session(port, peer)...)
+		}
 	}
 	for _, family := range in.Default {
 		if hop := in.hop(family); hop.IsValid() {
-			rows = append(rows, in.defaultRoutes(hop)...)
+			rows = append(rows, in.defaultRoutes(hop, in.Depends(family))...)
 		}
 	}
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
@@ -122,6 +152,52 @@ func (in ExternalInputs) neighbours(port ExternalPort) []desired.Row {
 	return nil
 }
 
+// Peers returns the routers of the physical network with which a port has BFD sessions, without duplicates.
+func (in ExternalInputs) Peers(port ExternalPort) []netip.Addr {
+	var candidates, peers []netip.Addr
+	if in.MonitorGateways {
+		candidates = slices.Clone(port.Gateways)
+	}
+	for _, route := range in.Routes {
+		if route.Monitored {
+			candidates = append(candidates, route.NextHop)
+		}
+	}
+	for _, peer := range candidates {
+		if port.reaches(peer) && !slices.Contains(peers, peer) {
+			peers = append(peers, peer)
+		}
+	}
+	return peers
+}
+
+// session returns a BFD session, with a route that keeps it running and forwards no packets.
+func (in ExternalInputs) session(port ExternalPort, peer netip.Addr) []desired.Row {
+	onRouter, _ := PortNames(in.Vpc, port.Subnet, port.NameTaken)
+	ref, routes := ExternalBFDRef(in.Vpc, peer), desired.RouterRoutes(RouterRef(in.Vpc))
+	return []desired.Row{
+		{Key: ref.Key, Model: &nb.BFD{
+			LogicalPort: onRouter, DstIP: peer.String(), MinTx: new(in.BFD.MinTransmit), MinRx: new(in.BFD.MinReceive), DetectMult: new(in.BFD.Multiplier),
+		}},
+		{
+			Key: "monitor/" + peer.String(), Parent: &routes, References: []desired.Reference{{Column: "bfd", To: []desired.Ref{ref}}},
+			Model: StaticRoute{Prefix: netip.PrefixFrom(peer, peer.BitLen()), NextHop: peer, Table: monitorTable}.model(),
+		},
+	}
+}
+
+// Depends reports whether the default route of a family depends on the BFD session with its next hop. With several external subnets of the family it does not:
+// OVN drops packets without a route before it looks at policies, so the rules of the other subnets would fail, too.
+func (in ExternalInputs) Depends(family ipfamily.Family) bool {
+	ports := 0
+	for _, port := range in.Ports {
+		if port.has(family) {
+			ports++
+		}
+	}
+	return in.MonitorGateways && ports == 1
+}
+
 // hop returns the physical router to which the default route of a family leads; the zero Addr without a port that has the family.
 func (in ExternalInputs) hop(family ipfamily.Family) netip.Addr {
 	for _, port := range in.Ports {
@@ -134,8 +210,8 @@ func (in ExternalInputs) hop(family ipfamily.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// defaultRoutes returns the default routes to a next hop: one in each table, except where the user has one.
-func (in ExternalInputs) defaultRoutes(hop netip.Addr) []desired.Row {
+// defaultRoutes returns the default routes to a next hop: one in each table, except where the user has one. Monitored ones depend on the BFD session with the next hop.
+func (in ExternalInputs) defaultRoutes(hop netip.Addr, monitored bool) []desired.Row {
 	routes := desired.RouterRoutes(RouterRef(in.Vpc))
 	var rows []desired.Row
 	for _, table := range append([]string{""}, in.RouteTables...) {
@@ -147,7 +223,11 @@ func (in ExternalInputs) defaultRoutes(hop netip.Addr) []desired.Row {
 		if table != "" {
 			key += "/" + table
 		}
-		rows = append(rows, desired.Row{Key: key, Model: route.model(), Parent: &routes})
+		row := desired.Row{Key: key, Model: route.model(), Parent: &routes}
+		if monitored {
+			row.References = []desired.Reference{{Column: "bfd", To: []desired.Ref{ExternalBFDRef(in.Vpc, hop)}}}
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }

@@ -64,7 +64,11 @@ func goldenOf(r desired.Row) goldenRow {
 			g.References = map[string][]string{}
 		}
 		for _, to := range ref.To {
-			g.References[ref.Column] = append(g.References[ref.Column], refString(to))
+			text := refString(to)
+			if ref.Optional {
+				text += " (optional)"
+			}
+			g.References[ref.Column] = append(g.References[ref.Column], text)
 		}
 	}
 	for _, m := range r.Members {

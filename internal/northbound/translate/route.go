@@ -25,6 +25,8 @@ type StaticRoute struct {
 	Table string
 	// SymmetricReply keeps replies on the route that the request came over.
 	SymmetricReply bool
+	// Monitored makes the route depend on a BFD session with NextHop, if that is in an external subnet.
+	Monitored bool
 }
 
 // competes reports whether two routes match the same packets, so that the router chooses one or shares the traffic between
@@ -67,7 +69,11 @@ func staticRoutes(in VpcInputs) []desired.Row {
 	routes := desired.RouterRoutes(RouterRef(in.Name))
 	var rows []desired.Row
 	for _, route := range in.Routes {
-		rows = append(rows, desired.Row{Key: route.key(), Model: route.model(), Parent: &routes})
+		row := desired.Row{Key: route.key(), Model: route.model(), Parent: &routes}
+		if route.Monitored { // the session comes and goes with the external port
+			row.References = []desired.Reference{{Column: "bfd", To: []desired.Ref{ExternalBFDRef(in.Name, route.NextHop)}, Optional: true}}
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
