@@ -37,6 +37,8 @@ const (
 	ConditionTransitReady = "TransitReady"
 	// ConditionExternalReady exists on VPCs with enableExternal or extraExternalSubnets: the router has a port in each of these subnets.
 	ConditionExternalReady = "ExternalReady"
+	// ConditionBFDUp exists on VPCs with BFD sessions between their external ports and routers of the physical network: all of them are up.
+	ConditionBFDUp = "BFDUp"
 	// ConditionEndpointsChecked exists on SwitchLBRules and RouterLBRules whose health checks are not turned off: OVN checks every endpoint
 	// and skips unhealthy ones.
 	ConditionEndpointsChecked = "EndpointsChecked"

@@ -20,7 +20,6 @@ var UnimplementedFields = []UnimplementedField{
 	{"Subnet", "enableExternalLBAddress", "false", ""},
 	{"Subnet", "disableInterConnection", "false", JoinSubnet},
 	{"ProviderNetwork", "exchangeLinkName", "false", ""},
-	{"Vpc", "enableBfd", "false", ""},
 	{"Vip", "attachSubnets", "[]", ""},
 	{"IP", "attachSubnets", "[]", ""},
 	{"IP", "attachIps", "[]", ""},

@@ -66,10 +66,11 @@ type VpcSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	ExtraExternalSubnets []string `json:"extraExternalSubnets,omitempty"`
-	// enableBfd runs BFD between the external gateway port and its next hop. This version ignores it.
+	// enableBfd runs a BFD session between each external port of the router and the physical router of its subnet, in each family. If only one external subnet has a
+	// family, the default route of this family is used while the session is up.
 	// +optional
 	EnableBfd bool `json:"enableBfd,omitempty"`
-	// bfdPort is a dedicated router port for BFD with gateways. This version ignores it.
+	// bfdPort is a dedicated router port for BFD with gateways. This version ignores it: OVN runs BFD on external ports of the router only.
 	// +optional
 	BFDPort *BFDPort `json:"bfdPort,omitempty"`
 	// clusterAccess of a custom VPC. Services lets its pods reach the cluster's Services, including DNS and the API server, and from
@@ -107,7 +108,8 @@ type StaticRoute struct {
 	// ecmpMode is empty or ecmp_symmetric_reply, which OVN ignores on the router of a VPC.
 	// +optional
 	ECMPMode string `json:"ecmpMode,omitempty"`
-	// bfdId is the BFD session that the route depends on. This version ignores it.
+	// bfdId, any text that is not empty, makes the route depend on a BFD session with its next hop, which is in an external subnet of the VPC. The text does not select
+	// a session.
 	// +optional
 	BFDID string `json:"bfdId,omitempty"`
 	// routeTable that the route belongs to. The main table when empty.
@@ -220,8 +222,13 @@ type VpcStatus struct {
 	EnableExternal bool `json:"enableExternal"`
 	// +optional
 	ExtraExternalSubnets []string `json:"extraExternalSubnets,omitempty"`
+	// enableBfd is true if spec.enableBfd is applied: there are sessions with physical routers.
 	// +optional
 	EnableBfd bool `json:"enableBfd"`
+	// bfdSessions are the BFD sessions of external ports: those of enableBfd, and of bfdId of static routes.
+	// +optional
+	// +listType=atomic
+	BFDSessions []BFDSession `json:"bfdSessions,omitempty"`
 	// +optional
 	BFDPort *BFDPortStatus `json:"bfdPort,omitempty"`
 	// transit describes how traffic that clusterAccess allows leaves a custom VPC.
@@ -241,6 +248,23 @@ type VpcTransit struct {
 	// +optional
 	Standby string `json:"standby,omitempty"`
 }
+
+// BFDSession is a BFD session between an external port of a VPC's router and a router of the physical network.
+type BFDSession struct {
+	// subnet is the external subnet.
+	Subnet string `json:"subnet"`
+	// peer is the address of the other router.
+	Peer string `json:"peer"`
+	// status is up, init, down or admin_down, as OVN reports it (ovn-nb(5), BFD). It is empty before OVN has begun the session.
+	// +optional
+	Status string `json:"status,omitempty"`
+}
+
+// Up reports whether the session is up.
+func (s BFDSession) Up() bool { return s.Status == "up" }
+
+// String returns the session for messages.
+func (s BFDSession) String() string { return s.Peer + " in subnet " + s.Subnet }
 
 // BFDPortStatus is the observed state of the BFD port.
 type BFDPortStatus struct {

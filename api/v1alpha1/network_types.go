@@ -100,4 +100,7 @@ type Network struct {
 	// +optional
 	// +kubebuilder:default={}
 	ControlPlaneProtection ControlPlaneProtection `json:"controlPlaneProtection,omitempty"`
+	// externalGateways are settings of the ports of VPCs' routers in external subnets.
+	// +optional
+	ExternalGateways ExternalGateways `json:"externalGateways,omitempty"`
 }

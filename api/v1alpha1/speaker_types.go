@@ -158,7 +158,7 @@ type SpeakerPeer struct {
 	ConnectRetry *metav1.Duration `json:"connectRetry,omitempty"`
 	// bfd detects failures of the path to the router in less than holdTime (RFC 5881). The router must use BFD as well. By default off.
 	// +optional
-	BFD *SpeakerBFD `json:"bfd,omitempty"`
+	BFD *BFD `json:"bfd,omitempty"`
 	// gracefulRestart makes the router keep the routes while the speaker restarts (RFC 4724). By default off.
 	// +optional
 	GracefulRestart *SpeakerGracefulRestart `json:"gracefulRestart,omitempty"`
@@ -202,23 +202,6 @@ type SecretKey struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[A-Za-z0-9_-][-A-Za-z0-9._]*$')`,message="must be the key of a Secret: letters, digits, dots, hyphens and underscores"
 	Key string `json:"key,omitempty"`
-}
-
-// SpeakerBFD defines a BFD session. The failure of a path is detected after minReceive times multiplier.
-type SpeakerBFD struct {
-	// minTransmit is the interval of packets. By default 300ms.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('50ms') && duration(self) <= duration('60s')",message="minTransmit is 50ms to 60s"
-	MinTransmit *metav1.Duration `json:"minTransmit,omitempty"`
-	// minReceive is the interval in which the router's packets are expected. By default 300ms.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('50ms') && duration(self) <= duration('60s')",message="minReceive is 50ms to 60s"
-	MinReceive *metav1.Duration `json:"minReceive,omitempty"`
-	// multiplier is the number of missing packets that count as a failure. By default 3.
-	// +optional
-	// +kubebuilder:validation:Minimum=2
-	// +kubebuilder:validation:Maximum=50
-	Multiplier int32 `json:"multiplier,omitempty"`
 }
 
 // SpeakerGracefulRestart defines graceful restarts.

@@ -120,7 +120,7 @@ func (p *process) derived() ([]controller, error) {
 		},
 		&routergateway.External{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, WaysOut: s.WaysOut,
-			ServiceCIDRs: serviceCIDRs,
+			ServiceCIDRs: serviceCIDRs, Settings: &p.external,
 		},
 		&ovnnat.Reconciler{Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate},
 		&lbrule.Reconciler{

@@ -36,6 +36,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/policy"
+	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vip"
@@ -123,6 +124,7 @@ type process struct {
 	pools     loadbalancer.Pools
 	balancers *loadbalancer.Reconciler
 	limits    limits.Cluster
+	external  routergateway.Settings
 	session   atomic.Pointer[ovsdbclient.Session]
 }
 
@@ -230,6 +232,7 @@ func (p *process) run(ctx context.Context) error {
 	members, err := watchMembers(ctx, p.config, func(cluster *v1alpha1.OVNCluster) {
 		p.pools.Set(&cluster.Spec)
 		p.limits.Set(&cluster.Spec)
+		p.external.Set(&cluster.Spec)
 		if p.options.Observe != nil {
 			p.options.Observe(cluster)
 		}

@@ -42,6 +42,8 @@ type External struct {
 	WaysOut *keylock.Locks
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
 	ServiceCIDRs svc.CIDRs
+	// Settings are those of the OVNCluster.
+	Settings *Settings
 }
 
 // connection is the outcome for one external subnet that a VPC requests.
@@ -59,11 +61,15 @@ type external struct {
 	connections []connection
 	// routed are the families with a default route through an external port, held the families whose default route still leads to the gateway router.
 	routed, held []ipfamily.Family
+	bfd          bfd
 	err          error
 }
 
-// Reconcile applies the external ports of one VPC and updates its status.
+// Reconcile applies the external ports of one VPC and updates its status. A request without a name follows a change of the settings.
 func (r *External) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req.Name == "" {
+		return ctrl.Result{}, r.settingsChanged(ctx)
+	}
 	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get VPC %s: %w", req.Name, err)
@@ -74,6 +80,7 @@ func (r *External) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	if len(wanted) == 0 {
 		portNodes.measure(req.Name, nil)
+		bfd{}.measure(req.Name)
 		err := r.remove(ctx, req.Name)
 		if vpc != nil {
 			err = errors.Join(err, r.clearStatus(ctx, vpc))
@@ -86,6 +93,7 @@ func (r *External) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	portNodes.measure(vpc.Name, found.connections)
 	found.err = r.apply(ctx, vpc, &found)
+	found.bfd.measure(vpc.Name)
 	failed := k8s.Unless(found.err, northbound.ErrWaiting)
 	for _, c := range found.connections {
 		failed = errors.Join(failed, k8s.Unless(c.err, northbound.ErrWaiting))
@@ -262,20 +270,24 @@ func (r *External) apply(ctx context.Context, vpc *kubeovnv1.Vpc, found *externa
 			found.routed = append(found.routed, family)
 		}
 	}
+	found.bfd = r.bfd(in)
 	return nil
 }
 
 // inputs returns the inputs of the rows, without Default.
 func (r *External) inputs(ctx context.Context, vpc *kubeovnv1.Vpc, connections []connection) (translate.ExternalInputs, error) {
-	in := translate.ExternalInputs{Vpc: vpc.Name}
+	spec := &k8s.AppliedVpc(vpc).Spec
+	in := translate.ExternalInputs{Vpc: vpc.Name, MonitorGateways: spec.EnableBfd, BFD: r.Settings.bfd()}
 	for _, c := range connections {
 		if c.port != nil {
 			in.Ports = append(in.Ports, *c.port)
 		}
 	}
-	router, _ := validation.Vpc(vpc.Name, &k8s.AppliedVpc(vpc).Spec)
+	router, _ := validation.Vpc(vpc.Name, spec)
 	for _, route := range router.Routes {
-		in.Routes = append(in.Routes, translate.StaticRoute{Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table})
+		in.Routes = append(in.Routes, translate.StaticRoute{
+			Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table, Monitored: route.Monitored,
+		})
 	}
 	if vpc.Name == kubeovnv1.DefaultVpc {
 		return in, nil

@@ -39,7 +39,8 @@ const (
 )
 
 // SetupWithManager registers the reconciler. It enqueues a Vpc for changes of: the Vpc, with its way out; its external subnets, their Vlans, ProviderNetworks and the
-// nodes that are ready for these; its own subnets, with their routing tables; its OvnEips; nodes that were absent; the CIDRs of Services; and drift of its rows.
+// nodes that are ready for these; its own subnets, with their routing tables; its OvnEips; nodes that were absent; the CIDRs of Services; the settings of the OVNCluster;
+// the status of its BFD sessions; and drift of its rows.
 func (r *External) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.OvnEip{}, indexVpc, vpcOfEip); err != nil {
 		return fmt.Errorf("index OvnEips by VPC: %w", err)
@@ -57,6 +58,7 @@ func (r *External) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(StateOf))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onEip)).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onAbsent), builder.WithPredicates(k8s.Changed(viewAbsent))).
+		WatchesRawSource(r.Settings.Source()).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindExternal)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{}, reconciler.OwnersOf(r.Northbound, translate.KindExternal))).
 		WithOptions(r.Gate.Workers(4)).
@@ -184,9 +186,10 @@ func (r *External) patchStatus(ctx context.Context, vpc *kubeovnv1.Vpc, found ex
 				vpc.Status.ExtraExternalSubnets = append(vpc.Status.ExtraExternalSubnets, c.subnet)
 			}
 		}
+		found.bfd.setStatus(vpc, found.routed)
 	}
 	k8s.SetConditions(&vpc.Status.Conditions, vpc.Generation, found.condition(vpc.Name))
-	k8s.WarnAnew(r.Recorder, vpc, base.Status.Conditions, vpc.Status.Conditions, kubeovnv1.ConditionExternalReady)
+	k8s.WarnAnew(r.Recorder, vpc, base.Status.Conditions, vpc.Status.Conditions, kubeovnv1.ConditionExternalReady, kubeovnv1.ConditionBFDUp)
 	return k8s.PatchStatus(ctx, r.Client, base, vpc)
 }
 
@@ -228,5 +231,6 @@ func (r *External) clearStatus(ctx context.Context, vpc *kubeovnv1.Vpc) error {
 	base := vpc.DeepCopy()
 	vpc.Status.EnableExternal, vpc.Status.ExtraExternalSubnets = false, nil
 	apimeta.RemoveStatusCondition(&vpc.Status.Conditions, kubeovnv1.ConditionExternalReady)
+	bfd{}.setStatus(vpc, nil)
 	return k8s.PatchStatus(ctx, r.Client, base, vpc)
 }

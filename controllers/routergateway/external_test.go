@@ -17,6 +17,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/ovneip"
+	"github.com/kiln-net/kiln/controllers/routergateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 type world struct {
 	*controllertest.World
 
-	process *controllertest.Process
+	process  *controllertest.Process
+	settings *routergateway.Settings
 }
 
 func newWorld(t *testing.T) *world {
@@ -44,7 +46,9 @@ func (w *world) run() {
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
 			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}
-			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.External(p), eips)
+			external := networktest.External(p)
+			w.settings = external.Settings
+			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), external, eips)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
 			if err := networktest.Restore(ctx, p, "10.16.0.0/16,fd00:10:16::/112", "100.64.0.0/16,fd00:100:64::/112"); err != nil {

@@ -38,7 +38,7 @@ func (r *Reconciler) check(ctx context.Context, in inputs) (translate.VpcInputs,
 }
 
 // routerOf returns the inputs of the router's rows. Routes whose next hop is in no network are included: OVN ignores such a route until
-// the network exists. bfdId has no effect: OVN runs BFD on gateway ports only, and this version creates none.
+// the network exists.
 func routerOf(in inputs, router validation.Router, links []translate.Peering) translate.VpcInputs {
 	out := translate.VpcInputs{Name: in.vpc.Name, RouteTables: in.routeTables(), Peerings: links}
 	for _, route := range router.Routes {
@@ -48,6 +48,7 @@ func routerOf(in inputs, router validation.Router, links []translate.Peering) tr
 			NextHop:        route.NextHop,
 			Table:          route.Table,
 			SymmetricReply: route.SymmetricReply,
+			Monitored:      route.Monitored,
 		})
 	}
 	for _, policy := range router.Policies {
@@ -90,7 +91,7 @@ func (r *Reconciler) checkDefaultSubnet(ctx context.Context, in inputs, found *r
 	return nil
 }
 
-// checkNextHops finds next hops that are in none of the router's networks.
+// checkNextHops finds next hops that are in none of the router's networks, and routes with bfdId by next hops that are in no external subnet.
 func (r *Reconciler) checkNextHops(ctx context.Context, in inputs, router validation.Router, links []translate.Peering, found *result) error {
 	seen := map[netip.Addr]bool{}
 	check := func(field string, index int, hop netip.Addr) error {
@@ -110,6 +111,16 @@ func (r *Reconciler) checkNextHops(ctx context.Context, in inputs, router valida
 	for _, route := range router.Routes {
 		if err := check("staticRoutes", route.Index, route.NextHop); err != nil {
 			return err
+		}
+		if !route.Monitored {
+			continue
+		}
+		outside, err := r.outside(ctx, in.vpc, route.NextHop)
+		if err != nil {
+			return err
+		}
+		if !outside {
+			found.unmonitored = append(found.unmonitored, route)
 		}
 	}
 	for _, policy := range router.Policies {
@@ -134,6 +145,11 @@ func (r *Reconciler) reaches(ctx context.Context, vpc *kubeovnv1.Vpc, links []tr
 	if err != nil || len(subnets) > 0 {
 		return len(subnets) > 0, err
 	}
-	external, err := r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, at)
-	return slices.ContainsFunc(external, func(s *kubeovnv1.Subnet) bool { return slices.Contains(lookup.ExternalOf(vpc), s.Name) }), err
+	return r.outside(ctx, vpc, hop)
+}
+
+// outside reports whether an address is in an external subnet that the VPC names.
+func (r *Reconciler) outside(ctx context.Context, vpc *kubeovnv1.Vpc, hop netip.Addr) (bool, error) {
+	subnets, err := r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, []netip.Prefix{netip.PrefixFrom(hop, hop.BitLen())})
+	return slices.ContainsFunc(subnets, func(s *kubeovnv1.Subnet) bool { return slices.Contains(lookup.ExternalOf(vpc), s.Name) }), err
 }

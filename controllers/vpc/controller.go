@@ -124,6 +124,8 @@ type result struct {
 	// problems are errors in the spec, conflicts exclude entries because of other objects; missing are references to objects that do not exist
 	// yet.
 	problems, conflicts, missing []*validation.Problem
+	// unmonitored are the routes whose bfdId has no effect.
+	unmonitored []validation.StaticRoute
 	// retained: the spec has problems, and the last valid one is applied.
 	retained bool
 	// linked are the remote VPCs of the links that are set up.

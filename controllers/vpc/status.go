@@ -49,10 +49,11 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 	if in.vpc.DeletionTimestamp != nil {
 		ready = k8s.NotReady(ReasonSubnetsExist, "deleted once its subnets are: "+k8s.Some(blockers(in), maxNamed))
 	}
-	k8s.SetConditions(&status.Conditions, in.vpc.Generation,
-		ready,
-		k8s.Validated(problem),
-		k8s.FieldsSupported(validation.IgnoredVpcFields(&in.vpc.Spec)))
+	ignored := validation.IgnoredVpcFields(&in.vpc.Spec)
+	if text := validation.UnmonitoredRoutes(found.unmonitored); text != "" {
+		ignored = append(ignored, text)
+	}
+	k8s.SetConditions(&status.Conditions, in.vpc.Generation, ready, k8s.Validated(problem), k8s.FieldsSupported(ignored))
 	k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated, kubeovnv1.ConditionFieldsSupported)
 	if ready.Reason == ReasonSubnetsExist {
 		k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady)

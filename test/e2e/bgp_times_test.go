@@ -282,7 +282,7 @@ func (b *bgpLab) startStreamTo(ctx context.Context, to netip.AddrPort) *stream {
 func (b *bgpLab) withBFD(ctx context.Context) {
 	GinkgoHelper()
 	b.frr.setBFD(ctx, true)
-	bfd := func(p *v1alpha1.SpeakerPeer) { p.BFD, p.GracefulRestart = &v1alpha1.SpeakerBFD{}, nil }
+	bfd := func(p *v1alpha1.SpeakerPeer) { p.BFD, p.GracefulRestart = &v1alpha1.BFD{}, nil }
 	applySpeaker(ctx, slices.Concat(neighbours(bfd), remotes())...)
 	b.frr.established(ctx)
 	b.frr.bfdUp(ctx)

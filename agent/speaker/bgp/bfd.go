@@ -4,17 +4,13 @@
 package bgp
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
-	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bfd"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/agent/speaker/bfd"
-	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // bfd returns the BFD sessions.
@@ -22,20 +18,14 @@ func (c *Config) bfd() map[netip.Addr]bfd.Config {
 	all := map[netip.Addr]bfd.Config{}
 	for _, p := range c.Peers {
 		if p.BFD != nil {
+			transmit, receive, multiplier := p.BFD.Intervals()
 			all[p.Address] = bfd.Config{
-				Source: p.Source, MinTransmit: interval(p.BFD.MinTransmit), MinReceive: interval(p.BFD.MinReceive),
-				Multiplier: uint8(cmp.Or(p.BFD.Multiplier, v1alpha1.DefaultBFDMultiplier)), //nolint:gosec // limited by the API
+				Source: p.Source, MinTransmit: transmit, MinReceive: receive,
+				Multiplier: uint8(multiplier), //nolint:gosec // limited by the API
 			}
 		}
 	}
 	return all
-}
-
-func interval(d *metav1.Duration) time.Duration {
-	if d == nil {
-		return v1alpha1.DefaultBFDInterval
-	}
-	return d.Duration
 }
 
 // pathFailed ends an established session. GoBGP would keep the request otherwise, and end the next session.

@@ -95,7 +95,7 @@ func TestDefaultsOfASession(t *testing.T) {
 	if s.EbgpMultihop != nil || s.Bfd != nil || s.GracefulRestart != nil || s.AfiSafis[0].PrefixLimits.MaxPrefixes != v1alpha1.DefaultMaxReceived {
 		t.Errorf("features that are off by default: %+v", s)
 	}
-	p.BFD, p.MultihopTTL, p.HoldTime = &v1alpha1.SpeakerBFD{}, 4, &metav1.Duration{Duration: 3 * time.Second}
+	p.BFD, p.MultihopTTL, p.HoldTime = &v1alpha1.BFD{}, 4, &metav1.Duration{Duration: 3 * time.Second}
 	s = p.session(&Config{}, false)
 	c := Config{Peers: []Peer{p, {Address: netip.MustParseAddr(router6)}}}
 	if s.Bfd != nil || s.EbgpMultihop.MultihopTtl != 4 || s.Timers.Config.KeepaliveInterval != 1 {

@@ -27,7 +27,7 @@ func TestFRRWithChangesOfBFD(t *testing.T) {
 	s := newServer(t)
 	interval := 300 * time.Millisecond
 	on := func(p *v1alpha1.SpeakerPeer) {
-		p.BFD = &v1alpha1.SpeakerBFD{MinTransmit: &metav1.Duration{Duration: interval}, MinReceive: &metav1.Duration{Duration: interval}}
+		p.BFD = &v1alpha1.BFD{MinTransmit: &metav1.Duration{Duration: interval}, MinReceive: &metav1.Duration{Duration: interval}}
 	}
 	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
@@ -67,7 +67,7 @@ func TestFRRWithBFD(t *testing.T) {
 			r := newPeerRouter(t, test.router)
 			s := newServer(t)
 			bfd := func(p *v1alpha1.SpeakerPeer) {
-				p.BFD, p.Password = &v1alpha1.SpeakerBFD{}, &v1alpha1.SecretKey{Name: "s"}
+				p.BFD, p.Password = &v1alpha1.BFD{}, &v1alpha1.SecretKey{Name: "s"}
 			}
 			spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{across(far4, bfd), across(far6, bfd)}}
 			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
@@ -107,7 +107,7 @@ func TestBIRDWithBFD(t *testing.T) {
 	r := newPeerRouter(t, birdWith("  local as 65002;\n  passive;\n  bfd on;\n", ""))
 	s := newServer(t)
 	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
-	must.Succeed(t, s.Configure(t.Context(), with(across(far4, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }))))
+	must.Succeed(t, s.Configure(t.Context(), with(across(far4, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.BFD{} }))))
 	for range 2 {
 		r.reaches("10.16.0.0/16", near4)
 		eventually.Wait{Base: 20 * time.Second}.Empty(t, func() string {
@@ -136,7 +136,7 @@ func TestBIRDWithBFD(t *testing.T) {
 func TestFRRWithBFDUnderLoad(t *testing.T) {
 	r := newPeerRouter(t, frrRange("bfd"))
 	s := newServer(t)
-	bfd := func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }
+	bfd := func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.BFD{} }
 	must.Succeed(t, s.Configure(t.Context(), with(across(far4, bfd), across(far6, bfd))))
 	r.steady(s)
 	var busy []*exec.Cmd

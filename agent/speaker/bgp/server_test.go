@@ -192,7 +192,7 @@ func TestARouterKeepsRoutesDuringARestart(t *testing.T) {
 func TestBFDDoesNotPreventASession(t *testing.T) {
 	r := newRouter(t, 65002, session(node4, 65001))
 	s := newServer(t)
-	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.SpeakerBFD{} }))))
+	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.BFD{} }))))
 	established(t, s, true)
 	state, err := s.State(t.Context())
 	must.Succeed(t, err)

@@ -46,7 +46,7 @@ func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler
 func External(p *controllertest.Process) *routergateway.External {
 	return &routergateway.External{
 		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, WaysOut: p.WaysOut,
-		ServiceCIDRs: Services(p),
+		ServiceCIDRs: Services(p), Settings: &routergateway.Settings{},
 	}
 }
 

@@ -117,7 +117,7 @@ func External(in ExternalInputs) []desired.Row {
 	}
 	for _, family := range in.Default {
 		if hop := in.hop(family); hop.IsValid() {
-			rows = append(rows, in.defaultRoutes(hop, in.Depends(family))...)
+			rows = append(rows, in.defaultRoutes(hop, in.DependsOn(family) == hop)...)
 		}
 	}
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
@@ -186,16 +186,19 @@ func (in ExternalInputs) session(port ExternalPort, peer netip.Addr) []desired.R
 	}
 }
 
-// Depends reports whether the default route of a family depends on the BFD session with its next hop. With several external subnets of the family it does not:
-// OVN drops packets without a route before it looks at policies, so the rules of the other subnets would fail, too.
-func (in ExternalInputs) Depends(family ipfamily.Family) bool {
+// DependsOn returns the physical router on whose BFD session the default route of a family depends; the zero Addr if it depends on none. With several external subnets
+// of the family it does not: OVN drops packets without a route before it looks at policies, so the rules of the other subnets would fail, too.
+func (in ExternalInputs) DependsOn(family ipfamily.Family) netip.Addr {
 	ports := 0
 	for _, port := range in.Ports {
 		if port.has(family) {
 			ports++
 		}
 	}
-	return in.MonitorGateways && ports == 1
+	if !in.MonitorGateways || ports != 1 {
+		return netip.Addr{}
+	}
+	return in.hop(family)
 }
 
 // hop returns the physical router to which the default route of a family leads; the zero Addr without a port that has the family.
@@ -225,7 +228,7 @@ func (in ExternalInputs) defaultRoutes(hop netip.Addr, monitored bool) []desired
 		}
 		row := desired.Row{Key: key, Model: route.model(), Parent: &routes}
 		if monitored {
-			row.References = []desired.Reference{{Column: "bfd", To: []desired.Ref{ExternalBFDRef(in.Vpc, hop)}}}
+			row.References = []desired.Reference{{Column: "bfd", To: []desired.Ref{ExternalBFDRef(in.Vpc, hop)}, Optional: true}}
 		}
 		rows = append(rows, row)
 	}
