@@ -279,6 +279,36 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		}
 	}, SpecTimeout(5*time.Minute))
 
+	It("are used while the physical router answers by BFD", func(ctx SpecContext) {
+		eip := eipAt(n.first, 155)
+		applied(ctx, eip, snatOf(eip, "monitored", kubeovnv1.OvnSnatRuleSpec{VpcSubnet: amber + "-net"}))
+		expectSource(ctx, n.here, n.second, addressesOfEip(eip))
+		port := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: amber + "-" + n.first.Name}}
+		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(port), port)).To(Succeed())
+		peers := ipfamily.ValidAddrs(port.Status.V4IP, port.Status.V6IP)
+		router := startBFD(peers)
+		DeferCleanup(func(ctx SpecContext) { setBFD(ctx, amber, false) }, NodeTimeout(time.Minute))
+		setBFD(ctx, amber, true)
+		expectBFD(ctx, amber, metav1.ConditionTrue)
+		expectSource(ctx, n.here, n.second, addressesOfEip(eip))
+		for i, peer := range peers {
+			By("the session with " + peer.String() + " ends")
+			router.shutdown(ctx, peer, true)
+			expectBFD(ctx, amber, metav1.ConditionFalse, n.first.Router()[i].Addr().String())
+			for j, a := range addressesOfEip(eip) {
+				to := inFamily(n.second.Outside(), a)
+				if i == j {
+					Eventually(clientSeen).WithContext(ctx).WithArguments(n.here, to).WithTimeout(20*time.Second).ShouldNot(Equal(a), "there is no other way")
+				} else {
+					Expect(clientSeen(ctx, n.here, to)).To(Equal(a), "the other family")
+				}
+			}
+			router.shutdown(ctx, peer, false)
+			expectBFD(ctx, amber, metav1.ConditionTrue)
+		}
+		expectSource(ctx, n.here, n.second, addressesOfEip(eip))
+	}, SpecTimeout(6*time.Minute))
+
 	It("lead to a Vip, and follow the pod that has it", func(ctx SpecContext) {
 		vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "e2e-outside"}, Spec: kubeovnv1.VipSpec{
 			Subnet: amber + "-net", Namespace: amber, Selector: []string{"shares:vip"}, V4IP: "10.61.0.100", V6IP: "fd00:10:61::100",

@@ -11,7 +11,7 @@ test-e2e: images ## The e2e suite without timed specs in a new lab (needs `make 
 test-timing: images ## The timed specs three times in a new lab on an idle machine, with verdicts by the median; values are added to _output/timing.csv
 underlay: images ## Subnets on a physical network, in a new lab
 mirrors: images ## Copies of packets at mirror0 and at remote collectors, in a new lab (DATAPATH=kernel)
-outside: images ## External addresses on the routers of VPCs, on VLANs of a new lab (DATAPATH=kernel)
+outside: images ## External addresses on the routers of VPCs, on VLANs of a new lab, with FRR as BFD peer (DATAPATH=kernel)
 underlay-default: images ## The subnet ovn-default on a VLAN, in a new lab
 test-changes: images ## Change podCIDRs, dataDirectory and tunnelType of an installed cluster under traffic, in a new lab
 test-upgrade: images ## Install the version of FROM, upgrade it under traffic, and go back to its image, in a new lab

@@ -86,8 +86,9 @@ var inOneLab = []Suite{
 	},
 	{
 		Name: "outside", Often: Night, Limit: 120 * time.Minute,
-		Help: "External addresses on the routers of VPCs, on VLANs of a new lab (DATAPATH=kernel)",
-		labs: oneLab(always(selected("outside", 60*time.Minute))),
+		Help:   "External addresses on the routers of VPCs, on VLANs of a new lab, with FRR as BFD peer (DATAPATH=kernel)",
+		before: withRouter,
+		labs:   oneLab(always(selected("outside", 60*time.Minute))),
 	},
 	{
 		Name: "underlay-default", Often: Night, Limit: 90 * time.Minute,
