@@ -10,11 +10,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+const (
+	// ExternalGatewayConfig is the name of the ConfigMap of Kube-OVN about external gateways, in the namespace of the operator.
+	ExternalGatewayConfig = "ovn-external-gw-config"
+	// ExternalGatewayLabel with the value "true" is on nodes that can host external ports, while the ConfigMap enables external gateways. NodeRestriction denies it to
+	// kubelets.
+	ExternalGatewayLabel = "ovn.kubernetes.io/external-gw"
+	// MaxExternalGatewayNodes bounds the nodes that the ConfigMap names.
+	MaxExternalGatewayNodes = 1000
+)
+
 // ExternalGateways are settings of the ports of VPCs' routers in external subnets.
 type ExternalGateways struct {
+	// nodeSelector selects the nodes that can host the ports, among those of the ProviderNetwork. When it is empty, the ConfigMap ovn-external-gw-config in the namespace of
+	// the operator decides, if its enable-external-gw is true: nodes in its external-gw-nodes, and nodes with the label ovn.kubernetes.io/external-gw=true. Otherwise all
+	// nodes of the ProviderNetwork can host the ports.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// bfd has the times of sessions with physical routers, which Vpcs request by enableBfd and staticRoutes.bfdId.
 	// +optional
 	BFD BFD `json:"bfd,omitempty"`
+}
+
+// ExternalGatewaysStatus has the settings of the ConfigMap ovn-external-gw-config.
+type ExternalGatewaysStatus struct {
+	// nodes of external-gw-nodes, sorted. Nodes with the label ovn.kubernetes.io/external-gw=true are selected, too.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	Nodes []string `json:"nodes,omitempty"`
 }
 
 // BFD defines a BFD session. The failure of a path is detected after minReceive times multiplier.

@@ -176,6 +176,10 @@ type OVNClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=1024
 	DataDirectories []string `json:"dataDirectories,omitempty"`
+	// externalGateways has the last valid settings of the ConfigMap ovn-external-gw-config, while it enables external gateways. Those of spec.network.externalGateways
+	// precede them.
+	// +optional
+	ExternalGateways *ExternalGatewaysStatus `json:"externalGateways,omitempty"`
 	// replicas are the effective numbers of members and pods: those of the spec, or those that the operator derives from the nodes.
 	// +optional
 	Replicas EffectiveReplicas `json:"replicas,omitempty"`

@@ -232,7 +232,7 @@ func (p *process) run(ctx context.Context) error {
 	members, err := watchMembers(ctx, p.config, func(cluster *v1alpha1.OVNCluster) {
 		p.pools.Set(&cluster.Spec)
 		p.limits.Set(&cluster.Spec)
-		p.external.Set(&cluster.Spec)
+		p.external.Set(cluster)
 		if p.options.Observe != nil {
 			p.options.Observe(cluster)
 		}

@@ -59,6 +59,8 @@ type Reconciler struct {
 	upgrades  *upgrade.Replacer
 	databases *database.Runner
 	kinds     *optionalKinds
+	// externalConfig reads the ConfigMap of external gateways.
+	externalConfig client.Reader
 	// certificates issues what the workloads and nodes need for TLS.
 	certificates *certificates
 
@@ -79,6 +81,7 @@ var phases = []struct {
 	{"look for the resource definitions", (*Reconciler).requireResources},
 	{"check the default subnets", (*Reconciler).checkSubnets},
 	{"keep what objects allow", (*Reconciler).keepTenancy},
+	{"read the nodes of external gateways", (*Reconciler).readExternalGateways},
 	{"place the databases", (*Reconciler).placeDatabases},
 	{"choose the data directory", (*Reconciler).chooseDirectory},
 	{"offer tunnels", (*Reconciler).offerTunnels},

@@ -27,7 +27,8 @@ func writableSelectors(spec *v1alpha1.OVNClusterSpec) []string {
 	for _, s := range []struct {
 		field    string
 		selector map[string]string
-	}{{"central", spec.Central.NodeSelector}, {"controller", spec.Controller.NodeSelector}, {"speaker", speakerSelector(spec)}} {
+	}{{"central", spec.Central.NodeSelector}, {"controller", spec.Controller.NodeSelector}, {"speaker", speakerSelector(spec)},
+		{"network.externalGateways", spec.Network.ExternalGateways.NodeSelector}} {
 		if k8s.KubeletsMaySatisfy(s.selector) {
 			fields = append(fields, "spec."+s.field+".nodeSelector")
 		}

@@ -20,8 +20,9 @@ func TestLabelsThatKubeletsMayWriteAreAdvisedAgainst(t *testing.T) {
 	spec.Central.NodeSelector = map[string]string{"kube-ovn/role": "master"}
 	spec.Controller.NodeSelector = map[string]string{"node-restriction.kubernetes.io/ovn-central": "true"}
 	spec.Speaker = &v1alpha1.Speaker{NodeSelector: map[string]string{"bgp": "true"}}
+	spec.Network.ExternalGateways.NodeSelector = map[string]string{"rack": "a"}
 	adviseOnSelectors(spec, report)
-	if !strings.HasPrefix(report.Advice(), "another one; nodes can select themselves for spec.central.nodeSelector and spec.speaker.nodeSelector, ") {
+	if !strings.HasPrefix(report.Advice(), "another one; nodes can select themselves for spec.central.nodeSelector and spec.speaker.nodeSelector and spec.network.externalGateways.nodeSelector, ") {
 		t.Errorf("labels that kubelets may write: %s", report.Advice())
 	}
 }

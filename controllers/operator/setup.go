@@ -81,6 +81,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.databases = &database.Runner{Admin: r.Admin, APIReader: r.APIReader, Recorder: r.Recorder, Versions: r.versions, Replacer: r.upgrades}
 	r.kinds = &optionalKinds{Client: r, APIReader: r.APIReader, namespace: r.Namespace, cache: mgr.GetCache()}
 	r.certificates = &certificates{APIReader: r.APIReader, namespace: r.Namespace, secrets: secrets, kinds: r.kinds}
+	externalConfig, err := newExternalConfig(mgr, r.Namespace)
+	if err != nil {
+		return err
+	}
+	r.externalConfig = externalConfig
 	options := k8s.Workers(1)
 	options.CacheSyncTimeout = untilServed
 	b := ctrl.NewControllerManagedBy(mgr).
@@ -95,6 +100,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	for _, kind := range ownedKinds() {
 		b = b.Owns(kind)
 	}
+	b = b.WatchesRawSource(source.Kind[client.Object](externalConfig, &corev1.ConfigMap{}, theCluster))
 	for _, c := range secrets.Caches { // the Secrets of CAs have no owner
 		b = b.WatchesRawSource(source.Kind[client.Object](c, &corev1.Secret{}, theCluster))
 	}

@@ -98,11 +98,11 @@ func TestBFDWithThePhysicalRouter(t *testing.T) {
 
 	// The OVNCluster changes the times of sessions that run.
 	ms := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Millisecond} }
-	spec := &v1alpha1.OVNClusterSpec{}
-	spec.Network.ExternalGateways.BFD = v1alpha1.BFD{MinTransmit: ms(50), MinReceive: ms(60), Multiplier: 5}
-	w.settings.Set(spec)
+	cluster := &v1alpha1.OVNCluster{}
+	cluster.Spec.Network.ExternalGateways.BFD = v1alpha1.BFD{MinTransmit: ms(50), MinReceive: ms(60), Multiplier: 5}
+	w.settings.Set(cluster)
 	w.sessions("blue-external 192.0.2.254 50/60/5", "blue-external 2001:db8:2::fe 50/60/5")
-	w.settings.Set(&v1alpha1.OVNClusterSpec{})
+	w.settings.Set(&v1alpha1.OVNCluster{})
 	w.sessions("blue-external 192.0.2.254 300/300/3", "blue-external 2001:db8:2::fe 300/300/3")
 
 	w.Get(blue)

@@ -144,7 +144,7 @@ func (r *External) connect(ctx context.Context, vpc *kubeovnv1.Vpc, name string,
 		return c
 	}
 	onRouter, _ := translate.PortNames(vpc.Name, name, port.NameTaken)
-	ports := Ports{Client: r.Client, Northbound: r.Northbound, WasAbsent: r.Networks.WasAbsent}
+	ports := Ports{Client: r.Client, Northbound: r.Northbound, WasAbsent: r.Networks.WasAbsent, Settings: r.Settings}
 	port.Chassis, c.err = ports.chassis(ctx, vpc.Name, vlan.Spec.Provider, func() []string { return ports.applied(translate.ExternalOwner(vpc.Name), onRouter) })
 	if len(port.Chassis) > 0 {
 		c.port = &port

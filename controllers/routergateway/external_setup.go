@@ -22,6 +22,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -55,7 +56,7 @@ func (r *External) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.onSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vlan{}, handler.EnqueueRequestsFromMapFunc(r.onVlan), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.onProvider), builder.WithPredicates(k8s.Changed(viewReadyNodes))).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(StateOf))).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(r.viewHost))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onEip)).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onAbsent), builder.WithPredicates(k8s.Changed(viewAbsent))).
 		WatchesRawSource(r.Settings.Source()).
@@ -63,6 +64,16 @@ func (r *External) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{}, reconciler.OwnersOf(r.Northbound, translate.KindExternal))).
 		WithOptions(r.Gate.Workers(4)).
 		Complete(r.Gate.Reconciler(r))
+}
+
+// hostView has the fields of a Node that its rank as a host depends on.
+type hostView struct {
+	state    gateway.State
+	selected bool
+}
+
+func (r *External) viewHost(node *corev1.Node) hostView {
+	return hostView{StateOf(node), r.Settings.hosts(node)}
 }
 
 // externalVpcView has the fields of a Vpc that its external ports depend on: its spec, and the condition of its gateway router, whose default route precedes.

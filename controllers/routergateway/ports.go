@@ -45,6 +45,8 @@ type Ports struct {
 	Allocator  *ipam.Allocator
 	// WasAbsent reports whether a node must end connections of external addresses before it hosts ports again; nil for ports without such addresses.
 	WasAbsent func(ctx context.Context, node string) (bool, error)
+	// Settings select the nodes that can host ports; nil for all.
+	Settings *Settings
 }
 
 // Underlay is an underlay subnet with a valid spec.
@@ -91,8 +93,8 @@ func (p *Ports) Port(ctx context.Context, u Underlay) (*translate.GatewayPort, e
 }
 
 // chassis returns the nodes that can host a router's port in a network, in order of precedence: nodes that are down, or were absent, come last. Otherwise the order
-// differs between the subnets or VPCs of the ports, and a node that comes or goes does not change it for the others. While no node is ready, the applied nodes stay, and
-// the error is ErrWaiting.
+// differs between the subnets or VPCs of the ports, and a node that comes or goes does not change it for the others. While no node is ready and selected, the applied nodes
+// stay, and the error is ErrWaiting.
 func (p *Ports) chassis(ctx context.Context, of, network string, applied func() []string) ([]string, error) {
 	provider, err := k8s.Find[kubeovnv1.ProviderNetwork](ctx, p.Client, client.ObjectKey{Name: network}, client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -113,6 +115,9 @@ func (p *Ports) chassis(ctx context.Context, of, network string, applied func() 
 		if err != nil {
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		}
+		if p.Settings != nil && !p.Settings.hosts(node) {
+			continue
+		}
 		c := candidate{name, gateway.Down, sha256.Sum256([]byte(of + "\x00" + name))}
 		if node != nil {
 			c.state = StateOf(node)
@@ -125,6 +130,9 @@ func (p *Ports) chassis(ctx context.Context, of, network string, applied func() 
 			}
 		}
 		candidates = append(candidates, c)
+	}
+	if len(candidates) == 0 {
+		return applied(), fmt.Errorf("%w: no ready node of ProviderNetwork %s can host external ports by %s", northbound.ErrWaiting, network, p.Settings.whichHosts())
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.state, b.state), bytes.Compare(a.rank[:], b.rank[:]))

@@ -81,7 +81,7 @@ func TestStaticRoutes(t *testing.T) {
 	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonRouteInvalid,
 		"staticRoutes[4]: the route to 10.9.0.0/16 by 10.0.0.5 is in staticRoutes[3] already", "staticRoutes[5]: cidr 10.8.0.0/16 and nextHopIP fd00:10::5")
 	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonRouteInvalid, "the last valid spec stays applied")
-	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "staticRoutes.bfdId")
+	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "bfdId of staticRoutes[6] (next hop 10.0.0.7 is in no external subnet")
 	n.Rows("Logical_Router_Static_Route", staticRoutes, want...)
 
 	n.Change(vpc, func() { vpc.Spec.StaticRoutes = vpc.Spec.StaticRoutes[:1] })

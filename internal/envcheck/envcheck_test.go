@@ -193,6 +193,62 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
+// Keys of the ConfigMap of external gateways that Kiln does not read have objects instead. Nothing is reported once these exist.
+func TestTheConfigMapOfExternalGateways(t *testing.T) {
+	config := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ovn-external-gw-config"}, Data: map[string]string{
+		"enable-external-gw": "true", "type": "distributed", "external-gw-nodes": "n1", "external-gw-nic": "eth1", "external-gw-addr": "172.56.0.1/16",
+		"nic-ip": "172.56.0.254/16", "nic-mac": "16:52:f3:13:6a:25",
+	}}
+	c := &Cluster{
+		ConfigMaps: []corev1.ConfigMap{config},
+		Workloads:  []Workload{workload("Deployment", "kube-ovn-controller", "--bfd-min-tx=200", "--bfd-min-rx=20", "--detect-mult=4")},
+		Objects:    map[string][]unstructured.Unstructured{"Vpc": {unstructuredOf("Vpc", "ovn-cluster", map[string]any{})}},
+	}
+	found := func() (all []string) {
+		report, err := Migration(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range report.Findings {
+			if strings.HasPrefix(f.Subject, "ConfigMap") || strings.Contains(f.Subject, "bfd-") || strings.Contains(f.Subject, "detect-") {
+				all = append(all, fmt.Sprint(f.Level, " ", f.Subject, ": ", f.Message))
+			}
+		}
+		if text := fmt.Sprint(report.OVNCluster); !strings.Contains(text, "externalGateways:map[bfd:map[minTransmit:200ms multiplier:4]]") {
+			t.Errorf("the proposal is %s", text)
+		}
+		slices.Sort(all)
+		return all
+	}
+	flags := []string{
+		"carried Deployment kube-ovn-controller --bfd-min-tx=200: network.externalGateways.bfd.minTransmit",
+		"carried Deployment kube-ovn-controller --detect-mult=4: network.externalGateways.bfd.multiplier",
+	}
+	tooShort := "lost Deployment kube-ovn-controller --bfd-min-rx=20: the interval must be from 50 to 60000 ms"
+	want := append(slices.Clone(flags),
+		"lost ConfigMap ovn-external-gw-config enable-external-gw: set enableExternal of Vpc ovn-cluster",
+		"lost ConfigMap ovn-external-gw-config external-gw-nic, external-gw-addr: create a ProviderNetwork with defaultInterface eth1, a Vlan, and Subnet external with this vlan and gateway 172.56.0.1 (docs/user/external.md)",
+		"lost ConfigMap ovn-external-gw-config nic-ip, nic-mac: create OvnEip ovn-cluster-external of type lrp with these addresses: v4Ip 172.56.0.254, macAddress 16:52:f3:13:6a:25",
+		"lost ConfigMap ovn-external-gw-config type: OvnFips without a type are centralized: set type: distributed of these OvnFips", tooShort)
+	if got := found(); !slices.Equal(got, want) {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	delete(config.Data, "type")
+	c.Objects = map[string][]unstructured.Unstructured{
+		"Vpc":    {unstructuredOf("Vpc", "ovn-cluster", map[string]any{"enableExternal": true})},
+		"Subnet": {unstructuredOf("Subnet", "external", map[string]any{"vlan": "v"})},
+		"OvnEip": {unstructuredOf("OvnEip", "ovn-cluster-external", map[string]any{"type": "lrp"})},
+	}
+	if got := found(); !slices.Equal(got, append(slices.Clone(flags), tooShort)) {
+		t.Errorf("with the objects: %s", strings.Join(got, "\n"))
+	}
+	config.Data["enable-external-gw"] = "false"
+	c.Objects = nil
+	if got := found(); !slices.Equal(got, append(slices.Clone(flags), tooShort)) {
+		t.Errorf("disabled: %s", strings.Join(got, "\n"))
+	}
+}
+
 // TestLabelsThatKubeletsMayWriteAreReported checks selectors by which a stolen node gets the keys of the databases, of their clients, or of the operator.
 func TestLabelsThatKubeletsMayWriteAreReported(t *testing.T) {
 	kubeOVN, restricted := map[string]string{"kube-ovn/role": "master"}, map[string]string{v1alpha1.ManagedLabel: "true"}

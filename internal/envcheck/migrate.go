@@ -27,6 +27,7 @@ func Migration(c *Cluster) (*Report, error) {
 		}
 	}
 	found = append(found, c.features()...)
+	found = append(found, c.externalGateways()...)
 	o := decode(c)
 	found = append(found, o.findings...)
 	found = append(found, c.annotations()...)

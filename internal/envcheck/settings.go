@@ -3,7 +3,11 @@
 
 package envcheck
 
-import "github.com/kiln-net/kiln/api/v1alpha1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
 
 // setting is an argument or an environment variable of a component of Kube-OVN.
 type setting struct {
@@ -70,6 +74,13 @@ func mirrorAll() setting {
 	return s
 }
 
+// bfdInterval is an interval of BFD in milliseconds.
+func bfdInterval(name, field string, of func(*v1alpha1.BFD) **metav1.Duration) setting {
+	return carried(name, "network.externalGateways.bfd."+field, func(p *proposal, value string) string {
+		return bfdDuration(of(&p.spec.Network.ExternalGateways.BFD), value)
+	})
+}
+
 // cniConfName is the name of the conflist, of which the OVNCluster sets the two digits.
 func cniConfName() setting {
 	s := carried("cni-conf-name", "agent.cniConfPriority", (*proposal).cniConfName)
@@ -84,7 +95,7 @@ func controllerSettings() []setting {
 		"cluster-tcp-session-loadbalancer", "cluster-udp-session-loadbalancer", "cluster-sctp-session-loadbalancer", "enable-metrics", "enable-pprof",
 		"pprof-port", "image", "enable-live-migration-optimize", "default-provider-name", "default-interface-name", "default-vlan-name",
 		"default-vlan-id", "external-gateway-config-ns", "external-gateway-switch", "external-gateway-net",
-		"external-gateway-vlanid", "bfd-min-tx", "bfd-min-rx", "detect-mult", "frr-image", "enable-eip-snat", "leader-elect-lease-duration",
+		"external-gateway-vlanid", "frr-image", "enable-eip-snat", "leader-elect-lease-duration",
 		"leader-elect-renew-deadline", "leader-elect-retry-period", "tls-min-version", "tls-max-version", "tls-cipher-suites"), klog...)
 	all = append(all, inObjects("default-gateway", "default-exclude-ips", "default-gateway-check", "default-logical-gateway", "default-u2o-interconnection",
 		"node-switch-gateway")...)
@@ -93,6 +104,9 @@ func controllerSettings() []setting {
 		carried("node-switch-cidr", "network.joinCIDRs", func(p *proposal, v string) string { return p.cidrs(&p.spec.Network.JoinCIDRs, v) }),
 		carried("service-cluster-ip-range", "network.serviceCIDRs", func(p *proposal, v string) string { return p.cidrs(&p.spec.Network.ServiceCIDRs, v) }),
 		carried("network-type", "network.tunnelType", (*proposal).tunnel),
+		bfdInterval("bfd-min-tx", "minTransmit", func(b *v1alpha1.BFD) **metav1.Duration { return &b.MinTransmit }),
+		bfdInterval("bfd-min-rx", "minReceive", func(b *v1alpha1.BFD) **metav1.Duration { return &b.MinReceive }),
+		carried("detect-mult", "network.externalGateways.bfd.multiplier", (*proposal).bfdMultiplier),
 		lost("default-ls", "ovn-default", fixedName),
 		lost("cluster-router", "ovn-cluster", fixedName),
 		lost("node-switch", "join", fixedName),
@@ -178,7 +192,6 @@ var components = []component{
 
 // features are ConfigMaps that turn a feature on by a key with the value true.
 var features = []struct{ configMap, key, text string }{
-	{"ovn-external-gw-config", "enable-external-gw", "the default VPC has no gateways on physical networks"},
 	{"ovn-vpc-nat-gw-config", "enable-vpc-nat-gw", "VpcNatGateways have no effect"},
 	{"vpc-dns-config", "enable-vpc-dns", "VpcDns has no effect"},
 	{"ovn-ic-config", "enable-ic", "clusters are not connected"},
