@@ -80,12 +80,12 @@ func (w *walk) addExternal(vpc string, ports []translate.ExternalPort, tables []
 	if len(ports) == 0 {
 		return
 	}
-	in := translate.ExternalInputs{Vpc: vpc, Ports: ports, Default: externalFamilies(vpc, ports), RouteTables: tables, Routes: routes}
+	in := translate.ExternalInputs{Vpc: vpc, Ports: ports, Default: externalFamilies(vpc, ports), RouteTables: tables, Routes: routes, MonitorGateways: w.vpcSpec(vpc).EnableBfd}
 	if vpc != kubeovnv1.DefaultVpc {
 		in.Services = w.s.ServiceCIDRs
 	}
 	rows := translate.External(in)
-	w.m.add(translate.ExternalOwner(vpc), rows)
+	w.m.add(translate.ExternalOwner(vpc), w.usedRoutes(vpc, rows))
 	var defaults []netip.Addr
 	for _, route := range routes {
 		if route.Prefix.Bits() == 0 && !route.BySource && route.Table == "" {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,13 @@ func external(c *cluster) *kubeovnv1.Vpc {
 	red := custom(c)
 	connect(c, red)
 	return red
+}
+
+// sessions sets the status of the BFD sessions with the gateways of subnet ext.
+func (c *cluster) sessions(vpc *kubeovnv1.Vpc, status string) {
+	for gateway := range strings.SplitSeq(c.subnet("ext").Spec.Gateway, ",") {
+		vpc.Status.BFDSessions = append(vpc.Status.BFDSessions, kubeovnv1.BFDSession{Subnet: "ext", Peer: gateway, Status: status})
+	}
 }
 
 func waits(message string) []metav1.Condition {
@@ -177,6 +185,30 @@ var externalSituations = map[string]func(c *cluster) situation{
 		external(c)
 		snatRule(c, false)
 		return situation{query: worldwide("bank", "b"), verdict: CannotTell, says: "OvnSnatRule out is not applied: it waits", by: "Vpc red extraExternalSubnets"}
+	},
+	"a default route without a BFD session": func(c *cluster) situation {
+		red := external(c)
+		snatRule(c, true)
+		red.Spec.EnableBfd = true
+		c.sessions(red, "down")
+		return situation{query: worldwide("bank", "b"), verdict: Dropped, says: "because the BFD session with this router is down", by: "Vpc red enableBfd"}
+	},
+	"a default route with a BFD session": func(c *cluster) situation {
+		red := external(c)
+		snatRule(c, true)
+		red.Spec.EnableBfd = true
+		c.sessions(red, "up")
+		return situation{query: worldwide("bank", "b"), verdict: Delivered, says: "sends it out by external subnet ext"}
+	},
+	"a static route without a BFD session": func(c *cluster) situation {
+		red := external(c)
+		snatRule(c, true)
+		ext := c.subnet("ext")
+		for i, cidr := range []string{"0.0.0.0/0", "::/0"} {
+			red.Spec.StaticRoutes = append(red.Spec.StaticRoutes, &kubeovnv1.StaticRoute{CIDR: cidr, NextHopIP: strings.Split(ext.Spec.Gateway, ",")[i], BFDID: "x"})
+		}
+		c.sessions(red, "down")
+		return situation{query: worldwide("bank", "b"), verdict: Dropped, says: "because the BFD session with this router is down", by: "Vpc red staticRoutes"}
 	},
 	"an external subnet that is not connected": func(c *cluster) situation {
 		red := external(c)

@@ -47,7 +47,7 @@ func (w *walk) network(vpc string) {
 	router, _ := validation.Vpc(vpc, w.vpcSpec(vpc))
 	in := translate.VpcInputs{Name: vpc, RouteTables: tables}
 	for _, r := range router.Routes {
-		in.Routes = append(in.Routes, translate.StaticRoute{Prefix: r.Prefix, BySource: r.BySource, NextHop: r.NextHop, Table: r.Table, SymmetricReply: r.SymmetricReply})
+		in.Routes = append(in.Routes, translate.StaticRoute{Prefix: r.Prefix, BySource: r.BySource, NextHop: r.NextHop, Table: r.Table, SymmetricReply: r.SymmetricReply, Monitored: r.Monitored})
 	}
 	for _, r := range router.Policies {
 		in.Policies = append(in.Policies, translate.PolicyRoute{Priority: r.Priority, Match: r.Match, Action: r.Action, NextHops: r.NextHops})
@@ -64,7 +64,7 @@ func (w *walk) network(vpc string) {
 			w.addGateway(s)
 		}
 	}
-	w.m.add(translate.VpcOwner(vpc), translate.Vpc(in))
+	w.m.add(translate.VpcOwner(vpc), w.usedRoutes(vpc, translate.Vpc(in)))
 	external := w.externalPorts(vpc)
 	w.addTransit(vpc, subnets, tables, in.Routes, externalFamilies(vpc, external))
 	w.addExternal(vpc, external, tables, in.Routes)

@@ -318,6 +318,9 @@ func (w *walk) noRoute(vpc string, p packet) {
 		w.drop(o, useAService, "Vpc %s has no route to %s, and no Service has this address", vpc, p.dst)
 		return
 	}
+	if w.unusedRoute(vpc, p) {
+		return
+	}
 	for _, entry := range w.vpcSpec(vpc).StaticRoutes { // a route that OVN ignores
 		prefix, err := netip.ParsePrefix(cmp.Or(entry.CIDR, "0.0.0.0/0"))
 		if err == nil && prefix.Contains(p.dst) {

@@ -136,6 +136,8 @@ type walk struct {
 	elsewhere []host
 	// nat are the applied rules for external addresses by VPC, of those in the model.
 	nat map[string][]natRule
+	// unused are routes of VPCs in the model whose BFD sessions are down.
+	unused map[string][]unusedRoute
 
 	steps     []Step
 	dropped   bool
@@ -220,7 +222,7 @@ func (w *walk) branch(to host) *walk {
 
 // load makes the model for the current ends.
 func (w *walk) load() {
-	w.m, w.loaded, w.nat = w.s.policies.clone(), map[string]bool{}, map[string][]natRule{}
+	w.m, w.loaded, w.nat, w.unused = w.s.policies.clone(), map[string]bool{}, map[string][]natRule{}, map[string][]unusedRoute{}
 	w.addVague(w.from)
 	w.addVague(w.to)
 }
