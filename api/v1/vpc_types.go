@@ -225,7 +225,7 @@ type VpcStatus struct {
 	// enableBfd is true if spec.enableBfd is applied: there are sessions with physical routers.
 	// +optional
 	EnableBfd bool `json:"enableBfd"`
-	// bfdSessions are the BFD sessions of external ports: those of enableBfd, and of bfdId of static routes.
+	// bfdSessions are the BFD sessions of external ports: for enableBfd, and for bfdId of static routes.
 	// +optional
 	// +listType=atomic
 	BFDSessions []BFDSession `json:"bfdSessions,omitempty"`

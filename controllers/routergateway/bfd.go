@@ -44,7 +44,7 @@ var sessionSeries = reconciler.NewSeries(
 // bfd has the BFD sessions of a VPC.
 type bfd struct {
 	sessions []kubeovnv1.BFDSession
-	// gateways is set if the sessions with the physical routers of the external subnets are among them. depends has those of the families whose default route depends on one.
+	// gateways is set if the sessions with the physical routers of the external subnets are among them. depends has the physical router on whose session the default route of a family depends.
 	gateways bool
 	depends  map[ipfamily.Family]netip.Addr
 	// monitored are the next hops of the user's routes with bfdId.

@@ -118,7 +118,7 @@ func TestBFDWithThePhysicalRouter(t *testing.T) {
 	w.Says(blue, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "enableBfd without an external subnet")
 }
 
-// A static route with bfdId, of whatever text, depends on a session with its own next hop. The session comes and goes with the port.
+// A static route with bfdId, of any text, depends on a session with its own next hop. The session exists while the port does.
 func TestBFDOfStaticRoutes(t *testing.T) {
 	w := newWorld(t)
 	w.provider("n1")

@@ -42,7 +42,7 @@ type External struct {
 	WaysOut *keylock.Locks
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
 	ServiceCIDRs svc.CIDRs
-	// Settings are those of the OVNCluster.
+	// Settings of the OVNCluster.
 	Settings *Settings
 }
 

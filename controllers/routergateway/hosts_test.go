@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// The OVNCluster, or else the ConfigMap of Kube-OVN, narrows the nodes that can host external ports. Neither adds one to those of the ProviderNetwork.
+// The OVNCluster, or else the ConfigMap of Kube-OVN, narrows the nodes that can host external ports. Neither adds a node to the ProviderNetwork's.
 func TestTheNodesOfExternalGateways(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"n1", "n2", "n3"} {

@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// Settings are those of the OVNCluster about external gateways. The zero value has the defaults.
+// Settings are the settings of the OVNCluster about external gateways. The zero value has the defaults.
 type Settings struct {
 	changed k8s.RequestSource
 

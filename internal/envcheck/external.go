@@ -44,22 +44,22 @@ func (c *Cluster) externalGateways() (found []Finding) {
 		return nil
 	}
 	data := c.ConfigMaps[at].Data
-	find := func(level Level, key, format string, args ...any) {
-		found = append(found, Finding{level, "ConfigMap " + v1alpha1.ExternalGatewayConfig + " " + key, fmt.Sprintf(format, args...)})
+	lose := func(key, format string, args ...any) {
+		found = append(found, Finding{Lost, "ConfigMap " + v1alpha1.ExternalGatewayConfig + " " + key, fmt.Sprintf(format, args...)})
 	}
 	if !c.has("Vpc", kubeovnv1.DefaultVpc, "enableExternal") {
-		find(Lost, "enable-external-gw", "set enableExternal of Vpc %s", kubeovnv1.DefaultVpc)
+		lose("enable-external-gw", "set enableExternal of Vpc %s", kubeovnv1.DefaultVpc)
 	}
 	if data["type"] == kubeovnv1.OvnFipDistributed {
-		find(Lost, "type", "OvnFips without a type are centralized: set type: %s of these OvnFips", kubeovnv1.OvnFipDistributed)
+		lose("type", "OvnFips without a type are centralized: set type: %s of these OvnFips", kubeovnv1.OvnFipDistributed)
 	}
 	if !c.has("Subnet", kubeovnv1.DefaultExternalSubnet, "vlan") {
-		find(Lost, "external-gw-nic, external-gw-addr", "create a ProviderNetwork with defaultInterface %s, a Vlan, and Subnet %s with this vlan and gateway %s (docs/user/external.md)",
+		lose("external-gw-nic, external-gw-addr", "create a ProviderNetwork with defaultInterface %s, a Vlan, and Subnet %s with this vlan and gateway %s (docs/user/external.md)",
 			orUnknown(data["external-gw-nic"]), kubeovnv1.DefaultExternalSubnet, orUnknown(address(data["external-gw-addr"])))
 	}
 	name := kubeovnv1.DefaultVpc + "-" + kubeovnv1.DefaultExternalSubnet
 	if (data["nic-ip"] != "" || data["nic-mac"] != "") && !c.has("OvnEip", name, "type") {
-		find(Lost, "nic-ip, nic-mac", "create OvnEip %s of type %s with these addresses: v4Ip %s, macAddress %s", name, kubeovnv1.OvnEipTypeLRP,
+		lose("nic-ip, nic-mac", "create OvnEip %s of type %s with these addresses: v4Ip %s, macAddress %s", name, kubeovnv1.OvnEipTypeLRP,
 			orUnknown(address(data["nic-ip"])), orUnknown(data["nic-mac"]))
 	}
 	return found

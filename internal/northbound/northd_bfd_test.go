@@ -110,7 +110,7 @@ func TestNorthdKeepsTheDefaultRouteOfSeveralExternalSubnets(t *testing.T) {
 	o.report(externalAddress("ext2", 0, 254), "up")
 	o.report(externalAddress("ext", 0, 254), "down")
 	o.expectRouted("0.0.0.0/0", externalAddress("ext", 0, 254).String())
-	// All sessions run, also those without a route that depends on them.
+	// All sessions run, also if no route depends on them.
 	o.northd.Await("all sessions", func(*nbtest.Server) bool {
 		all := sessions(o.server)
 		return len(all) == 5 && !slices.ContainsFunc(all, func(s string) bool { return strings.HasSuffix(s, "admin_down") })

@@ -59,7 +59,9 @@ func isDown(sessions []kubeovnv1.BFDSession, router string) bool {
 
 // unusedRoute reports a route for a packet that is not used. It reports whether there is one.
 func (w *walk) unusedRoute(vpc string, p packet) bool {
-	i := slices.IndexFunc(w.unused[vpc], func(r unusedRoute) bool { return r.prefix.Contains(p.dst) && !r.bySource || r.prefix.Contains(p.src) && r.bySource })
+	i := slices.IndexFunc(w.unused[vpc], func(r unusedRoute) bool {
+		return r.prefix.Contains(p.dst) && !r.bySource || r.prefix.Contains(p.src) && r.bySource
+	})
 	if i < 0 {
 		return false
 	}
