@@ -4,6 +4,7 @@
 package routergateway
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -74,6 +75,29 @@ func (r *External) bfd(in translate.ExternalInputs) bfd {
 			b.monitored = append(b.monitored, route.NextHop)
 		}
 	}
+	return b
+}
+
+// appliedBFD reads the sessions that the database has while a change of a VPC's ports fails: they run meanwhile. The routes that depend on them are not known.
+func (r *External) appliedBFD(vpc *kubeovnv1.Vpc) bfd {
+	before := vpc.Status.BFDSessions
+	at := func(peer string) int {
+		return slices.IndexFunc(before, func(s kubeovnv1.BFDSession) bool { return s.Peer == peer })
+	}
+	b := bfd{gateways: vpc.Status.EnableBfd}
+	for _, row := range northbound.Of[nb.BFD](r.Northbound, translate.ExternalOwner(vpc.Name)) {
+		s := kubeovnv1.BFDSession{Peer: row.DstIP}
+		if i := at(s.Peer); i >= 0 {
+			s.Subnet = before[i].Subnet
+		}
+		if row.Status != nil {
+			s.Status = *row.Status
+		}
+		b.sessions = append(b.sessions, s)
+	}
+	slices.SortFunc(b.sessions, func(s, o kubeovnv1.BFDSession) int {
+		return cmp.Or(cmp.Compare(at(s.Peer), at(o.Peer)), cmp.Compare(s.Peer, o.Peer))
+	})
 	return b
 }
 

@@ -165,6 +165,35 @@ func TestBFDOfStaticRoutes(t *testing.T) {
 	w.Says(blue, kubeovnv1.ConditionFieldsSupported, metav1.ConditionTrue)
 }
 
+// While a change of the ports fails, here because of a row of another system, the applied sessions run: metrics and status report them.
+func TestSessionsAreReportedWhileAChangeFails(t *testing.T) {
+	w := newWorld(t)
+	w.provider("n1")
+	w.external("external", 30, "192.0.2.0/24", "192.0.2.254")
+	blue := w.vpc("blue", func(s *kubeovnv1.VpcSpec) { s.EnableExternal, s.EnableBfd = true, true })
+	w.sessions("blue-external 192.0.2.254 300/300/3")
+	w.report("192.0.2.254", "up")
+	w.Says(blue, kubeovnv1.ConditionBFDUp, metav1.ConditionTrue)
+	w.Database.Transact(nbtest.Op{"op": "insert", "table": "BFD", "row": map[string]any{"logical_port": "blue-external", "dst_ip": "192.0.2.253"}})
+	w.Get(blue)
+	w.Change(blue, func() {
+		blue.Spec.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "203.0.113.0/24", NextHopIP: "192.0.2.253", BFDID: "x"}}
+	})
+	w.says(blue, metav1.ConditionFalse)
+	w.Measures(1, "kiln_external_bfd_sessions_up", "vpc", "blue")
+	w.report("192.0.2.254", "down")
+	w.Says(blue, kubeovnv1.ConditionBFDUp, metav1.ConditionFalse, "no BFD session with 192.0.2.254 in subnet external;")
+	w.Measures(1, "kiln_external_bfd_sessions", "vpc", "blue")
+	w.Measures(0, "kiln_external_bfd_sessions_up", "vpc", "blue")
+	want := []kubeovnv1.BFDSession{{Subnet: "external", Peer: "192.0.2.254", Status: "down"}}
+	if w.Get(blue); !blue.Status.EnableBfd || !slices.Equal(blue.Status.BFDSessions, want) {
+		t.Errorf("the status is %+v", blue.Status)
+	}
+	w.Database.Transact(nbtest.Op{"op": "delete", "table": "BFD", "where": nbtest.Where("dst_ip", "==", "192.0.2.253")})
+	w.says(blue, metav1.ConditionTrue)
+	w.Measures(2, "kiln_external_bfd_sessions", "vpc", "blue")
+}
+
 // With several external subnets, and in the default VPC, sessions run and no default route depends on them.
 func TestBFDWithSeveralExternalSubnets(t *testing.T) {
 	w := newWorld(t)

@@ -92,7 +92,9 @@ func (r *External) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		found.connections = append(found.connections, r.connect(ctx, vpc, name, found.connections))
 	}
 	portNodes.measure(vpc.Name, found.connections)
-	found.err = r.apply(ctx, vpc, &found)
+	if found.err = r.apply(ctx, vpc, &found); found.err != nil {
+		found.bfd = r.appliedBFD(vpc)
+	}
 	found.bfd.measure(vpc.Name)
 	failed := k8s.Unless(found.err, northbound.ErrWaiting)
 	for _, c := range found.connections {

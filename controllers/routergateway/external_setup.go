@@ -197,8 +197,8 @@ func (r *External) patchStatus(ctx context.Context, vpc *kubeovnv1.Vpc, found ex
 				vpc.Status.ExtraExternalSubnets = append(vpc.Status.ExtraExternalSubnets, c.subnet)
 			}
 		}
-		found.bfd.setStatus(vpc, found.routed)
 	}
+	found.bfd.setStatus(vpc, found.routed)
 	k8s.SetConditions(&vpc.Status.Conditions, vpc.Generation, found.condition(vpc.Name))
 	k8s.WarnAnew(r.Recorder, vpc, base.Status.Conditions, vpc.Status.Conditions, kubeovnv1.ConditionExternalReady, kubeovnv1.ConditionBFDUp)
 	return k8s.PatchStatus(ctx, r.Client, base, vpc)

@@ -43,9 +43,9 @@ func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 		if got.subnetReconciles > 8*step.subnets {
 			t.Errorf("%d subnets took %d reconciliations, want 8 of each at most", step.subnets, got.subnetReconciles)
 		}
-		// Half of the subnets have their own VPC: a router, a group of load balancers, and limits: six meters with a band each, and the row that
+		// Half of the subnets have their own VPC: a router, a group of load balancers, and limits: seven meters with a band each, and the row that
 		// names them. Each subnet has a switch, two ports and a policy.
-		if want := 4*step.subnets + (2+13)*(step.subnets/2); got.rows != want {
+		if want := 4*step.subnets + (2+15)*(step.subnets/2); got.rows != want {
 			t.Errorf("%d subnets took %d rows, want %d", step.subnets, got.rows, want)
 		}
 		// The limit if no transactions are batched: one for the subnet, two for its VPC, and one more for a subnet that came before its

@@ -135,13 +135,13 @@ func operatorNodes(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 		v1alpha1.ControlPlaneLabel, v1alpha1.ManagedLabel)}}
 }
 
-// restrictedSelectors checks that a stolen node cannot select itself for the keys of the databases and of their clients, or for the passwords of the
-// speaker.
+// restrictedSelectors checks that a stolen node cannot select itself for the keys of the databases and of their clients, for the passwords of the
+// speaker, or for external ports of VPCs.
 func restrictedSelectors(_ *Cluster, spec *v1alpha1.OVNClusterSpec) (found []Finding) {
 	selectors := []struct {
 		field    string
 		selector map[string]string
-	}{{"central", spec.Central.NodeSelector}, {"controller", spec.Controller.NodeSelector}}
+	}{{"central", spec.Central.NodeSelector}, {"controller", spec.Controller.NodeSelector}, {"network.externalGateways", spec.Network.ExternalGateways.NodeSelector}}
 	if spec.Speaker != nil {
 		selectors = append(selectors, struct {
 			field    string

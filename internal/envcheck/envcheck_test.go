@@ -196,7 +196,7 @@ func TestNothingIsLost(t *testing.T) {
 // Keys of the ConfigMap of external gateways that Kiln does not read have objects instead. Nothing is reported once these exist.
 func TestTheConfigMapOfExternalGateways(t *testing.T) {
 	config := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ovn-external-gw-config"}, Data: map[string]string{
-		"enable-external-gw": "true", "type": "distributed", "external-gw-nodes": "n1", "external-gw-nic": "eth1", "external-gw-addr": "172.56.0.1/16",
+		"enable-external-gw": " true\n", "type": "distributed", "external-gw-nodes": "n1", "external-gw-nic": "eth1", "external-gw-addr": "172.56.0.1/16",
 		"nic-ip": "172.56.0.254/16", "nic-mac": "16:52:f3:13:6a:25",
 	}}
 	c := &Cluster{
@@ -270,7 +270,8 @@ func TestLabelsThatKubeletsMayWriteAreReported(t *testing.T) {
 			Central:    v1alpha1.Central{Placement: v1alpha1.Placement{NodeSelector: kubeOVN}},
 			Controller: v1alpha1.Controller{Placement: v1alpha1.Placement{NodeSelector: kubeOVN}},
 			Speaker:    &v1alpha1.Speaker{NodeSelector: kubeOVN},
-		}, []string{"Nodes of the operator", "Labels of spec.central", "Labels of spec.controller", "Labels of spec.speaker"}},
+			Network:    v1alpha1.Network{ExternalGateways: v1alpha1.ExternalGateways{NodeSelector: kubeOVN}},
+		}, []string{"Nodes of the operator", "Labels of spec.central", "Labels of spec.controller", "Labels of spec.network.externalGateways", "Labels of spec.speaker"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string

@@ -40,7 +40,7 @@ func (p *proposal) bfdMultiplier(value string) string {
 // externalGateways compares the ConfigMap of external gateways with the objects that have its effect in Kiln.
 func (c *Cluster) externalGateways() (found []Finding) {
 	at := slices.IndexFunc(c.ConfigMaps, func(m corev1.ConfigMap) bool { return m.Name == v1alpha1.ExternalGatewayConfig })
-	if at < 0 || c.ConfigMaps[at].Data["enable-external-gw"] != "true" {
+	if at < 0 || strings.TrimSpace(c.ConfigMaps[at].Data["enable-external-gw"]) != "true" {
 		return nil
 	}
 	data := c.ConfigMaps[at].Data

@@ -220,7 +220,7 @@ func describe(frame []byte) string {
 
 // few are limits that a test exceeds with few packets.
 var few = v1alpha1.ControlPlaneProtection{PacketsPerSecond: v1alpha1.ControlPacketRates{
-	DHCP: 20, Neighbors: 20, Resolutions: 20, Rejects: 20, Errors: 20, Multicast: 20,
+	DHCP: 20, Neighbors: 20, Resolutions: 20, Rejects: 20, Errors: 20, Multicast: 20, BFD: 20,
 }}
 
 // TestAFloodInOneVPCLeavesTheOtherItsAnswers floods the ovn-controller of a node with packets of VPC red. A pod of VPC blue on the same node
@@ -317,12 +317,30 @@ func TestDefaultLimitsCarryStartingPods(t *testing.T) {
 // include/ovn/actions.h) and the meter, if there is one.
 var sentUp = regexp.MustCompile(`controller\(userdata=(?:[0-9a-f]{2}\.){3}([0-9a-f]{2})([^)]*)\)`)
 
+// applySession gives the router of a VPC an external port, with a BFD session.
+func applySession(e *engine, v *protectedVpc) {
+	e.t.Helper()
+	cidrs := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	gateways := []netip.Addr{netip.MustParseAddr("192.0.2.254")}
+	e.apply(subnet("ext"), translate.Subnet(translate.SubnetInputs{
+		Name: "ext", Vpc: v.name, Localnet: &translate.Localnet{Network: "net1"}, CIDRs: cidrs, Gateways: gateways,
+	}))
+	e.apply(translate.ExternalOwner(v.name), translate.External(translate.ExternalInputs{
+		Vpc: v.name, MonitorGateways: true, BFD: translate.BFD{MinTransmit: 300, MinReceive: 300, Multiplier: 3},
+		Ports: []translate.ExternalPort{{
+			Subnet: "ext", CIDRs: cidrs, Gateways: gateways, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			MAC: net.HardwareAddr{2, 4, 0, 0, 0, 1}, Chassis: []string{"n1"},
+		}},
+	}))
+}
+
 // TestEachPacketForOVNControllerHasALimit looks for flows that send packets to ovn-controller without a meter.
 func TestEachPacketForOVNControllerHasALimit(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
 	e := lead(t, server.Endpoint())
 	v := applyProtected(e, server, "red", 1, v1alpha1.ControlPlaneProtection{})
+	applySession(e, v)
 	chassis := northd.Chassis("n1", map[string]string{v.port(): v.name})
 	unlimited := func() (reasons []string) {
 		for _, m := range sentUp.FindAllStringSubmatch(chassis.DumpFlows(), -1) {

@@ -29,6 +29,7 @@ func (w *walk) usedRoutes(vpc string, rows []desired.Row) []desired.Row {
 	if of := w.s.vpc(vpc); of != nil {
 		sessions = of.Status.BFDSessions
 	}
+	rows = slices.Clone(rows)
 	for i := range rows {
 		if route, is := rows[i].Model.(*nb.LogicalRouterStaticRoute); is && !isDown(sessions, route.Nexthop) {
 			rows[i].References = nil

@@ -4,7 +4,6 @@
 package validation
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -24,7 +23,8 @@ const maxMonitored = 64
 // symmetricReply is the only value of ecmpMode.
 const symmetricReply = "ecmp_symmetric_reply"
 
-// Router has the valid entries of a VPC's spec for its router. Invalid entries are skipped, so that they do not affect others.
+// Router has the valid entries of a VPC's spec for its router. Invalid entries are skipped, so that they do not affect others. A route with one monitored next hop too many is
+// not skipped, because bfdId had no effect in earlier versions.
 type Router struct {
 	Routes   []StaticRoute
 	Policies []PolicyRoute
@@ -68,16 +68,20 @@ type Peering struct {
 func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 	var r Router
 	var problems []*Problem
+	monitored := map[netip.Addr]bool{}
 	for i, entry := range spec.StaticRoutes {
 		route, err := staticRoute(entry)
 		if err == nil {
-			err = errors.Join(r.sameRoute(route), r.tooManyMonitored(route))
+			err = r.sameRoute(route)
 		}
 		if err != nil {
 			problems = append(problems, Problemf(ReasonRouteInvalid, "staticRoutes[%d]: %v", i, err))
 			continue
 		}
 		route.Index = i
+		if err := route.monitor(monitored); err != nil {
+			problems = append(problems, Problemf(ReasonRouteInvalid, "staticRoutes[%d]: %v", i, err))
+		}
 		r.Routes = append(r.Routes, route)
 	}
 	for i, entry := range spec.PolicyRoutes {
@@ -142,16 +146,16 @@ func (r *Router) sameRoute(route StaticRoute) error {
 	return nil
 }
 
-func (r *Router) tooManyMonitored(route StaticRoute) error {
-	hops := map[netip.Addr]bool{route.NextHop: true}
-	for _, other := range r.Routes {
-		if other.Monitored {
-			hops[other.NextHop] = true
-		}
+// monitor adds the next hop of a monitored route to hops. Beyond the maximum the route remains, without a session.
+func (r *StaticRoute) monitor(hops map[netip.Addr]bool) error {
+	if !r.Monitored || hops[r.NextHop] {
+		return nil
 	}
-	if route.Monitored && len(hops) > maxMonitored {
-		return fmt.Errorf("bfdId: next hop %s is beyond %d monitored ones, the maximum of a VPC: remove the bfdId of other routes", route.NextHop, maxMonitored)
+	if len(hops) == maxMonitored {
+		r.Monitored = false
+		return fmt.Errorf("bfdId: next hop %s is beyond %d monitored ones, the maximum of a VPC: remove the bfdId of this route or of others", r.NextHop, maxMonitored)
 	}
+	hops[r.NextHop] = true
 	return nil
 }
 

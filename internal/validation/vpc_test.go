@@ -101,7 +101,7 @@ func TestValidPartsAreReadNextToInvalidOnes(t *testing.T) {
 	}
 }
 
-// Routes share the session with a next hop. The maximum is of next hops, and invalid routes do not count.
+// Routes share the session with a next hop. The maximum is of next hops, and invalid routes do not count. A route beyond it remains without a session.
 func TestTheNumberOfMonitoredNextHopsIsLimited(t *testing.T) {
 	spec := &kubeovnv1.VpcSpec{}
 	add := func(cidr, hop, session string) {
@@ -115,12 +115,19 @@ func TestTheNumberOfMonitoredNextHopsIsLimited(t *testing.T) {
 	add("10.200.0.0/16", "10.0.0.200", "")
 	add("10.201.0.0/16", "10.0.0.0", "z")
 	add("10.202.0.0/16", "10.0.0.201", "z")
+	add("10.201.0.0/16", "10.0.0.0", "the same route")
+	add("10.203.0.0/16", "10.0.0.1", "after the maximum")
 	r, problems := Vpc("v", spec)
-	if len(problems) != 2 || !strings.HasPrefix(problems[1].Message, "staticRoutes[131]: bfdId: next hop 10.0.0.201 is beyond 64") {
+	if len(problems) != 3 || strings.Contains(Joined(problems).Message, "\n") || !strings.HasPrefix(problems[1].Message, "staticRoutes[131]: bfdId: next hop 10.0.0.201 is beyond 64") {
 		t.Errorf("problems: %s", Joined(problems).Message)
 	}
-	if len(r.Routes) != 2*maxMonitored+2 {
-		t.Errorf("%d routes are valid", len(r.Routes))
+	if len(r.Routes) != 2*maxMonitored+4 {
+		t.Fatalf("%d routes are valid", len(r.Routes))
+	}
+	for _, route := range r.Routes {
+		if want := route.NextHop.String() != "10.0.0.200" && route.NextHop.String() != "10.0.0.201"; route.Monitored != want {
+			t.Errorf("%s by %s is monitored: %t", route.Prefix, route.NextHop, route.Monitored)
+		}
 	}
 }
 

@@ -22,8 +22,8 @@ func ProtectionOwner(vpc string) desired.Owner { return desired.Owner{Kind: Kind
 // CoppRef is the row with a VPC's limits, to which its routers and switches refer.
 func CoppRef(vpc string) desired.Ref { return desired.Ref{Owner: ProtectionOwner(vpc), Key: keyCopp} }
 
-// packetKinds are the kinds of packets with a limit, and OVN's protocols in each (ovn-nb(5), Copp). The protocols bfd and svc-monitor have no
-// limit: their loss would look like a failure of a router or an endpoint. Kiln does not use dns and event-elb.
+// packetKinds are the kinds of packets with a limit, and OVN's protocols in each (ovn-nb(5), Copp). The protocol svc-monitor has no
+// limit: a loss would look like a failure of an endpoint. Kiln does not use dns and event-elb.
 var packetKinds = []struct {
 	name      string // without a dash (v1alpha1.PacketMeter)
 	protocols []string
@@ -35,6 +35,7 @@ var packetKinds = []struct {
 	{"rejects", []string{"reject", "tcp-reset"}, func(r v1alpha1.ControlPacketRates) int32 { return r.Rejects }},
 	{"errors", []string{"icmp4-error", "icmp6-error"}, func(r v1alpha1.ControlPacketRates) int32 { return r.Errors }},
 	{"multicast", []string{"igmp"}, func(r v1alpha1.ControlPacketRates) int32 { return r.Multicast }},
+	{"bfd", []string{"bfd"}, func(r v1alpha1.ControlPacketRates) int32 { return r.BFD }},
 }
 
 // Protection returns the limits of a VPC on the packets that its switches and routers pass to ovn-controller. A node has one meter for
