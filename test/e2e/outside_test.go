@@ -279,7 +279,8 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		}
 	}, SpecTimeout(5*time.Minute))
 
-	It("are used while the physical router answers by BFD", func(ctx SpecContext) {
+	// Pending: see BFD of routergateway.External.
+	PIt("are used while the physical router answers by BFD", func(ctx SpecContext) {
 		eip := eipAt(n.first, 155)
 		applied(ctx, eip, snatOf(eip, "monitored", kubeovnv1.OvnSnatRuleSpec{VpcSubnet: amber + "-net"}))
 		expectSource(ctx, n.here, n.second, addressesOfEip(eip))
