@@ -21,7 +21,7 @@ import (
 // Names of functions of ginkgo. hookNodes run before and after the specs of a container.
 var (
 	containerNodes = []string{"Describe", "Context", "When", "DescribeTable"}
-	specNodes      = []string{"It", "Specify", "Entry"}
+	specNodes      = []string{"It", "PIt", "Specify", "Entry"}
 	hookNodes      = []string{"BeforeEach", "JustBeforeEach", "BeforeAll", "AfterEach", "JustAfterEach", "AfterAll", "DeferCleanup"}
 )
 
