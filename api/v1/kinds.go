@@ -47,6 +47,7 @@ var Kinds = []*Kind{
 	{Kind: "SwitchLBRule", Resource: "switch-lb-rules", Object: &SwitchLBRule{}, List: &SwitchLBRuleList{}, Implemented: true},
 	{Kind: "RouterLBRule", Resource: "router-lb-rules", Object: &RouterLBRule{}, List: &RouterLBRuleList{}, Implemented: true},
 	{Kind: "TrafficMirror", Resource: "traffic-mirrors", Object: &TrafficMirror{}, List: &TrafficMirrorList{}, Implemented: true, Own: true},
+	{Kind: "EgressAddress", Resource: "egress-addresses", Object: &EgressAddress{}, List: &EgressAddressList{}, Implemented: true, Own: true},
 	{Kind: "ProviderNetwork", Resource: "provider-networks", Object: &ProviderNetwork{}, List: &ProviderNetworkList{}, Implemented: true, ControllerWrites: patch, StatusReady: true},
 	{Kind: "Vlan", Resource: "vlans", Object: &Vlan{}, List: &VlanList{}, Implemented: true, ControllerWrites: patch},
 	{Kind: "BgpConf", Resource: "bgp-confs", Object: &BgpConf{}, List: &BgpConfList{}, ControllerWrites: patch},

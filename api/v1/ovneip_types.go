@@ -48,6 +48,9 @@ type OvnEipSpec struct {
 // owner is the pod, or the virtual machine that it runs (Port).
 const PodOfRule = "kubeovn.io/pod"
 
+// EgressOfRule is the annotation of such an OvnSnatRule with the name of the EgressAddress that selects the pod. A rule that the pod requests itself does not have it.
+const EgressOfRule = "kubeovn.io/egress-address"
+
 // Labels of OvnEips, and of the rules that use them, by which users of Kube-OVN select objects. Addresses of IPv6 have a dash for each colon.
 const (
 	LabelEipType  = "ovn.kubernetes.io/ovn_eip_type"

@@ -12,6 +12,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/egress"
+	"github.com/kiln-net/kiln/controllers/egressaddress"
 	"github.com/kiln-net/kiln/controllers/ippool"
 	"github.com/kiln-net/kiln/controllers/lbrule"
 	"github.com/kiln-net/kiln/controllers/loadbalancer"
@@ -118,11 +119,15 @@ func (p *process) derived() ([]controller, error) {
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
 			ServiceCIDRs: serviceCIDRs, ClusterAccess: p.options.ClusterAccess, WaysOut: s.WaysOut,
 		},
+		&egressaddress.Reconciler{
+			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Sets: s.Sets, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
+			ServiceCIDRs: serviceCIDRs,
+		},
 		&routergateway.External{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, WaysOut: s.WaysOut,
 			ServiceCIDRs: serviceCIDRs, Settings: &p.external,
 		},
-		&ovnnat.Reconciler{Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate},
+		&ovnnat.Reconciler{Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Grants: s.Grants, Sets: s.Sets, Recorder: s.Recorder, Gate: s.Gate},
 		&lbrule.Reconciler{
 			Client: s.Client, Live: s.Live, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Services: s.Services,
 			Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate,

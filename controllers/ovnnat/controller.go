@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -39,8 +40,10 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Networks   *lookup.Networks
 	Grants     *grants.Rules
-	Recorder   events.EventRecorder
-	Gate       *reconciler.StartGate
+	// Sets has the pods that EgressAddresses select.
+	Sets     *podset.Index
+	Recorder events.EventRecorder
+	Gate     *reconciler.StartGate
 	// MaxPodRules replaces maxPodRules if it is not zero.
 	MaxPodRules int
 

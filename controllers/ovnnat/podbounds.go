@@ -33,7 +33,7 @@ func (r *podRules) bounds() budget.Bounds {
 func (r *podRules) spend(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod) error {
 	o := budget.Object{Key: owner, Group: owner.Namespace}
 	for _, request := range podRequests {
-		if len(requested(pod, request.annotation)) == 0 {
+		if len(requested(pod, request.annotation)) == 0 && r.selected(pod, request.annotation).Eip == "" {
 			continue
 		}
 		rules, err := r.rules(ctx, request.kind, owner)
@@ -94,7 +94,8 @@ func (r *podRules) waitingFor(ctx context.Context, o client.Object) []reconcile.
 	return requests
 }
 
-// count records the requests of all pods, once, before the first verdict: until the older pods of a namespace are recorded, younger ones would get their rules.
+// count records the requests of all pods, once, before the first verdict: until the older pods of a namespace are recorded, younger ones would get their rules. It enqueues the
+// pods that EgressAddresses select.
 func (r *podRules) count(ctx context.Context) error {
 	if r.counted {
 		return nil
@@ -104,10 +105,13 @@ func (r *podRules) count(ctx context.Context) error {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	for i := range pods.Items {
-		if viewRequests(&pods.Items[i]) == "" {
+		if r.viewRequests(&pods.Items[i]) == "" {
 			continue
 		}
 		owner := ownerOf(&pods.Items[i])
+		if r.selecting(&pods.Items[i]).Eip != "" {
+			r.requests.AddKey(owner) // the index was filled without notifications
+		}
 		pod, err := r.podAt(ctx, owner)
 		if err != nil {
 			return err

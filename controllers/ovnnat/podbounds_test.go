@@ -16,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // After a start, the first request can be of the youngest pod.
@@ -50,7 +51,7 @@ func TestTheFirstVerdictKnowsAllPods(t *testing.T) {
 		finished, pod("shop", "old", 4*time.Hour, eip, snat), pod("shop", "none", 3*time.Hour), pod("shop", "late", 2*time.Hour, snat), pod("shop", "young", time.Hour, snat),
 		pod("bank", "young", time.Hour, snat),
 	).Build()
-	r := &podRules{Reconciler: &Reconciler{Client: reader, MaxPodRules: 3}}
+	r := &podRules{Reconciler: &Reconciler{Client: reader, Sets: podset.New(), MaxPodRules: 3}}
 	if err := r.count(t.Context()); err != nil {
 		t.Fatal(err)
 	}

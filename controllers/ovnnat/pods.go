@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/allocations"
@@ -31,6 +32,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/serving/budget"
 )
@@ -40,7 +42,7 @@ const ReasonAddress = "ExternalAddressNotApplied"
 
 // Indexes of the cache.
 const (
-	indexOwner   = "ovnnat.owner"   // rules of pods, and pods, by the owner of the port
+	indexOwner   = "ovnnat.owner"   // rules of pods, and pods with ports of other owners, by the owner of the port
 	indexAddress = "ovnnat.address" // OvnEips by their addresses
 )
 
@@ -50,7 +52,8 @@ var podRequests = []struct {
 	kind       string
 }{{kubeovnv1.AnnotationEip, translate.KindOvnFip}, {kubeovnv1.AnnotationSnat, translate.KindOvnSnatRule}}
 
-// podRules makes an OvnFip of the annotation eip of a pod, and an OvnSnatRule of the annotation snat, while an OvnEip with the addresses lists the pod's namespace. A rule
+// podRules makes an OvnFip of the annotation eip of a pod, and an OvnSnatRule of the annotation snat, while an OvnEip with the addresses lists the pod's namespace. A pod without
+// these annotations has an OvnSnatRule for the OvnEip of the EgressAddress that selects it. A rule
 // has the name of the pod's IP. A rule with another OvnEip is deleted and created again: as a changed one, it would keep its last valid OvnEip, which may no longer list the
 // namespace.
 //
@@ -79,16 +82,17 @@ type podProblem struct {
 	text string
 }
 
-// setup registers the controller. It enqueues the owner of a port for changes of: the requests and the network of its pods; its IP; the OvnEips with the addresses; its rules;
-// other rules with their names; the OvnFip that has its OvnEip; and its verdict by the bound of the namespace.
+// setup registers the controller. It enqueues the owner of a port for changes of: the requests and the network of its pods; the EgressAddress that selects them; its IP; the
+// OvnEips with the addresses; its rules; other rules with their names; the OvnFip that has its OvnEip; and its verdict by the bound of the namespace.
 func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
+	r.Sets.Observe(r.selectionChanged)
 	indexer := mgr.GetFieldIndexer()
 	err := indexer.IndexField(ctx, &kubeovnv1.OvnEip{}, indexAddress, func(o client.Object) []string { return addressesOf(o.(*kubeovnv1.OvnEip)) })
 	err = errors.Join(err, indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, indexedOwner))
 	b := ctrl.NewControllerManagedBy(mgr).Named("podrules").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{k8s.RequestOf(ownerOf(o))}
-		}), builder.WithPredicates(changedRequests))
+		}), builder.WithPredicates(r.changedRequests()))
 	for _, request := range podRequests {
 		err = errors.Join(err, indexer.IndexField(ctx, lookup.EmptyNATRule(request.kind), indexOwner, ownersOf))
 		b = b.Watches(lookup.EmptyNATRule(request.kind), handler.EnqueueRequestsFromMapFunc(r.ofRule), builder.WithPredicates(k8s.Changed(viewPodRule)))
@@ -101,6 +105,10 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.askingFor), builder.WithPredicates(k8s.Changed(viewGrant))).
 		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.named), builder.WithPredicates(k8s.Changed(viewOwner))).
 		WatchesRawSource(&r.requests).
+		WatchesRawSource(source.Func(func(_ context.Context, q k8s.Queue) error {
+			q.Add(reconcile.Request{}) // once the gate is open, it enqueues the pods that EgressAddresses select
+			return nil
+		})).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }
@@ -112,35 +120,54 @@ var deleted = predicate.Funcs{
 }
 
 // changedRequests passes the events of pods whose part of viewRequests changed.
-var changedRequests = predicate.Funcs{
-	CreateFunc: func(e event.CreateEvent) bool { return viewRequests(e.Object) != "" },
-	DeleteFunc: func(e event.DeleteEvent) bool { return viewRequests(e.Object) != "" },
-	UpdateFunc: func(e event.UpdateEvent) bool { return viewRequests(e.ObjectOld) != viewRequests(e.ObjectNew) },
+func (r *podRules) changedRequests() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return r.viewRequests(e.Object) != "" },
+		DeleteFunc: func(e event.DeleteEvent) bool { return r.viewRequests(e.Object) != "" },
+		UpdateFunc: func(e event.UpdateEvent) bool { return r.viewRequests(e.ObjectOld) != r.viewRequests(e.ObjectNew) },
+	}
 }
 
 // viewRequests is the part of a pod on which its rules depend; "" for a pod without a request, unless it runs a virtual machine: then it can have the port for which another pod
 // requests addresses.
-func viewRequests(o client.Object) string {
+func (r *podRules) viewRequests(o client.Object) string {
+	pod := o.(*corev1.Pod)
 	var texts []string
 	for _, request := range podRequests {
-		if text := o.GetAnnotations()[request.annotation.Key()]; text != "" {
+		if text := pod.Annotations[request.annotation.Key()]; text != "" {
 			texts = append(texts, request.kind+" "+text)
 		}
 	}
-	owner := ownerOf(o)
-	if len(texts) == 0 && owner.Name == o.GetName() {
+	owner, selected := ownerOf(pod), r.selecting(pod)
+	if len(texts) == 0 && owner.Name == pod.Name && selected.Eip == "" {
 		return ""
 	}
-	pod := o.(*corev1.Pod)
 	return fmt.Sprint(texts, pod.UID, allocations.OnPodNetwork(pod), kubeovnv1.IsPublished(pod), owner)
 }
 
-// indexedOwner returns the name of the owner of a pod's port, if podAt can return the pod.
-func indexedOwner(pod client.Object) []string {
-	if viewRequests(pod) == "" {
-		return nil
+// selecting returns the set of the EgressAddress that applies to a pod; without an Eip if there is none with an OvnEip.
+func (r *podRules) selecting(pod *corev1.Pod) podset.Selector {
+	selector, _ := r.Sets.Membership(podset.KeyOf(pod, kubeovnv1.ProviderOVN)).EgressOf()
+	return selector
+}
+
+// selectionChanged enqueues the owners of ports whose pods another EgressAddress selects now, or none.
+func (r *podRules) selectionChanged(c podset.Changes) {
+	for _, port := range c.Egress {
+		owner := port.NamespacedName
+		if pod, err := k8s.Find[corev1.Pod](context.Background(), r.Client, owner, client.UnsafeDisableDeepCopy); err == nil && pod != nil { // from the cache
+			owner = ownerOf(pod)
+		}
+		r.requests.AddKey(owner)
 	}
-	return []string{ownerOf(pod).Name}
+}
+
+// indexedOwner returns the name of the owner of a pod's port, if it is not the pod.
+func indexedOwner(pod client.Object) []string {
+	if owner := ownerOf(pod); owner.Name != pod.GetName() {
+		return []string{owner.Name}
+	}
+	return nil
 }
 
 // ownerOf returns the owner of a pod's port.
@@ -199,9 +226,9 @@ func (r *podRules) named(_ context.Context, o client.Object) []reconcile.Request
 	return r.by("name/" + o.GetName())
 }
 
-// askingFor returns the owners whose pods request addresses of an OvnEip.
+// askingFor returns the owners whose pods request addresses of an OvnEip, or have them by an EgressAddress.
 func (r *podRules) askingFor(_ context.Context, o client.Object) []reconcile.Request {
-	return r.by(addressesOf(o.(*kubeovnv1.OvnEip))...)
+	return r.by(append(addressesOf(o.(*kubeovnv1.OvnEip)), "eip/"+o.GetName())...)
 }
 
 func (r *podRules) by(keys ...string) []reconcile.Request {
@@ -216,7 +243,7 @@ func (r *podRules) by(keys ...string) []reconcile.Request {
 
 // Reconcile brings the rules of one port up to date.
 func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if err := r.count(ctx); err != nil {
+	if err := r.count(ctx); err != nil || req.Name == "" {
 		return ctrl.Result{}, err
 	}
 	pod, err := r.podAt(ctx, req.NamespacedName)
@@ -237,17 +264,24 @@ func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 			problem = podProblem{pod.UID, why}
 		}
 		if r.reports.New(podReport{req.NamespacedName, request.annotation}, problem) {
-			k8s.Warn(r.Recorder, pod, ReasonAddress, "annotation "+request.annotation.Key()+": "+why)
+			k8s.Warn(r.Recorder, pod, ReasonAddress, r.requestOf(pod, request.annotation)+": "+why)
 		}
 	}
 	return ctrl.Result{}, err
 }
 
-// podAt returns the pod that has the port of an owner, if it has requests or runs a virtual machine; otherwise nil.
+// podAt returns the pod that has the port of an owner; nil if there is none.
 func (r *podRules) podAt(ctx context.Context, owner types.NamespacedName) (*corev1.Pod, error) {
 	var list corev1.PodList
 	if err := r.Client.List(ctx, &list, client.InNamespace(owner.Namespace), client.MatchingFields{indexOwner: owner.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list pods by the owner of the port: %w", err)
+	}
+	pod, err := k8s.Find[corev1.Pod](ctx, r.Client, owner, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get pod %s: %w", owner, err)
+	}
+	if pod != nil && ownerOf(pod) == owner {
+		list.Items = append(list.Items, *pod)
 	}
 	var first *corev1.Pod
 	for i := range list.Items {
@@ -259,12 +293,36 @@ func (r *podRules) podAt(ctx context.Context, owner types.NamespacedName) (*core
 	return first, nil
 }
 
+// requestOf describes a request of a pod.
+func (r *podRules) requestOf(pod *corev1.Pod, annotation kubeovnv1.Annotation) string {
+	if selected := r.selected(pod, annotation); selected.Eip != "" {
+		return "EgressAddress " + podset.NameOf(selected.Owner)
+	}
+	return "annotation " + annotation.Key()
+}
+
+// selected returns the set of the EgressAddress with an OvnEip that gives a pod its source address: one that the pod requests itself precedes.
+func (r *podRules) selected(pod *corev1.Pod, annotation kubeovnv1.Annotation) podset.Selector {
+	if pod == nil || annotation != kubeovnv1.AnnotationSnat {
+		return podset.Selector{}
+	}
+	for _, request := range podRequests {
+		if len(requested(pod, request.annotation)) > 0 {
+			return podset.Selector{}
+		}
+	}
+	return r.selecting(pod)
+}
+
 // await records the addresses and names for which an owner is enqueued.
 func (r *podRules) await(owner types.NamespacedName, pod *corev1.Pod) {
 	var keys []string
 	for _, request := range podRequests {
 		for _, a := range requested(pod, request.annotation) {
 			keys = append(keys, a.String())
+		}
+		if selected := r.selected(pod, request.annotation); selected.Eip != "" {
+			keys = append(keys, "eip/"+selected.Eip)
 		}
 	}
 	if len(keys) > 0 {
@@ -280,15 +338,24 @@ func requested(pod *corev1.Pod, annotation kubeovnv1.Annotation) []netip.Addr {
 	return kubeovnv1.ParseExternal(pod.Annotations, annotation)
 }
 
-// bring makes the rule of an annotation, and deletes others. It returns why the annotation is not applied; "" if it is, or soon will be.
+// bring makes the rule of a request, and deletes others. It returns why the request is not applied; "" if it is, or soon will be.
 func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod, kind string, annotation kubeovnv1.Annotation) (why string, err error) {
-	eip, why, err := r.granted(ctx, owner, requested(pod, annotation))
+	var eip *kubeovnv1.OvnEip
+	selected := r.selected(pod, annotation)
+	if selected.Eip != "" {
+		eip, why, err = r.given(ctx, owner, selected)
+	} else {
+		eip, why, err = r.granted(ctx, owner, requested(pod, annotation))
+	}
 	if err != nil {
 		return "", err
 	}
 	var wanted client.Object
 	if eip != nil {
 		wanted = ruleOf(kind, owner, eip.Name)
+		if selected.Eip != "" {
+			wanted.GetAnnotations()[kubeovnv1.EgressOfRule] = podset.NameOf(selected.Owner)
+		}
 	}
 	rules, err := r.rules(ctx, kind, owner)
 	if err != nil {
@@ -348,6 +415,18 @@ func (r *podRules) granted(ctx context.Context, owner types.NamespacedName, addr
 	return nil, fmt.Sprintf("no OvnEip has %s: create one, with namespace %s in allowedNamespaces, or request other addresses", ipfamily.Join(addresses), owner.Namespace), nil
 }
 
+// given returns the OvnEip of the EgressAddress that selects the pod at a port. The status of the EgressAddress reports an OvnEip that does not exist.
+func (r *podRules) given(ctx context.Context, owner types.NamespacedName, selected podset.Selector) (*kubeovnv1.OvnEip, string, error) {
+	if why := r.beyond(owner); why != "" {
+		return nil, why, nil
+	}
+	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, client.ObjectKey{Name: selected.Eip}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, "", fmt.Errorf("get OvnEip %s: %w", selected.Eip, err)
+	}
+	return eip, "", nil
+}
+
 // create creates a rule, unless another rule has its name, or its port has no IP yet.
 func (r *podRules) create(ctx context.Context, owner types.NamespacedName, kind string, eip *kubeovnv1.OvnEip, rule client.Object) (why string, err error) {
 	if problem := lookup.DeletedEip(eip, false); problem != nil {
@@ -367,7 +446,7 @@ func (r *podRules) create(ctx context.Context, owner types.NamespacedName, kind 
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(rule), other, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("get %s %s: %w", kind, rule.GetName(), err)
 	} else if err == nil {
-		return fmt.Sprintf("%s %s exists already, and does not follow the annotation: delete it, or remove the annotation", kind, rule.GetName()), nil
+		return fmt.Sprintf("%s %s exists already, and does not follow the pod: delete it, or remove the request", kind, rule.GetName()), nil
 	}
 	if err := r.Client.Create(ctx, rule, k8s.FieldOwner); err != nil {
 		return "", fmt.Errorf("create %s %s: %w", kind, rule.GetName(), err)
@@ -409,8 +488,11 @@ func ruleOf(kind string, owner types.NamespacedName, eip string) client.Object {
 	return &kubeovnv1.OvnSnatRule{ObjectMeta: meta, Spec: kubeovnv1.OvnSnatRuleSpec{OvnEip: eip, IPName: port}}
 }
 
-// sameTranslation reports whether a rule has the spec of another one.
+// sameTranslation reports whether a rule has the spec of another one, and is of the same EgressAddress.
 func sameTranslation(a, b client.Object) bool {
+	if a.GetAnnotations()[kubeovnv1.EgressOfRule] != b.GetAnnotations()[kubeovnv1.EgressOfRule] {
+		return false
+	}
 	if fip, is := a.(*kubeovnv1.OvnFip); is {
 		return equality.Semantic.DeepEqual(fip.Spec, b.(*kubeovnv1.OvnFip).Spec)
 	}

@@ -69,7 +69,7 @@ func (w *world) run() {
 			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.External(p), eips,
 				&ovnnat.Reconciler{
-					Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate,
+					Client: p.Client, Live: p.Live, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Grants: p.Grants, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate,
 					MaxPodRules: w.maxPodRules,
 				},
 				&lbrule.Reconciler{

@@ -15,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
@@ -30,6 +31,7 @@ var keyGroups = kubeovnv1.AnnotationGroups.Key()
 // its port is committed, so that a new pod is never connected without the policies that select it.
 func (r *Reconciler) rows(c *connection) (rows []desired.Row, revision int) {
 	p := podset.Of(c.pod, c.port.Provider, c.groups.Sets())
+	p.Vpc = lookup.VpcOf(c.subnet)
 	r.Sets.SetPod(p)
 	m := r.Sets.Membership(p.Key)
 	var policy translate.PodPolicy
@@ -40,9 +42,10 @@ func (r *Reconciler) rows(c *connection) (rows []desired.Row, revision int) {
 		policy.Grouped = append(policy.Grouped, translate.TierPolicy)
 	}
 	for _, part := range m.Parts {
-		if part.Role == podset.Subjects {
+		switch {
+		case part.Role == podset.Subjects:
 			policy.Subjects = append(policy.Subjects, part.Name())
-		} else {
+		case part.HasRows():
 			policy.Peers = append(policy.Peers, translate.PodSetPart{Name: part.Name(), Number: part.Number})
 		}
 	}
@@ -101,7 +104,7 @@ func (r *Reconciler) indexLabels(ctx context.Context, before, after *corev1.Pod)
 		if err != nil {
 			return // the cache is stopping
 		}
-		r.Sets.SetPod(podset.Of(after, kubeovnv1.ProviderOVN, groups.Sets()))
+		r.Sets.SetPod(podset.Of(newest, kubeovnv1.ProviderOVN, groups.Sets()))
 	}
 }
 

@@ -246,7 +246,7 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 // policies would leave their sets.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	uses := map[desired.Owner][]podset.Selector{}
-	err := r.restoreGroups(ctx, uses)
+	err := errors.Join(r.restoreGroups(ctx, uses), r.restoreEgress(ctx, uses))
 	if !r.Ignore {
 		err = errors.Join(err, r.restorePolicies(ctx, uses), r.restoreOptional(ctx, uses))
 	}
@@ -265,6 +265,20 @@ func (r *Reconciler) restorePolicies(ctx context.Context, uses map[desired.Owner
 	for i := range policies.Items {
 		c := r.compile(&policies.Items[i])
 		uses[c.Owner] = c.uses
+	}
+	return nil
+}
+
+// restoreEgress adds the sets that EgressAddresses use.
+func (r *Reconciler) restoreEgress(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
+	var list kubeovnv1.EgressAddressList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list EgressAddresses: %w", err)
+	}
+	for i := range list.Items {
+		if spec := k8s.AppliedEgress(&list.Items[i]); spec != nil && list.Items[i].DeletionTimestamp == nil {
+			uses[translate.EgressAddressOwner(list.Items[i].Name)] = []podset.Selector{podset.OfEgress(&list.Items[i], spec)}
+		}
 	}
 	return nil
 }

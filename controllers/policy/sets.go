@@ -78,7 +78,7 @@ func (r *Reconciler) inUse(context.Context) ([]types.NamespacedName, error) {
 // reconcileSet applies the rows of one set. Rows of the pods add the members.
 func (r *Reconciler) reconcileSet(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var rows []desired.Row
-	if s, ok := r.Sets.Lookup(req.Name); ok {
+	if s, ok := r.Sets.Lookup(req.Name); ok && s.HasRows() {
 		in := translate.PodSetInputs{
 			Name: req.Name, Selector: s.String(), Subjects: s.Role == podset.Subjects, Numbers: []int32{0},
 		}

@@ -31,16 +31,6 @@ import (
 	"github.com/kiln-net/kiln/internal/svc"
 )
 
-// LeaseStates reports which nodes have a working data path.
-type LeaseStates interface {
-	// Of returns the Lease state of a node.
-	Of(node string) gateway.LeaseState
-	// Expect records that a node has to renew its Lease from now on.
-	Expect(node string)
-	// Subscribe registers f, which is called for each node whose Lease state changes.
-	Subscribe(f func(node string))
-}
-
 // Reconciler reconciles the gateway router of each custom VPC.
 type Reconciler struct {
 	Client     client.Client
@@ -49,7 +39,7 @@ type Reconciler struct {
 	Networks   *lookup.Networks
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
-	Leases     LeaseStates
+	Leases     gateway.Leases
 	// WaysOut is locked while the owner of a VPC's default routes is decided.
 	WaysOut *keylock.Locks
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
@@ -112,11 +102,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	if err != nil {
 		return fmt.Errorf("apply the way out of VPC %s: %w", in.vpc.Name, err)
 	}
-	for _, node := range []string{in.pair.Active, in.pair.Standby} {
-		if node != "" {
-			r.Leases.Expect(node)
-		}
-	}
+	r.picker().Expect(in.pair)
 	measure(*in)
 	return iprecord.Write(ctx, r.Client, in.object(), iprecord.Any)
 }

@@ -48,7 +48,7 @@ func TestAGatewayRouterIsCreatedMovedAndDeleted(t *testing.T) {
 	if !c.Get(ip) || ip.Spec.IPAddress != strings.Join(first.Addresses, ",") {
 		t.Errorf("the IP object has %q, the status %q", ip.Spec.IPAddress, first.Addresses)
 	}
-	if expected := c.leases.expecting(); !slices.Equal(expected, slices.Sorted(slices.Values([]string{first.Node, first.Standby}))) {
+	if expected := c.leases.Expecting(); !slices.Equal(expected, slices.Sorted(slices.Values([]string{first.Node, first.Standby}))) {
 		t.Errorf("%v are expected to renew Leases, want %s and %s", expected, first.Node, first.Standby)
 	}
 
@@ -58,8 +58,8 @@ func TestAGatewayRouterIsCreatedMovedAndDeleted(t *testing.T) {
 		t.Error("the VPC has no counter before its first failover")
 	}
 
-	c.leases.set(first.Standby, gateway.Alive)
-	c.leases.set(first.Node, gateway.Stopped)
+	c.leases.Set(first.Standby, gateway.Alive)
+	c.leases.Set(first.Node, gateway.Stopped)
 	c.routers("blue_gateway on " + first.Standby)
 	c.Measures(failovers+1, "kiln_vpc_transit_failovers_total", "vpc", "blue")
 	c.Eventually(func() string {
@@ -69,7 +69,7 @@ func TestAGatewayRouterIsCreatedMovedAndDeleted(t *testing.T) {
 		return ""
 	})
 	second := *v.Status.Transit
-	c.leases.set(first.Node, gateway.Alive) // it has recovered, and nothing moves back
+	c.leases.Set(first.Node, gateway.Alive) // it has recovered, and nothing moves back
 
 	c.run()
 	c.node("n4")
@@ -155,8 +155,8 @@ func TestNodesThatCarryNothingCostNothing(t *testing.T) {
 	}
 	statuses, transactions := c.process.Writes("PATCH", "/vpcs/"), c.process.Transactions()
 	n3 := c.node("n3")
-	c.leases.set("n3", gateway.Stopped)
-	c.leases.set("n3", gateway.Alive)
+	c.leases.Set("n3", gateway.Stopped)
+	c.leases.Set("n3", gateway.Alive)
 	c.Delete(n3)
 	c.Eventually(func() string {
 		if slices.Contains(c.Database.Names("Logical_Switch_Port"), "node-n3") {
@@ -185,7 +185,7 @@ func TestNobodyServes(t *testing.T) {
 	c.Gone(object("gone")) // a gateway router without rows leaves only this object
 	c.node("n1")
 	c.says(v, metav1.ConditionTrue, "n1 carries")
-	c.leases.set("n1", gateway.Stopped)
+	c.leases.Set("n1", gateway.Stopped)
 	c.says(v, metav1.ConditionFalse, transit.ReasonNoNode, "still sent to n1")
 	c.routers("blue_gateway on n1")
 }

@@ -10,9 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/labels"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipam"
@@ -129,45 +127,16 @@ func pairOf(vpc *kubeovnv1.Vpc) gateway.Pair {
 	return gateway.Pair{}
 }
 
-// pick chooses the nodes. It reads all nodes only if a node of the previous pair has to be replaced.
+// pick chooses the nodes.
 func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
-	known := map[string]*corev1.Node{}
-	for _, name := range []string{in.before.Active, in.before.Standby} {
-		node, err := k8s.Find[corev1.Node](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			return fmt.Errorf("get node %s: %w", name, err)
-		}
-		if node != nil {
-			known[name] = node
-		}
+	pick, err := r.picker().Pick(ctx, "vpc", in.vpc.Name, in.before, labels.Everything())
+	if err != nil {
+		return err
 	}
-	state := func(name string) gateway.State { return r.state(known[name]) }
-	in.lost = in.before.Active != "" && state(in.before.Active) == gateway.Down
-	if !in.before.Fits(state) {
-		var list corev1.NodeList
-		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("list nodes: %w", err)
-		}
-		candidates := make([]gateway.Candidate, 0, len(list.Items))
-		for i := range list.Items {
-			node := &list.Items[i]
-			known[node.Name] = node
-			candidates = append(candidates, gateway.Candidate{Name: node.Name, State: r.state(node)})
-		}
-		in.pair = gateway.Pick(in.vpc.Name, candidates, in.before)
-		gateway.LogChoice(logr.FromContextOrDiscard(ctx), "vpc", in.vpc.Name, candidates, in.before.Nodes(), in.pair.Nodes())
-	}
-	if node := known[in.pair.Active]; node != nil {
-		in.hops = join.AddressesOf(r.Allocator, node)
-		in.up = state(node.Name) != gateway.Down
-	}
+	in.pair, in.hops, in.lost, in.up = pick.Pair, pick.Hops, pick.Lost, pick.Up
 	return nil
 }
 
-// state returns the state of a node. A node that does not exist, or is not connected to the join subnet yet, is down.
-func (r *Reconciler) state(node *corev1.Node) gateway.State {
-	if node == nil || len(join.AddressesOf(r.Allocator, node)) == 0 {
-		return gateway.Down
-	}
-	return gateway.StateOf(node, r.Leases.Of(node.Name))
+func (r *Reconciler) picker() join.Picker {
+	return join.Picker{Client: r.Client, Allocator: r.Allocator, Leases: r.Leases}
 }

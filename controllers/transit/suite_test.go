@@ -6,10 +6,8 @@ package transit_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,60 +19,17 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/transit"
-	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/gateway/gatewaytest"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// leases is a fake of LeaseStates.
-type leases struct {
-	mu          sync.Mutex
-	states      map[string]gateway.LeaseState
-	expected    map[string]bool
-	subscribers []func(string)
-}
-
-func (l *leases) Of(node string) gateway.LeaseState {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.states[node]
-}
-
-func (l *leases) Expect(node string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expected[node] = true
-}
-
-// expecting returns the nodes whose Leases are expected, sorted.
-func (l *leases) expecting() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Sorted(maps.Keys(l.expected))
-}
-
-func (l *leases) Subscribe(f func(string)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.subscribers = append(l.subscribers, f)
-}
-
-func (l *leases) set(node string, state gateway.LeaseState) {
-	l.mu.Lock()
-	l.states[node] = state
-	subscribers := slices.Clone(l.subscribers)
-	l.mu.Unlock()
-	for _, f := range subscribers {
-		f(node)
-	}
-}
-
 // cluster is a test environment in which the controllers of VPCs, subnets, nodes and gateway routers run.
 type cluster struct {
 	*controllertest.World
 	process *controllertest.Process
-	leases  *leases
+	leases  *gatewaytest.Leases
 	join    string
 }
 
@@ -93,7 +48,7 @@ func start(t *testing.T, join string, nodes ...string) *cluster {
 // run starts the controllers. If they ran before, it restarts them as after a crash.
 func (c *cluster) run() {
 	c.Helper()
-	c.leases = &leases{states: map[string]gateway.LeaseState{}, expected: map[string]bool{}}
+	c.leases = &gatewaytest.Leases{}
 	var eips *ovneip.Reconciler
 	c.process = c.Restart(c.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {

@@ -45,6 +45,16 @@ const (
 	Stopped
 )
 
+// Leases reports which nodes have a working data path.
+type Leases interface {
+	// Of returns the Lease state of a node.
+	Of(node string) LeaseState
+	// Expect records that a node has to renew its Lease from now on.
+	Expect(node string)
+	// Subscribe registers f, which is called for each node whose Lease state changes.
+	Subscribe(f func(node string))
+}
+
 // LeaseStates tracks the Leases by this process's own clock, from one change to the next, like leader election: clocks of different
 // machines are never compared. It is safe for concurrent use.
 type LeaseStates struct {

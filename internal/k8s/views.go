@@ -16,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // SubnetView is the part of a subnet that other objects depend on, without its address counts.
@@ -118,6 +119,14 @@ func AppliedVip(v *kubeovnv1.Vip) *kubeovnv1.Vip {
 	applied := *v
 	applied.Spec = *v.Status.ValidatedSpec
 	return &applied
+}
+
+// AppliedEgress returns the spec of an EgressAddress that is applied: the current one, or the last valid one; nil if none was valid. It shares memory with e.
+func AppliedEgress(e *kubeovnv1.EgressAddress) *kubeovnv1.EgressAddressSpec {
+	if _, problem := validation.EgressAddress(&e.Spec); problem != nil {
+		return e.Status.ValidatedSpec
+	}
+	return &e.Spec
 }
 
 // ValidTag returns the tag that the subnets of a Vlan have; false if they have to wait.

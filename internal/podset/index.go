@@ -45,6 +45,8 @@ type Pod struct {
 	Ports []Port
 	// Groups are the sorted names of the port's security groups.
 	Groups []string
+	// Vpc of the port; empty while it is not known.
+	Vpc string
 }
 
 // Port is a named port of a pod.
@@ -77,8 +79,10 @@ type Changes struct {
 	Ports []Key
 	// Sets were added or removed, have other port numbers, or have host-network pods on other nodes.
 	Sets []Selector
-	// Users are the users of sets with other port numbers, and users whose sets are now complete.
+	// Users are the users of sets with other port numbers or, for Egress, with other pods, and users whose sets are now complete.
 	Users []desired.Owner
+	// Egress are the ports of which another set of Egress has the pod, or none.
+	Egress []Key
 	// Grouped is true when the first pod names a security group, or the last one stops naming any.
 	Grouped bool
 }
@@ -119,7 +123,8 @@ type pod struct {
 
 	in        map[*set]int32 // the value is the number of the port
 	revision  int
-	connected bool // it has a port in the database
+	connected bool   // it has a port in the database
+	winner    string // the owner of the sets of Egress that has the pod
 }
 
 type set struct {
@@ -130,6 +135,7 @@ type set struct {
 	numbers  map[int32]int // members per port number
 	pending  map[*pod]struct{}
 	users    map[*user]struct{}
+	held     map[*pod]struct{} // of Egress: the members that no earlier owner has
 }
 
 type user struct {
@@ -163,9 +169,12 @@ func (x *Index) change(f func(c *delta)) {
 	for p := range c.pods {
 		changes.Ports = append(changes.Ports, p.Key)
 	}
+	for p := range c.egress {
+		changes.Egress = append(changes.Egress, p.Key)
+	}
 	observers := x.observers
 	x.mu.Unlock()
-	if len(changes.Ports)+len(changes.Sets)+len(changes.Users) == 0 && !changes.Grouped {
+	if len(changes.Ports)+len(changes.Sets)+len(changes.Users)+len(changes.Egress) == 0 && !changes.Grouped {
 		return
 	}
 	for _, observe := range observers {
@@ -243,13 +252,15 @@ func (x *Index) Membership(key Key) Membership {
 	m.Parts, m.Grouped = make([]Part, 0, len(p.in)), len(p.Groups) > 0
 	m.First = slices.ContainsFunc(p.Groups, func(name string) bool { return x.sets[Selector{Role: Subjects, Group: name, Last: true}] == nil })
 	for s, number := range p.in {
-		m.Parts = append(m.Parts, Part{Selector: s.Selector, Number: number})
+		if _, held := s.held[p]; held || s.Role != Egress {
+			m.Parts = append(m.Parts, Part{Selector: s.Selector, Number: number})
+		}
 	}
 	slices.SortFunc(m.Parts, func(a, b Part) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Namespaces, b.Namespaces),
 			cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol),
 			cmp.Compare(a.Group, b.Group), cmp.Compare(strconv.FormatBool(a.Last), strconv.FormatBool(b.Last)),
-			cmp.Compare(strconv.FormatBool(a.Ungrouped), strconv.FormatBool(b.Ungrouped)))
+			cmp.Compare(strconv.FormatBool(a.Ungrouped), strconv.FormatBool(b.Ungrouped)), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Vpc, b.Vpc), cmp.Compare(a.Eip, b.Eip))
 	})
 	return m
 }

@@ -12,19 +12,21 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
+var keyVpc = kubeovnv1.AnnotationLogicalRouter.Key()
+
 // Counts reports whether a pod can be in a set: it is on a node and its containers may run.
 func Counts(p *corev1.Pod) bool {
 	return p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
 
 // Of returns the properties of a pod that decide which sets its port on the network of a provider is in. groups are the security groups of the port
-// (grants.Groups.Sets).
+// (grants.Groups.Sets). The VPC is the one that the pod's annotations have.
 func Of(p *corev1.Pod, provider string, groups []string) Pod {
 	out := Pod{
 		Mirror: kubeovnv1.IsMirror(p.Annotations) && !p.Spec.HostNetwork,
 		Key:    KeyOf(p, provider),
 		UID:    p.UID, Labels: p.Labels, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
-		Groups: groups,
+		Groups: groups, Vpc: p.Annotations[keyVpc],
 	}
 	for i := range p.Spec.InitContainers {
 		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {

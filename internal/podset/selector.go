@@ -25,6 +25,8 @@ const (
 	Peers Role = "peers"
 	// Pods are Peers without pods on the host network.
 	Pods Role = "pods"
+	// Egress are pods with a fixed source address. Of several owners of such sets the first one has the pod.
+	Egress Role = "egress"
 )
 
 // Selector defines which pods a set contains. It is comparable: users with equal selectors share one set.
@@ -45,6 +47,9 @@ type Selector struct {
 	Last  bool
 	// Ungrouped excludes pods that name security groups: the groups alone decide about their traffic.
 	Ungrouped bool
+	// Owner is the owner of a set of Egress (OwnerOf): the first one in the order of these texts has a pod. Vpc limits the set to pods of a VPC. Eip is the OvnEip that
+	// gives the addresses; without one, the pods' addresses are in one address set per family.
+	Owner, Vpc, Eip string
 }
 
 // Name returns a short name that is stable for a selector across versions and valid as an owner's name.
@@ -55,6 +60,9 @@ func (s Selector) Name() string {
 	}
 	if s.Ungrouped {
 		parts = append(parts, "ungrouped")
+	}
+	if s.Owner != "" {
+		parts = append(parts, s.Owner, s.Vpc, s.Eip)
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts))
 	return hex.EncodeToString(sum[:10])
@@ -77,6 +85,9 @@ func (s Selector) String() string {
 	}
 	if s.Ungrouped {
 		out += " and no security group"
+	}
+	if s.Owner != "" {
+		out += " in VPC " + s.Vpc + " for EgressAddress " + NameOf(s.Owner)
 	}
 	return out
 }

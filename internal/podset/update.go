@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
@@ -19,11 +20,12 @@ type delta struct {
 	sets  map[Selector]struct{}
 	users map[desired.Owner]struct{}
 
+	egress  map[*pod]struct{}
 	grouped bool
 }
 
 func newDelta() *delta {
-	return &delta{pods: map[*pod]struct{}{}, sets: map[Selector]struct{}{}, users: map[desired.Owner]struct{}{}}
+	return &delta{pods: map[*pod]struct{}{}, sets: map[Selector]struct{}{}, users: map[desired.Owner]struct{}{}, egress: map[*pod]struct{}{}}
 }
 
 func (x *Index) namespace(name string) *namespace {
@@ -99,7 +101,7 @@ func (x *Index) setPod(c *delta, want Pod) {
 		x.pods[want.Key] = p
 		ns.pods[p] = struct{}{}
 		x.regroup(c, p, nil, want.Groups)
-	} else if maps.Equal(p.Labels, want.Labels) && slices.Equal(p.Ports, want.Ports) && slices.Equal(p.Groups, want.Groups) {
+	} else if maps.Equal(p.Labels, want.Labels) && slices.Equal(p.Ports, want.Ports) && slices.Equal(p.Groups, want.Groups) && p.Vpc == want.Vpc {
 		return
 	} else {
 		x.regroup(c, p, p.Groups, want.Groups)
@@ -147,6 +149,9 @@ func (s *set) holds(p *pod) (number int32, ok bool) {
 	if p.HostNetwork && s.Role != Peers || p.Mirror && s.Role != Subjects || s.Ungrouped && len(p.Groups) > 0 || !s.selector.Matches(labels.Set(p.Labels)) {
 		return 0, false
 	}
+	if s.Role == Egress && (p.Provider != kubeovnv1.ProviderOVN || p.Vpc != s.Vpc) {
+		return 0, false
+	}
 	if s.Port == "" {
 		return 0, true
 	}
@@ -170,6 +175,10 @@ func (x *Index) add(c *delta, s *set, p *pod, number int32) {
 	if p.connected {
 		s.pending[p] = struct{}{}
 	}
+	if s.Role == Egress {
+		s.counted(c)
+		x.elect(c, p)
+	}
 	p.revision++
 	c.pods[p] = struct{}{}
 }
@@ -188,6 +197,14 @@ func (x *Index) remove(c *delta, s *set, p *pod) {
 		c.sets[s.Selector] = struct{}{}
 		return
 	}
+	if s.Role == Egress {
+		if _, held := s.held[p]; held {
+			delete(s.held, p)
+			c.egress[p] = struct{}{}
+		}
+		s.counted(c)
+		x.elect(c, p)
+	}
 	x.arrived(c, s, p)
 	p.revision++
 	c.pods[p] = struct{}{}
@@ -196,6 +213,11 @@ func (x *Index) remove(c *delta, s *set, p *pod) {
 // renumbered records that the set's members use a new port number, or that a number is no longer used.
 func (s *set) renumbered(c *delta) {
 	c.sets[s.Selector] = struct{}{}
+	s.counted(c)
+}
+
+// counted records that the users of a set depend on a change of its members.
+func (s *set) counted(c *delta) {
 	for u := range s.users {
 		c.users[u.owner] = struct{}{}
 	}
@@ -233,7 +255,7 @@ func (x *Index) join(c *delta, selector Selector, u *user) {
 	if s == nil {
 		s = &set{
 			Selector: selector, selector: parse(selector.Pods),
-			members: map[*pod]int32{}, numbers: map[int32]int{}, pending: map[*pod]struct{}{}, users: map[*user]struct{}{},
+			members: map[*pod]int32{}, numbers: map[int32]int{}, pending: map[*pod]struct{}{}, users: map[*user]struct{}{}, held: map[*pod]struct{}{},
 		}
 		x.sets[selector], x.names[selector.Name()] = s, selector
 		c.sets[selector] = struct{}{}

@@ -96,6 +96,7 @@ type restoration struct {
 	ports     []claim // of pods
 	nodePorts []claim
 	transits  []translate.TransitAllocation
+	egresses  []translate.EgressAllocation
 	vpcs      kubeovnv1.VpcList
 	vips      kubeovnv1.VipList
 	eips      kubeovnv1.OvnEipList
@@ -133,6 +134,11 @@ func (s *restoration) readPorts(engine *northbound.Engine) {
 	northbound.Each(engine, translate.KindTransit, func(owner desired.Owner, row *nb.LogicalRouterPort) {
 		if allocation, ok := translate.ReadTransitAllocation(owner, row); ok {
 			s.transits = append(s.transits, allocation)
+		}
+	})
+	northbound.Each(engine, translate.KindEgressAddress, func(owner desired.Owner, row *nb.LogicalRouterPort) {
+		if allocation, ok := translate.ReadEgressAllocation(owner, row); ok {
+			s.egresses = append(s.egresses, allocation)
 		}
 	})
 }

@@ -41,6 +41,13 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 				return
 			}
 		}
+		for _, e := range s.egresses {
+			mac := ipfamily.MAC(e.Addresses[0], 0)
+			allocation := ipam.Allocation{Subnet: kubeovnv1.JoinSubnet, Addresses: e.Addresses, MAC: mac[:]}
+			if !yield(claim{port: translate.EgressPort(e.Name), allocation: allocation, from: "northbound port"}) {
+				return
+			}
+		}
 	}
 }
 

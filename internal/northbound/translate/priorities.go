@@ -21,6 +21,7 @@ const (
 	priorityPort    = 29248
 	priorityAddress = 29247
 	priorityPrefix  = 29119
+	priorityFixed   = 29118 // egress traffic of pods with an EgressAddress goes to its router (Kiln's)
 	priorityCentral = 29010 // egress traffic of a subnet with gateway nodes goes through them
 	priorityEgress  = 29000 // other egress traffic goes through the pod's own node; from an underlay subnet: to the physical router
 )

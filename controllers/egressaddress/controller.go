@@ -1,0 +1,113 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package egressaddress gives the packets that pods send to outside the addresses of the EgressAddress that selects the pods. Addresses on nodes have a router in OVN each,
+// on a node that serves. The rules for addresses of OvnEips are controllers/ovnnat's.
+package egressaddress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/join"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/reconciler"
+	"github.com/kiln-net/kiln/internal/svc"
+)
+
+// Reconciler applies EgressAddresses. While the spec of one is invalid, its last valid spec stays applied.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Networks   *lookup.Networks
+	// Sets has the pods that each EgressAddress selects. The rows of pods' ports add their addresses.
+	Sets         *podset.Index
+	Recorder     events.EventRecorder
+	Gate         *reconciler.StartGate
+	Leases       gateway.Leases
+	ServiceCIDRs svc.CIDRs
+
+	// allocations holds the addresses of routers on the join subnet.
+	allocations join.Allocations
+	// moved enqueues EgressAddresses with a node whose Lease state changed, pods those with other pods or rules.
+	moved k8s.RequestSource
+	pods  reconciler.Paced
+}
+
+// Reconcile applies one EgressAddress.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	object, err := k8s.Find[kubeovnv1.EgressAddress](ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get EgressAddress %s: %w", req.Name, err)
+	}
+	if object == nil || object.DeletionTimestamp != nil {
+		unmeasure(req.Name)
+		return ctrl.Result{}, r.remove(ctx, req.Name)
+	}
+	in := inputs{object: object, before: gateway.Pair{Active: object.Status.Node, Standby: object.Status.Standby}}
+	err = r.apply(ctx, &in)
+	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, &in, err))
+}
+
+// apply applies the valid spec. Its error is about rows; problems of the spec are in the inputs.
+func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
+	name := in.object.Name
+	if err := r.gather(ctx, in); err != nil {
+		return err
+	}
+	if in.spec == nil { // it never had a valid one
+		return r.remove(ctx, name)
+	}
+	owner := translate.EgressAddressOwner(name)
+	r.Sets.Use(owner, []podset.Selector{in.set})
+	if in.spec.OvnEip != "" {
+		if err := r.Northbound.Apply(ctx, owner, nil); err != nil {
+			return fmt.Errorf("delete the router: %w", err)
+		}
+		r.Sets.Settle(owner)
+		r.allocations.Release(ctx, name, translate.EgressPort(name))
+		return nil
+	}
+	// While pods enter a new set, the policies are for both sets: no pod that stays selected leaves with another source.
+	complete, sets := r.Sets.Complete(owner), []podset.Selector{in.set}
+	if !complete {
+		sets = r.Sets.UsedBy(owner)
+	}
+	if err := r.Northbound.Apply(ctx, owner, translate.EgressAddress(in.rows(sets))); err != nil {
+		return fmt.Errorf("apply the router: %w", err)
+	}
+	if complete {
+		r.Sets.Settle(owner)
+	}
+	r.picker().Expect(in.pick.Pair)
+	return nil
+}
+
+// remove deletes the router of an EgressAddress and its set of pods. It releases the router's address after the port is deleted.
+func (r *Reconciler) remove(ctx context.Context, name string) error {
+	owner := translate.EgressAddressOwner(name)
+	r.Sets.Use(owner, nil)
+	if err := r.Northbound.Apply(ctx, owner, nil); err != nil {
+		return fmt.Errorf("delete the router of EgressAddress %s: %w", name, err)
+	}
+	r.Sets.Settle(owner)
+	r.allocations.Release(ctx, name, translate.EgressPort(name))
+	return nil
+}
+
+func (r *Reconciler) picker() join.Picker {
+	return join.Picker{Client: r.Client, Allocator: r.Allocator, Leases: r.Leases}
+}

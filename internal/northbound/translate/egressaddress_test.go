@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+func TestEgressAddressRows(t *testing.T) { rowsOf(t, "egressaddress-", EgressAddress) }
+
+func TestEgressAddressesHaveARouterForEachSetOfAddresses(t *testing.T) {
+	in := EgressAddressInputs{
+		Name: "out", Sets: []string{"set"}, Node: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.40")}, NextHops: []netip.Addr{netip.MustParseAddr("100.64.0.2")},
+		Joined: []netip.Addr{netip.MustParseAddr("100.64.0.9")}, Gateways: []netip.Addr{netip.MustParseAddr("100.64.0.1")},
+	}
+	router := func() (key, name string) {
+		for _, row := range EgressAddress(in) {
+			if r, is := row.Model.(*nb.LogicalRouter); is {
+				return row.Key, r.Name
+			}
+		}
+		return "", ""
+	}
+	key, name := router()
+	in.Node = "n2"
+	if k, n := router(); k != key || n != name {
+		t.Errorf("on another node the router is %s %s, not %s %s", k, n, key, name)
+	}
+	in.Addresses[0] = in.Addresses[0].Next()
+	if k, n := router(); k == key || n == name {
+		t.Errorf("with another address the router is still %s %s, whose connections have the former one", k, n)
+	}
+}
+
+func TestTheAllocationOfAnEgressAddressIsRead(t *testing.T) {
+	in := EgressAddressInputs{
+		Name: "out", Sets: []string{"set"}, Node: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.40")}, NextHops: []netip.Addr{netip.MustParseAddr("100.64.0.2")},
+		Joined: []netip.Addr{netip.MustParseAddr("100.64.0.9")}, Gateways: []netip.Addr{netip.MustParseAddr("100.64.0.1")},
+	}
+	var found []EgressAllocation
+	for _, row := range EgressAddress(in) {
+		if port, is := row.Model.(*nb.LogicalRouterPort); is {
+			if a, ok := ReadEgressAllocation(desired.Owner{Kind: KindEgressAddress, Name: "out"}, port); ok {
+				found = append(found, a)
+			}
+			port.Networks = []string{"nonsense"}
+			if a, ok := ReadEgressAllocation(EgressAddressOwner("out"), port); ok {
+				t.Errorf("a port that another client changed has the allocation %v", a)
+			}
+		}
+	}
+	if len(found) != 1 || found[0].Name != "out" || len(found[0].Addresses) != 1 || found[0].Addresses[0] != in.Joined[0] {
+		t.Errorf("the allocations are %v", found)
+	}
+}
