@@ -141,7 +141,7 @@ func buildPlugins(directory string) error {
 }
 
 func startAPI(kubeconfigFile string) error {
-	started, err := apiserver.New("subnets", "vpcs", "ips", "provider-networks", "ovnclusters")
+	started, err := apiserver.New("subnets", "vpcs", "ips", "provider-networks", "egress-addresses", "ovnclusters")
 	if err != nil {
 		return err
 	}

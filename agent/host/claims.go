@@ -24,7 +24,7 @@ import (
 // addresses of earlier calls are removed; addresses added by others stay. It is idempotent, and returns the indexes of the interfaces
 // that have the addresses.
 func setClaims(want []netip.Addr) (links []int, err error) {
-	noted, err := claimNotes()
+	noted, err := notes(unix.RTN_BLACKHOLE)
 	if err != nil || len(want) == 0 && len(noted) == 0 {
 		return nil, err
 	}
@@ -50,8 +50,8 @@ func setClaims(want []netip.Addr) (links []int, err error) {
 	return links, errors.Join(failed...)
 }
 
-// claimNotes returns the recorded addresses, each with the route that records it.
-func claimNotes() (map[netip.Addr]netlink.Route, error) {
+// notes returns the recorded addresses, each with the route of a type that records it: RTN_BLACKHOLE for addresses of the node, RTN_UNREACHABLE for addresses that it forwards.
+func notes(kind int) (map[netip.Addr]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: routeProtocol, Table: kernel.ClaimTable}
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -59,7 +59,7 @@ func claimNotes() (map[netip.Addr]netlink.Route, error) {
 	}
 	out := map[netip.Addr]netlink.Route{}
 	for _, r := range list {
-		if r.Dst != nil {
+		if r.Dst != nil && r.Type == kind {
 			out[ipfamily.PrefixOf(r.Dst).Addr()] = r
 		}
 	}

@@ -26,9 +26,10 @@ func CleanUp(ctx context.Context, p Plugin) error {
 	}
 	_, externalErr := setExternal(nil, nil)
 	_, claimErr := setClaims(nil)
+	_, forwardErr := setForwarded(nil)
 	_, routeErr := setRoutes(logr.FromContextOrDiscard(ctx), nil, nil)
 	return errors.Join(
-		externalErr, claimErr, routeErr,
+		externalErr, claimErr, forwardErr, routeErr,
 		sandbox.RemoveAll(),
 		removeTable(ctx),
 	)

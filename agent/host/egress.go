@@ -21,6 +21,8 @@ type Egress struct {
 	Gateway bool
 	// Claims are the egress addresses that only this node uses; it answers ARP and neighbour requests for them.
 	Claims []netip.Addr
+	// Forwarded are the addresses of EgressAddresses on this node; it answers ARP and neighbour requests for them, and forwards packets to OVN.
+	Forwarded []netip.Addr
 	// External are the routes through external gateways.
 	External []External
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +39,7 @@ import (
 // resubscribe is the delay before the netlink subscriptions are renewed after a failure.
 const resubscribe = time.Second
 
-// SetupWithManager runs the reconciler on events of this node, its record, subnets, VPCs, the kernel and Open vSwitch. The manager's cache must
+// SetupWithManager runs the reconciler on events of this node, its record, subnets, VPCs, EgressAddresses, the kernel and Open vSwitch. The manager's cache must
 // contain this node only.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	exportMetrics()
@@ -57,6 +58,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.IP{}, toNode, builder.WithPredicates(r.recordChanged())).
 		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&v1.Vpc{}, toNode, builder.WithPredicates(r.carriesChanged())).
+		Watches(&v1.EgressAddress{}, toNode, builder.WithPredicates(k8s.Changed(r.viewEgress))).
 		WatchesRawSource(source.Func(func(ctx context.Context, q k8s.Queue) error {
 			q.Add(request)
 			r.Bridge.Subscribe(func(name string) {
@@ -94,6 +96,14 @@ func (r *Reconciler) carriesChanged() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool { return is(e.ObjectOld) != is(e.ObjectNew) },
 		DeleteFunc: func(e event.DeleteEvent) bool { return is(e.Object) },
 	}
+}
+
+// viewEgress is the part of an EgressAddress that this node applies; empty if it is on other nodes.
+func (r *Reconciler) viewEgress(e *v1.EgressAddress) string {
+	if !has(r.Node, &e.Status) {
+		return ""
+	}
+	return e.Status.Node + " " + strings.Join(e.Status.Addresses, ",")
 }
 
 // recordChanged passes changes of the node's own addresses in the IP object of its port.

@@ -154,7 +154,12 @@ func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error
 	if port != nil {
 		recorded = k8s.AddressesOfNode(port)
 	}
+	var egresses v1.EgressAddressList
+	if err := r.Client.List(ctx, &egresses); err != nil {
+		return joined{}, fmt.Errorf("list EgressAddresses: %w", err)
+	}
 	plan, err := NewPlan(join, node, recorded, inForce(subnets.Items), services)
+	plan.addForwarded(node.Name, k8s.OwnIPs(node), egresses.Items)
 	plan.Gateway = plan.Gateway || slices.ContainsFunc(vpcs.Items, func(vpc v1.Vpc) bool { return carries(node.Name, &vpc) })
 	return joined{plan, join.MAC}, err
 }
@@ -213,9 +218,10 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 // serveAsGateway applies the plan's egress addresses and external gateways.
 func (r *Reconciler) serveAsGateway(plan Plan) error {
 	claimed, claimErr := setClaims(plan.Claims)
+	forwarded, forwardErr := setForwarded(plan.Forwarded)
 	routed, routeErr := setExternal(plan.External, plan.Cluster)
-	r.links.Store(new(slices.Concat(claimed, routed)))
-	return errors.Join(claimErr, routeErr)
+	r.links.Store(new(slices.Concat(claimed, forwarded, routed)))
+	return errors.Join(claimErr, forwardErr, routeErr)
 }
 
 // Gateway reports whether the node may carry traffic that leaves a subnet or a VPC. known is false before the first pass.

@@ -26,14 +26,15 @@ func (i Interface) Announce() error {
 func (i Interface) announce(_ netlinksafe.Handle, link netlink.Link) error {
 	var failed []error
 	for _, p := range i.Addresses {
-		if err := announce(link, neighbour.Host{Address: p.Addr(), MAC: i.MAC}); err != nil {
+		if err := AnnounceAt(link, neighbour.Host{Address: p.Addr(), MAC: i.MAC}); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", p.Addr(), err))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-func announce(link netlink.Link, host neighbour.Host) error {
+// AnnounceAt sends the frame that announces a host to the network of an interface.
+func AnnounceAt(link netlink.Link, host neighbour.Host) error {
 	frame, err := neighbour.Announcement(host)
 	if err != nil {
 		return err

@@ -98,6 +98,9 @@ type OvnEipStatus struct {
 type OvnEipRelease struct {
 	// rule is the kind and the name of the rule that had the translation.
 	Rule string `json:"rule"`
+	// egressAddress is the EgressAddress that selected the pod. Rules of its other pods do not wait.
+	// +optional
+	EgressAddress string `json:"egressAddress,omitempty"`
 	// vpc is the VPC on whose router it was translated.
 	VPC string `json:"vpc"`
 	// address is the external address.

@@ -4,6 +4,7 @@
 package egressaddress_test
 
 import (
+
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"

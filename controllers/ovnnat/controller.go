@@ -250,6 +250,7 @@ func (r *controller) apply(ctx context.Context, rule *lookup.NATRule, eip *kubeo
 		Kind: r.kind, Name: rule.GetName(), Vpc: vpc, Subnet: subnet, Protocol: s.spec.Protocol, ExternalPort: s.spec.ExternalPort, InternalPort: s.spec.InternalPort,
 		Inside: vpc != kubeovnv1.DefaultVpc, // the switch of the external subnet has the default VPC's load balancers, and would translate before the router
 	}
+	in.Egress = rule.GetAnnotations()[kubeovnv1.EgressOfRule]
 	if in.Routed, s.err = r.hops(ctx, rule, s.spec, vpc, subnet, s.pairs); s.err != nil {
 		return
 	}

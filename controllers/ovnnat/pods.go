@@ -446,7 +446,10 @@ func (r *podRules) create(ctx context.Context, owner types.NamespacedName, kind 
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(rule), other, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("get %s %s: %w", kind, rule.GetName(), err)
 	} else if err == nil {
-		return fmt.Sprintf("%s %s exists already, and does not follow the pod: delete it, or remove the request", kind, rule.GetName()), nil
+		if rule.GetAnnotations()[kubeovnv1.EgressOfRule] != "" {
+			return fmt.Sprintf("%s %s exists already, and does not follow the pod: delete it", kind, rule.GetName()), nil
+		}
+		return fmt.Sprintf("%s %s exists already, and does not follow the annotation: delete it, or remove the annotation", kind, rule.GetName()), nil
 	}
 	if err := r.Client.Create(ctx, rule, k8s.FieldOwner); err != nil {
 		return "", fmt.Errorf("create %s %s: %w", kind, rule.GetName(), err)

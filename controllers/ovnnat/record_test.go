@@ -139,6 +139,30 @@ func TestARecordOfAPortIsOfItsPod(t *testing.T) {
 	}
 }
 
+func TestPodsOfOneEgressAddressDoNotWaitForOneAnother(t *testing.T) {
+	source := func(internal string) translate.Translation {
+		t := translated("192.0.2.9", internal)
+		t.Source = true
+		return t
+	}
+	release := releaseOf("OvnSnatRule old.shop", source("10.0.0.5/32"), []string{"n1"})
+	release.EgressAddress = "out"
+	releasing := map[string]kubeovnv1.OvnEipRelease{"a": release}
+	for egress, waits := range map[string]bool{"out": false, "other": true, "": true} {
+		rule := &lookup.NATRule{Kind: translate.KindOvnSnatRule, Object: &kubeovnv1.OvnSnatRule{ObjectMeta: metav1.ObjectMeta{
+			Name: "new.shop", Annotations: map[string]string{kubeovnv1.EgressOfRule: egress},
+		}}}
+		if text := pending(releasing, rule, false, []translate.Translation{source("10.0.0.6/32")}); (text != "") != waits {
+			t.Errorf("a rule of EgressAddress %q waits for %q", egress, text)
+		}
+	}
+	release.EgressAddress = ""
+	rule := &lookup.NATRule{Kind: translate.KindOvnSnatRule, Object: &kubeovnv1.OvnSnatRule{ObjectMeta: metav1.ObjectMeta{Name: "new.shop"}}}
+	if text := pending(map[string]kubeovnv1.OvnEipRelease{"a": release}, rule, false, []translate.Translation{source("10.0.0.6/32")}); text == "" {
+		t.Error("rules without an EgressAddress do not wait for one another")
+	}
+}
+
 func TestManyFormerTranslationsStopFurtherOnes(t *testing.T) {
 	web := &lookup.NATRule{Object: &kubeovnv1.OvnFip{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, Kind: translate.KindOvnFip}
 	added := []translate.Translation{translated("192.0.2.8", "10.0.0.5/32")}

@@ -184,7 +184,9 @@ func (r *controller) release(ctx context.Context, name string, rows []desired.Ro
 	for _, row := range r.applied(name) {
 		for _, t := range without(row.Translations, wanted) {
 			if row.Eip != "" {
-				released[row.Eip] = append(released[row.Eip], releaseOf(r.kind+" "+name, t, row.Nodes))
+				release := releaseOf(r.kind+" "+name, t, row.Nodes)
+				release.EgressAddress = row.Egress
+				released[row.Eip] = append(released[row.Eip], release)
 			}
 		}
 	}
@@ -310,7 +312,7 @@ func resumed(releasing map[string]kubeovnv1.OvnEipRelease, applied []translate.T
 }
 
 // pending describes the nodes that one of the added translations waits for; "" for none. follows is set if the rule is unchanged, and may disregard its own former
-// translations and the number of all.
+// translations and the number of all. Pods of one EgressAddress have the address together, so their rules do not wait for one another.
 func pending(releasing map[string]kubeovnv1.OvnEipRelease, rule *lookup.NATRule, follows bool, added []translate.Translation) string {
 	self := rule.Kind + " " + rule.GetName()
 	var all, own []kubeovnv1.OvnEipRelease
@@ -326,7 +328,7 @@ func pending(releasing map[string]kubeovnv1.OvnEipRelease, rule *lookup.NATRule,
 		return fmt.Sprintf("nodes %s to end the connections of some of the %d former translations of the OvnEip%s", nodesOf(all), len(all), until(all))
 	}
 	for _, release := range all {
-		if follows && release.Rule == self {
+		if follows && release.Rule == self || release.EgressAddress != "" && release.EgressAddress == rule.GetAnnotations()[kubeovnv1.EgressOfRule] {
 			continue
 		}
 		if slices.ContainsFunc(added, func(t translate.Translation) bool { return contradicts(former(release), t) }) {

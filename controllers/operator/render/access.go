@@ -61,7 +61,7 @@ func accesses(reviews bool) []access {
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "servicecidrs"),
-				rule("kubeovn.io", read, "subnets", "vpcs", "ips", "provider-networks"),
+				rule("kubeovn.io", read, "subnets", "vpcs", "ips", "provider-networks", "egress-addresses"),
 				readClusters, // levels of logs
 			},
 			// The Lease of its node as a gateway. A role cannot limit it to one node; the policy kiln-gateway-leases

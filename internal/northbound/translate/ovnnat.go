@@ -47,6 +47,8 @@ type OvnNATInputs struct {
 	// or they have the pod. Both are for Translated.
 	Eip   string
 	Nodes []string
+	// Egress is the EgressAddress that selects the pod, for Translated.
+	Egress string
 	// Subnet is the external subnet of the addresses, in which the router has a port.
 	Subnet string
 	// Pairs has at most one per family.
@@ -155,12 +157,17 @@ const (
 	idVpc   = "vpc"
 	idEip   = "eip"
 	idNodes = "nodes"
+
+	idEgress = "egress"
 )
 
 func (in OvnNATInputs) ids() map[string]string {
 	ids := map[string]string{idVpc: in.Vpc, idEip: in.Eip}
 	if len(in.Nodes) > 0 {
 		ids[idNodes] = strings.Join(in.Nodes, ",")
+	}
+	if in.Egress != "" {
+		ids[idEgress] = in.Egress
 	}
 	return ids
 }
@@ -184,6 +191,7 @@ type Translation struct {
 type Translated struct {
 	Translations []Translation
 	Eip          string
+	Egress       string
 	Nodes        []string
 }
 
@@ -211,7 +219,7 @@ func TranslatedBy(model any) Translated {
 			}
 		}
 	}
-	t.Eip = ids[idEip]
+	t.Eip, t.Egress = ids[idEip], ids[idEgress]
 	t.Nodes = strings.FieldsFunc(ids[idNodes], func(r rune) bool { return r == ',' })
 	return t
 }
