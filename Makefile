@@ -200,7 +200,7 @@ bgp: ## The BGP sessions of kube-ovn-speaker with FRR and BIRD of Debian 13, wit
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
 # WATCHES_FLAGS: flags of hack/watches.
-WATCHES ?= controllers/egress controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/ovnnat controllers/pod controllers/policy controllers/routergateway controllers/service controllers/subnet controllers/trafficmirror controllers/transit controllers/vip controllers/vpc agent/host
+WATCHES ?= controllers/egress controllers/egressaddress controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/ovnnat controllers/pod controllers/policy controllers/routergateway controllers/service controllers/subnet controllers/trafficmirror controllers/transit controllers/vip controllers/vpc agent/host
 WATCHES_FLAGS ?=
 
 .PHONY: test-watches

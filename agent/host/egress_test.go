@@ -6,6 +6,7 @@ package host
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -95,6 +96,44 @@ func TestPlanOfAGateway(t *testing.T) {
 			}
 			if !reflect.DeepEqual(plan.Egress, c.egress) || !reflect.DeepEqual(plan.SourceNAT, c.nat) || !reflect.DeepEqual(plan.Policies, c.policies) {
 				t.Errorf("got %+v, %v, %v\nwant %+v, %v, %v", plan.Egress, plan.SourceNAT, plan.Policies, c.egress, c.nat, c.policies)
+			}
+		})
+	}
+}
+
+func TestPlanOfEgressAddresses(t *testing.T) {
+	on := func(node, standby string, addresses ...string) v1.EgressAddress {
+		return v1.EgressAddress{Status: v1.EgressAddressStatus{Node: node, Standby: standby, Addresses: addresses}}
+	}
+	for name, c := range map[string]struct {
+		list      []v1.EgressAddress
+		gateway   bool
+		forwarded []netip.Addr
+	}{
+		"none":                        {},
+		"of another node":             {list: []v1.EgressAddress{on("n2", "n3", "192.0.2.7")}},
+		"the standby has no address":  {list: []v1.EgressAddress{on("n2", "n1", "192.0.2.7")}, gateway: true},
+		"both families":               {list: []v1.EgressAddress{on("n1", "n2", "2001:db8::7", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7", "2001:db8::7")},
+		"two with an address":         {list: []v1.EgressAddress{on("n1", "", "192.0.2.7"), on("n1", "", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7")},
+		"an address of the node":      {list: []v1.EgressAddress{on("n1", "", "192.0.2.1", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7")},
+		"addresses that are not such": {list: []v1.EgressAddress{on("n1", "", "x", "127.0.0.1", "fe80::1", "0.0.0.0", "224.0.0.1")}, gateway: true},
+		"without addresses":           {list: []v1.EgressAddress{on("n1", "")}, gateway: true},
+		"without nodes":               {list: []v1.EgressAddress{on("", "")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var plan Plan
+			plan.addForwarded("n1", addresses("192.0.2.1", "2001:db8::1"), c.list)
+			var routes []Route
+			for _, a := range c.forwarded {
+				routes = append(routes, Route{To: netip.PrefixFrom(a, a.BitLen())})
+			}
+			if plan.Gateway != c.gateway || !reflect.DeepEqual(plan.Forwarded, c.forwarded) || len(plan.Routes) != len(routes) {
+				t.Errorf("got %+v and %+v", plan.Egress, plan.Routes)
+			}
+			for _, route := range routes {
+				if !slices.Contains(plan.Routes, route) {
+					t.Errorf("the routes %+v lack %+v", plan.Routes, route)
+				}
 			}
 		})
 	}

@@ -6,6 +6,7 @@ package host
 // Functions for the tests in package host_test.
 var (
 	SetClaims     = setClaims
+	SetForwarded  = setForwarded
 	SetMasquerade = setMasquerade
 	Sysctl        = sysctl
 	Value         = value

@@ -4,7 +4,6 @@
 package egressaddress_test
 
 import (
-
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"

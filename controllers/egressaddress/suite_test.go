@@ -76,7 +76,9 @@ func (w *world) run() {
 	w.process = w.Restart(w.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs, pods := networktest.Vpcs(p), networktest.Pods(p)
-			restore = func(ctx context.Context, p *controllertest.Process) error { return pods.Restore(ctx, p.Manager.GetAPIReader()) }
+			restore = func(ctx context.Context, p *controllertest.Process) error {
+				return pods.Restore(ctx, p.Manager.GetAPIReader())
+			}
 			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate}
 			policies = &policy.Reconciler{Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Grants: p.Grants, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), networktest.Nodes(p), pods, policies, eips, networktest.External(p),

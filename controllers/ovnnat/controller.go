@@ -25,8 +25,8 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/validation"
 )

@@ -40,9 +40,10 @@ func (m *model) inUse() map[Selector]bool {
 
 func (m *model) membership(p Pod) []string {
 	var parts []string
+	first := m.first(p)
 	for s := range m.inUse() {
-		if number, ok := m.holds(s, p); ok {
-			parts = append(parts, fmt.Sprintf("%s %d", s, number))
+		if number, ok := m.holds(s, p); ok && (s.Role != Egress || s.Owner == first) {
+			parts = append(parts, fmt.Sprintf("%s %s %d", s, s.Eip, number))
 		}
 	}
 	if len(p.Groups) > 0 {
@@ -69,6 +70,9 @@ func (m *model) holds(s Selector, p Pod) (int32, bool) {
 	if s.Group != "" {
 		return 0, slices.Contains(p.Groups, s.Group) && (s.Role == Peers || !p.HostNetwork)
 	}
+	if s.Role == Egress && (p.Provider != kubeovnv1.ProviderOVN || p.Vpc != s.Vpc) {
+		return 0, false
+	}
 	if s.Namespace != "" && s.Namespace != p.Namespace || p.HostNetwork && s.Role != Peers {
 		return 0, false
 	}
@@ -92,6 +96,34 @@ func (m *model) holds(s Selector, p Pod) (int32, bool) {
 	return 0, false
 }
 
+// first returns the first owner of the sets of Egress that hold a pod.
+func (m *model) first(p Pod) (owner string) {
+	for s := range m.inUse() {
+		if _, ok := m.holds(s, p); ok && s.Role == Egress && (owner == "" || s.Owner < owner) {
+			owner = s.Owner
+		}
+	}
+	return owner
+}
+
+// egress returns the number of pods that the owner of a set of Egress has, and those of each earlier owner.
+func (m *model) egress(s Selector) (held int, others map[string]int) {
+	for _, p := range m.pods {
+		if _, ok := m.holds(s, p); !ok {
+			continue
+		}
+		if first := m.first(p); first == s.Owner {
+			held++
+		} else {
+			if others == nil {
+				others = map[string]int{}
+			}
+			others[NameOf(first)]++
+		}
+	}
+	return held, others
+}
+
 func mustParse(s string) labels.Selector {
 	parsed, err := labels.Parse(s)
 	if err != nil {
@@ -103,7 +135,7 @@ func mustParse(s string) labels.Selector {
 func names(m Membership) []string {
 	var parts []string
 	for _, p := range m.Parts {
-		parts = append(parts, fmt.Sprintf("%s %d", p.Selector, p.Number))
+		parts = append(parts, fmt.Sprintf("%s %s %d", p.Selector, p.Eip, p.Number))
 	}
 	if m.Grouped {
 		parts = append(parts, fmt.Sprint("grouped, first ", m.First))
@@ -124,10 +156,13 @@ func walk(t *testing.T, random *rand.Rand) {
 		namespaces: map[string]map[string]string{}, pods: map[Key]Pod{},
 		used: map[desired.Owner][]Selector{}, held: map[desired.Owner][]Selector{},
 	}
-	memberships := map[Key][]string{} // the membership that observers know
-	sets := map[Selector]bool{}
+	memberships := map[Key][]string{}                      // the membership that observers know
+	sets, given := map[Selector]bool{}, map[Key]Selector{} // the sets of Egress that have pods
 	grouped := false
 	x.Observe(func(c Changes) {
+		for _, key := range c.Egress {
+			given[key], _ = x.Membership(key).EgressOf()
+		}
 		if c.Grouped {
 			grouped = x.Grouped()
 		}
@@ -153,6 +188,9 @@ func walk(t *testing.T, random *rand.Rand) {
 			if got := names(x.Membership(key)); !slices.Equal(got, want) {
 				t.Fatalf("step %d, %s: pod %v is in %v, want %v", step, what, key, got, want)
 			}
+			if of, _ := x.Membership(key).EgressOf(); of != given[key] {
+				t.Fatalf("step %d, %s: pod %v is in %v, and observers have %v", step, what, key, of, given[key])
+			}
 			if !p.HostNetwork && !slices.Equal(memberships[key], want) {
 				t.Fatalf("step %d, %s: observers have pod %v in %v, want %v", step, what, key, memberships[key], want)
 			}
@@ -162,6 +200,13 @@ func walk(t *testing.T, random *rand.Rand) {
 				t.Fatalf("step %d, %s: no observer was notified of %v", step, what, s)
 			}
 			compareParts(t, x, m, s)
+			if s.Role != Egress {
+				continue
+			}
+			held, others := x.Egress(s)
+			if wantHeld, wantOthers := m.egress(s); held != wantHeld || fmt.Sprint(others) != fmt.Sprint(wantOthers) {
+				t.Fatalf("step %d, %s: %v has %d pods, and others have %v, want %d and %v", step, what, s, held, others, wantHeld, wantOthers)
+			}
 		}
 		if grouped != m.grouped() {
 			t.Fatalf("step %d, %s: according to the notifications pods name groups: %v", step, what, grouped)
@@ -227,7 +272,7 @@ func change(random *rand.Rand, x *Index, m *model) string {
 	key.Provider = pick(key.Provider, "net1.default.ovn")
 	switch what := random.IntN(10); {
 	case what < 4:
-		p := Pod{Key: key, UID: types.UID(pick("1", "2")), Labels: set(), Node: pick("x", "y"), HostNetwork: random.IntN(4) == 0}
+		p := Pod{Key: key, UID: types.UID(pick("1", "2")), Labels: set(), Node: pick("x", "y"), HostNetwork: random.IntN(4) == 0, Vpc: pick("", "v", "w")}
 		p.Mirror = p.UID == "2" && !p.HostNetwork
 		if random.IntN(2) == 0 {
 			p.Ports = []Port{{Name: "http", Protocol: pick("TCP", "UDP"), Number: int32(8000 + random.IntN(2))}}
@@ -272,6 +317,9 @@ func change(random *rand.Rand, x *Index, m *model) string {
 func randomSelector(pick func(...string) string) Selector {
 	if pick("yes", "no", "no") == "yes" {
 		return Selector{Role: Role(pick("subjects", "pods")), Group: pick("g1", "g2"), Last: pick("yes", "no") == "yes"}
+	}
+	if pick("yes", "no", "no") == "yes" {
+		return Selector{Role: Egress, Namespaces: pick("", "app=a"), Pods: pick("", "app=a"), Owner: pick("1/a", "1/b", "2/a"), Vpc: pick("v", "w"), Eip: pick("", "e")}
 	}
 	s := Selector{Role: Role(pick("subjects", "peers", "pods")), Namespace: pick("", "n1", "n2"), Pods: pick("", "app=a", "app in (a,b)", "!tier")}
 	if s.Namespace == "" {
