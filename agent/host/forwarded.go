@@ -52,8 +52,8 @@ type proxy struct {
 }
 
 // setForwarded makes the node answer ARP and neighbour requests for addresses that it does not have, on the interface whose network contains each. It announces an address that
-// is new there, so that other hosts send to this node at once. An address in no network of the node must be routed to the node by other means. Stale answers of earlier
-// calls are removed; those added by others stay. It is idempotent, and returns the indexes of the interfaces.
+// is new there, so that other hosts send to this node at once. An address in no network of the node must be routed to the node by other means. Stale entries of earlier
+// calls are removed; entries of other programs stay. It is idempotent, and returns the indexes of the interfaces.
 func setForwarded(want []netip.Addr) (links []int, err error) {
 	noted, err := notes(unix.RTN_UNREACHABLE)
 	if err != nil || len(want) == 0 && len(noted) == 0 {
@@ -76,7 +76,7 @@ func setForwarded(want []netip.Addr) (links []int, err error) {
 			links = append(links, link)
 		}
 	}
-	for p := range have { // those of other programs have no note
+	for p := range have { // entries of other programs have no note
 		if _, ours := noted[p.address]; ours && !slices.Contains(want, p.address) {
 			failed = append(failed, netlink.NeighDel(p.entry()))
 		}
@@ -92,7 +92,7 @@ func setForwarded(want []netip.Addr) (links []int, err error) {
 	return links, errors.Join(failed...)
 }
 
-// proxies lists the addresses for which the node answers as a router, also those that other programs have added.
+// proxies lists the addresses for which the node answers as a router, also addresses that other programs have added.
 func proxies() (map[proxy]bool, error) {
 	found := map[proxy]bool{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {

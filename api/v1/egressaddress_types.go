@@ -16,8 +16,8 @@ type EgressAddressSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Vpc string `json:"vpc,omitempty"`
-	// namespaceSelector selects namespaces by their labels. It grants the addresses to them: users of a namespace write the labels of their pods, but not those of
-	// the namespace. {} selects all namespaces.
+	// namespaceSelector selects namespaces by their labels. It grants the addresses to them: users of a namespace write the labels of their pods, but not the labels
+	// of the namespace. {} selects all namespaces.
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 	// podSelector selects pods of these namespaces by their labels. By default, and when it is empty, all pods are selected.
 	// +optional
@@ -27,7 +27,7 @@ type EgressAddressSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	OvnEip string `json:"ovnEip,omitempty"`
-	// addresses are the source addresses, one or one of each family. Packets of a family without an address leave as those of other pods. One of the nodes in
+	// addresses are the source addresses, one or one of each family. Packets of a family without an address are not affected. One of the nodes in
 	// nodeSelector has the addresses at a time. No other host and no subnet may use them.
 	// +optional
 	// +listType=set
@@ -52,7 +52,7 @@ type EgressAddressStatus struct {
 	// +optional
 	// +kubebuilder:default=0
 	Pods int32 `json:"pods"`
-	// addresses are the source addresses: those in spec, or the OvnEip's.
+	// addresses are the source addresses: the addresses in spec, or of the OvnEip.
 	// +optional
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`

@@ -42,7 +42,7 @@ type Reconciler struct {
 
 	// allocations holds the addresses of routers on the join subnet.
 	allocations join.Allocations
-	// moved enqueues EgressAddresses with a node whose Lease state changed, pods those with other pods or rules.
+	// moved enqueues EgressAddresses with a node whose Lease state changed, pods enqueues EgressAddresses with other pods or rules.
 	moved k8s.RequestSource
 	pods  reconciler.Paced
 }

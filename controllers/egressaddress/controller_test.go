@@ -174,7 +174,7 @@ func TestAnAddressBelongsToOneObject(t *testing.T) {
 		w.Change(younger, func() { younger.Spec.Addresses = []string{address} })
 		w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, address+": "+words)
 	}
-	// A node may be in a network that a Subnet describes, at an address that Kiln gives to nobody.
+	// A node may be in a network that a Subnet describes, at an address that Kiln does not give to pods.
 	w.Get(younger)
 	w.Change(younger, func() { younger.Spec.Addresses = []string{"192.0.2.207"} })
 	w.Ready(younger)

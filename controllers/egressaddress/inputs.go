@@ -135,7 +135,7 @@ func (r *Reconciler) conflictOf(ctx context.Context, object *kubeovnv1.EgressAdd
 	return "", nil
 }
 
-// excludes reports whether a subnet is a physical network in which Kiln gives an address to nobody: nodes may be in such a network.
+// excludes reports whether a subnet is a physical network in which Kiln gives an address to no pod: nodes may be in such a network.
 func excludes(subnet *kubeovnv1.Subnet, address netip.Addr) bool {
 	ranges, err := ipfamily.ParseRanges(subnet.Spec.ExcludeIPs)
 	return err == nil && subnet.Spec.PhysicalGateway() && slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(address) })

@@ -176,7 +176,7 @@ func (r *Reconciler) at(ctx context.Context, addresses ...string) []reconcile.Re
 	return requests
 }
 
-// onNode returns the EgressAddresses that use a node, and those that lack a node.
+// onNode returns the EgressAddresses that use a node, and EgressAddresses that lack a node.
 func (r *Reconciler) onNode(ctx context.Context, node client.Object) []reconcile.Request {
 	return append(r.by(ctx, indexNode, node.GetName()), r.by(ctx, indexNode, "")...)
 }

@@ -145,23 +145,6 @@ func (r *podRules) viewRequests(o client.Object) string {
 	return fmt.Sprint(texts, pod.UID, allocations.OnPodNetwork(pod), kubeovnv1.IsPublished(pod), owner)
 }
 
-// selecting returns the set of the EgressAddress that applies to a pod; without an Eip if there is none with an OvnEip.
-func (r *podRules) selecting(pod *corev1.Pod) podset.Selector {
-	selector, _ := r.Sets.Membership(podset.KeyOf(pod, kubeovnv1.ProviderOVN)).EgressOf()
-	return selector
-}
-
-// selectionChanged enqueues the owners of ports whose pods another EgressAddress selects now, or none.
-func (r *podRules) selectionChanged(c podset.Changes) {
-	for _, port := range c.Egress {
-		owner := port.NamespacedName
-		if pod, err := k8s.Find[corev1.Pod](context.Background(), r.Client, owner, client.UnsafeDisableDeepCopy); err == nil && pod != nil { // from the cache
-			owner = ownerOf(pod)
-		}
-		r.requests.AddKey(owner)
-	}
-}
-
 // indexedOwner returns the name of the owner of a pod's port, if it is not the pod.
 func indexedOwner(pod client.Object) []string {
 	if owner := ownerOf(pod); owner.Name != pod.GetName() {
@@ -293,27 +276,6 @@ func (r *podRules) podAt(ctx context.Context, owner types.NamespacedName) (*core
 	return first, nil
 }
 
-// requestOf describes a request of a pod.
-func (r *podRules) requestOf(pod *corev1.Pod, annotation kubeovnv1.Annotation) string {
-	if selected := r.selected(pod, annotation); selected.Eip != "" {
-		return "EgressAddress " + podset.NameOf(selected.Owner)
-	}
-	return "annotation " + annotation.Key()
-}
-
-// selected returns the set of the EgressAddress with an OvnEip that gives a pod its source address: one that the pod requests itself precedes.
-func (r *podRules) selected(pod *corev1.Pod, annotation kubeovnv1.Annotation) podset.Selector {
-	if pod == nil || annotation != kubeovnv1.AnnotationSnat {
-		return podset.Selector{}
-	}
-	for _, request := range podRequests {
-		if len(requested(pod, request.annotation)) > 0 {
-			return podset.Selector{}
-		}
-	}
-	return r.selecting(pod)
-}
-
 // await records the addresses and names for which an owner is enqueued.
 func (r *podRules) await(owner types.NamespacedName, pod *corev1.Pod) {
 	var keys []string
@@ -413,18 +375,6 @@ func (r *podRules) granted(ctx context.Context, owner types.NamespacedName, addr
 		return nil, strings.Join(denied, "; "), nil
 	}
 	return nil, fmt.Sprintf("no OvnEip has %s: create one, with namespace %s in allowedNamespaces, or request other addresses", ipfamily.Join(addresses), owner.Namespace), nil
-}
-
-// given returns the OvnEip of the EgressAddress that selects the pod at a port. The status of the EgressAddress reports an OvnEip that does not exist.
-func (r *podRules) given(ctx context.Context, owner types.NamespacedName, selected podset.Selector) (*kubeovnv1.OvnEip, string, error) {
-	if why := r.beyond(owner); why != "" {
-		return nil, why, nil
-	}
-	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, client.ObjectKey{Name: selected.Eip}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, "", fmt.Errorf("get OvnEip %s: %w", selected.Eip, err)
-	}
-	return eip, "", nil
 }
 
 // create creates a rule, unless another rule has its name, or its port has no IP yet.

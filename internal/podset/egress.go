@@ -94,7 +94,7 @@ func (x *Index) elect(c *delta, p *pod) {
 	}
 }
 
-// UsedBy returns the selectors of the sets of an owner: those in the database, and those that it requested last.
+// UsedBy returns the selectors of the sets of an owner: the sets in the database, and the sets that it requested last.
 func (x *Index) UsedBy(owner desired.Owner) []Selector {
 	x.mu.Lock()
 	defer x.mu.Unlock()

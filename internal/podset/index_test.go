@@ -106,7 +106,7 @@ func (m *model) first(p Pod) (owner string) {
 	return owner
 }
 
-// egress returns the number of pods that the owner of a set of Egress has, and those of each earlier owner.
+// egress returns the number of pods that the owner of a set of Egress has, and the number that each earlier owner has.
 func (m *model) egress(s Selector) (held int, others map[string]int) {
 	for _, p := range m.pods {
 		if _, ok := m.holds(s, p); !ok {

@@ -36,7 +36,7 @@ type EgressAddressInputs struct {
 	Addresses []netip.Addr
 	// Node is the node whose chassis translates; empty if there is none: the packets are dropped.
 	Node string
-	// NextHops are the node's addresses on the join switch, Joined the router's own there, and Gateways those of the VPC's router. All have one address per family.
+	// NextHops are the node's addresses on the join switch, Joined the addresses of this router there, and Gateways the addresses of the VPC's router. All have one address per family.
 	NextHops, Joined, Gateways []netip.Addr
 }
 
