@@ -253,29 +253,6 @@ func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	return ctrl.Result{}, err
 }
 
-// podAt returns the pod that has the port of an owner; nil if there is none.
-func (r *podRules) podAt(ctx context.Context, owner types.NamespacedName) (*corev1.Pod, error) {
-	var list corev1.PodList
-	if err := r.Client.List(ctx, &list, client.InNamespace(owner.Namespace), client.MatchingFields{indexOwner: owner.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list pods by the owner of the port: %w", err)
-	}
-	pod, err := k8s.Find[corev1.Pod](ctx, r.Client, owner, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("get pod %s: %w", owner, err)
-	}
-	if pod != nil && ownerOf(pod) == owner {
-		list.Items = append(list.Items, *pod)
-	}
-	var first *corev1.Pod
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if allocations.OnPodNetwork(pod) && kubeovnv1.IsPublished(pod) && (first == nil || allocations.CompareRunners(pod, first) < 0) {
-			first = pod
-		}
-	}
-	return first, nil
-}
-
 // await records the addresses and names for which an owner is enqueued.
 func (r *podRules) await(owner types.NamespacedName, pod *corev1.Pod) {
 	var keys []string

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/allocations"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/podset"
 )
@@ -64,4 +65,27 @@ func (r *podRules) given(ctx context.Context, owner types.NamespacedName, select
 		return nil, "", fmt.Errorf("get OvnEip %s: %w", selected.Eip, err)
 	}
 	return eip, "", nil
+}
+
+// podAt returns the pod that has the port of an owner; nil if there is none.
+func (r *podRules) podAt(ctx context.Context, owner types.NamespacedName) (*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.Client.List(ctx, &list, client.InNamespace(owner.Namespace), client.MatchingFields{indexOwner: owner.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list pods by the owner of the port: %w", err)
+	}
+	pod, err := k8s.Find[corev1.Pod](ctx, r.Client, owner, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("get pod %s: %w", owner, err)
+	}
+	if pod != nil && ownerOf(pod) == owner {
+		list.Items = append(list.Items, *pod)
+	}
+	var first *corev1.Pod
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if allocations.OnPodNetwork(pod) && kubeovnv1.IsPublished(pod) && (first == nil || allocations.CompareRunners(pod, first) < 0) {
+			first = pod
+		}
+	}
+	return first, nil
 }

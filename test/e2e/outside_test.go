@@ -222,6 +222,25 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		}
 	}, SpecTimeout(6*time.Minute))
 
+	It("are sources of pods by labels", func(ctx SpecContext) {
+		eip := eipAt(n.first, 134)
+		applied(ctx, eip, &kubeovnv1.EgressAddress{ObjectMeta: metav1.ObjectMeta{Name: "by-labels"}, Spec: kubeovnv1.EgressAddressSpec{
+			Vpc: amber, NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: amber}},
+			PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"egress": "yes"}}, OvnEip: eip.Name,
+		}})
+		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(n.here), n.here)).To(Succeed())
+		base := n.here.DeepCopy()
+		n.here.Labels = map[string]string{"egress": "yes"}
+		Expect(suite.Objects.Patch(ctx, n.here, client.MergeFrom(base))).To(Succeed())
+		expectSource(ctx, n.here, n.first, addressesOfEip(eip))
+		base = n.here.DeepCopy()
+		delete(n.here.Labels, "egress")
+		Expect(suite.Objects.Patch(ctx, n.here, client.MergeFrom(base))).To(Succeed())
+		Eventually(func() error {
+			return suite.Objects.Get(ctx, client.ObjectKey{Name: "here." + amber}, &kubeovnv1.OvnSnatRule{})
+		}).WithContext(ctx).WithTimeout(time.Minute).ShouldNot(Succeed())
+	}, SpecTimeout(3*time.Minute))
+
 	It("are the router's own address as a source", func(ctx SpecContext) {
 		eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: amber + "-" + n.first.Name}}
 		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
