@@ -153,7 +153,6 @@ func TestTheOlderEgressAddressHasAPod(t *testing.T) {
 func TestAnAddressBelongsToOneObject(t *testing.T) {
 	w := newWorld(t)
 	w.external()
-	w.pod("team-b", "web", "web")
 	older, younger := onNodes("a-older", "a", "172.30.0.210"), onNodes("b-younger", "b", "172.30.0.210")
 	w.Create(older)
 	w.Ready(older)
@@ -161,6 +160,7 @@ func TestAnAddressBelongsToOneObject(t *testing.T) {
 	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "172.30.0.210: the older EgressAddress a-older has it", "dropped")
 	w.routers("a-older on " + older.Status.Node)
 	w.actions("reroute", "drop")
+	w.Rests("egressaddress")
 	w.Get(older)
 	w.Change(older, func() { older.Spec.Addresses = []string{"172.30.0.212"} })
 	w.Ready(younger)
@@ -238,4 +238,24 @@ func TestOtherAddressesAreAnotherRouter(t *testing.T) {
 		t.Errorf("the router is %s, and was %s", second, first)
 	}
 	w.routers("out on " + out.Status.Node)
+}
+
+func TestAFullJoinSubnetIsReported(t *testing.T) {
+	w := newWorldWith(t, "10.16.0.0/16", "100.64.0.0/29") // five addresses besides the gateway, three of nodes
+	var list []*kubeovnv1.EgressAddress
+	for i, name := range []string{"a", "b", "c"} {
+		list = append(list, onNodes(name, "a", fmt.Sprint("172.30.0.21", i), fmt.Sprint("fd00:172:30::d", i)))
+		w.Create(list[i])
+		if i < 2 { // the subnet has no IPv6 addresses
+			w.Says(list[i], kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonNoAddress, "subnet join has no addresses of the family of fd00:172:30::d")
+		}
+	}
+	w.Says(list[2], kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonNoAddress, "subnet join has no free address", "dropped")
+	w.actions("drop", "drop", "drop", "drop", "reroute", "reroute")
+	w.Get(list[0])
+	w.Change(list[0], func() { list[0].Spec.Addresses = list[0].Spec.Addresses[:1] })
+	w.Ready(list[0])
+	w.Rests("egressaddress")
+	w.Delete(list[1])
+	w.Says(list[2], kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonNoAddress, "subnet join has no addresses of the family of")
 }

@@ -4,6 +4,8 @@
 package egressaddress_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -102,4 +104,25 @@ func TestRulesThatAreNotAppliedAreReported(t *testing.T) {
 	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonRules, "1 rules of pods are not applied: OvnSnatRule web.team-a")
 	w.Delete(admin)
 	w.Ready(out)
+}
+
+func TestAnOvnEipMayComeLater(t *testing.T) {
+	w := newWorld(t)
+	w.external()
+	out := byEip("out", "a", "shop")
+	w.Create(out)
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonEip, "OvnEip shop does not exist")
+	w.Rests("egressaddress")
+	eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: kubeovnv1.OvnEipSpec{ExternalSubnet: "ext", V4IP: "192.0.2.40"}}
+	w.Create(eip)
+	w.Ready(out)
+	w.Eventually(func() string {
+		if w.Get(out); !slices.Equal(out.Status.Addresses, []string{"192.0.2.40"}) {
+			return fmt.Sprintf("the addresses are %v", out.Status.Addresses)
+		}
+		return ""
+	})
+	w.Rests("egressaddress")
+	w.Delete(eip)
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonEip, "OvnEip shop does not exist")
 }

@@ -36,11 +36,18 @@ type world struct {
 	process *controllertest.Process
 	leases  *gatewaytest.Leases
 	nodes   map[string]*corev1.Node
+	// pods and join are the CIDRs of the default subnets.
+	pods, join string
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{World: controllertest.New(t), nodes: map[string]*corev1.Node{}}
+	return newWorldWith(t, "10.16.0.0/16,fd00:10:16::/112", "100.64.0.0/16,fd00:100:64::/112")
+}
+
+func newWorldWith(t *testing.T, pods, join string) *world {
+	t.Helper()
+	w := &world{World: controllertest.New(t), nodes: map[string]*corev1.Node{}, pods: pods, join: join}
 	w.Nodes = nil
 	for _, team := range []string{"a", "b"} {
 		w.namespace("team-"+team, team)
@@ -91,7 +98,7 @@ func (w *world) run() {
 				})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
-			return errors.Join(networktest.Restore(ctx, p, "10.16.0.0/16,fd00:10:16::/112", "100.64.0.0/16,fd00:100:64::/112"), eips.Restore(ctx), policies.Restore(ctx), restore(ctx, p))
+			return errors.Join(networktest.Restore(ctx, p, w.pods, w.join), eips.Restore(ctx), policies.Restore(ctx), restore(ctx, p))
 		},
 	})
 }

@@ -181,7 +181,12 @@ func (w *walk) leaves(node string, p packet) {
 	if vpc := w.from.net.LogicalRouter; vpc == kubeovnv1.DefaultVpc && len(w.externalPorts(vpc)) > 0 && !w.needsRules("whether a rule for external addresses sends the packet elsewhere") {
 		return
 	}
+	if w.from.kind == aPod && w.from.net.LogicalRouter == kubeovnv1.DefaultVpc && !w.needs(ResourceEgresses, "", "whether an EgressAddress selects the pod") {
+		return
+	}
 	switch {
+	case w.egress != "":
+		w.leavesFixed(node, p)
 	case w.translated:
 		w.beyond(node, p, "the packet leaves the cluster through node %s, with the node's address", node)
 	case subnet == nil:

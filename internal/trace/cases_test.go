@@ -447,6 +447,11 @@ var networkFaults = map[string]func(c *cluster) fault{
 		c.Nodes[1].Status.Conditions[0].Status = corev1.ConditionFalse
 		return fault{query: tcp(podEnd("shop", "a"), addrEnd("203.0.113.9"), 80), by: "Node n2", repair: func() { c.Nodes[1].Status.Conditions[0].Status = corev1.ConditionTrue }}
 	},
+	"egress address without a node": func(c *cluster) fault {
+		c.run("shop", "a", "n1", kubeovnv1.DefaultSubnet)
+		e := c.egress("out", "name=shop")
+		return fault{query: tcp(podEnd("shop", "a"), addrEnd("203.0.113.9"), 80), by: "EgressAddress out", repair: func() { e.Status.Node, e.Status.Addresses = "n2", e.Spec.Addresses }}
+	},
 	"node without network": func(c *cluster) fault {
 		c.run("shop", "a", "n1", kubeovnv1.DefaultSubnet)
 		c.run("bank", "b", "n2", kubeovnv1.DefaultSubnet)

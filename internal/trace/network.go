@@ -63,6 +63,7 @@ func (w *walk) network(vpc string) {
 		for _, s := range subnets {
 			w.addGateway(s)
 		}
+		w.addEgress()
 	}
 	w.m.add(translate.VpcOwner(vpc), w.usedRoutes(vpc, translate.Vpc(in)))
 	external := w.externalPorts(vpc)

@@ -212,6 +212,10 @@ func (c *cluster) outport(t Trace, from, to host) string {
 		return kubeovnv1.NodePortName(v.Status.Transit.Node)
 	}
 	for _, step := range t.Steps {
+		if _, node, found := strings.Cut(step.Text, "selects the pod: the packet leaves through node "); found {
+			node, _, _ = strings.Cut(node, " ")
+			return kubeovnv1.NodePortName(node)
+		}
 		if _, subnet, found := strings.Cut(step.Text, "sends it out by external subnet "); found && !strings.HasPrefix(t.Steps[len(t.Steps)-1].Text, "the packet reaches") {
 			return translate.LocalnetPort(subnet)
 		}

@@ -99,8 +99,11 @@ func (m *model) addPolicies(s *Snapshot) {
 		sets.Settle(r.Owner)
 		m.add(r.Owner, r.Rows)
 	}
+	s.useEgress(sets)
 	for _, set := range sets.InUse() {
-		m.addSet(s, sets, set)
+		if set.HasRows() {
+			m.addSet(s, sets, set)
+		}
 	}
 	grouped := false
 	for _, h := range pods {
@@ -149,9 +152,10 @@ func (m *model) addPod(s *Snapshot, h host, membership podset.Membership) {
 		in.Policy.Grouped = append(in.Policy.Grouped, translate.TierPolicy)
 	}
 	for _, part := range membership.Parts {
-		if part.Role == podset.Subjects {
+		switch {
+		case part.Role == podset.Subjects:
 			in.Policy.Subjects = append(in.Policy.Subjects, part.Name())
-		} else {
+		case part.HasRows():
 			in.Policy.Peers = append(in.Policy.Peers, translate.PodSetPart{Name: part.Name(), Number: part.Number})
 		}
 	}

@@ -234,6 +234,10 @@ func (w *walk) applyPolicies(vpc string, router desired.Ref, p packet, way *foun
 			}
 		}
 		way.port = w.towards(router, way.hop, nil)
+		if rule.Owner.Kind == translate.KindEgressAddress {
+			w.egress = rule.Owner.Name
+			return true
+		}
 		w.say(Changes, o, "%s sends the packet to next hop %s", describe(o), way.hop)
 	case nb.LogicalRouterPolicyActionAllow:
 		if rule.Owner.Kind == translate.KindVpc {
@@ -270,6 +274,10 @@ func (w *walk) policyObject(vpc string, rule *owned[*nb.LogicalRouterPolicy]) *O
 }
 
 func (w *walk) policyDrops(o *Object, rule *owned[*nb.LogicalRouterPolicy], p packet) {
+	if rule.Owner.Kind == translate.KindEgressAddress {
+		w.drop(o, "read its condition Ready, and let nodeSelector select a node that serves", "%s selects the pod, and no node has its addresses: packets to %s are dropped", o, p.dst)
+		return
+	}
 	if rule.Owner.Kind != translate.KindGateway {
 		w.drop(o, fmt.Sprintf("change or remove %s of %s, or add a policy that allows this traffic with a priority above %d", o.Rule, o, rule.row.Priority),
 			"%s drops the packet: priority %d, match %q", describe(o), rule.row.Priority, rule.row.Match)

@@ -41,6 +41,7 @@ type Snapshot struct {
 	SwitchRules []*kubeovnv1.SwitchLBRule
 	RouterRules []*kubeovnv1.RouterLBRule
 	Eips        []*kubeovnv1.OvnEip
+	Egresses    []*kubeovnv1.EgressAddress
 	// ExternalRules are of v1.NATKinds.
 	ExternalRules []client.Object
 	ServiceCIDRs  []netip.Prefix
@@ -100,6 +101,7 @@ const (
 	ResourceSwitchRule = "switch-lb-rules.kubeovn.io"
 	ResourceRouterRule = "router-lb-rules.kubeovn.io"
 	ResourceEips       = "ovn-eips.kubeovn.io"
+	ResourceEgresses   = "egress-addresses.kubeovn.io"
 	ResourceNetworks   = "provider-networks.kubeovn.io"
 	ResourceEvents     = "events"
 	GroupPolicies      = "policy.networking.k8s.io"

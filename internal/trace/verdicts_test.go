@@ -112,6 +112,19 @@ var situations = map[string]func(c *cluster) situation{
 		s.Status.ActivateGateway = "n2"
 		return situation{query: q, verdict: Delivered, says: "with the node's address 172.18.0.77", one: true}
 	},
+	"a pod with a fixed source address": func(c *cluster) situation {
+		_, q := toOutside(c, kubeovnv1.SubnetSpec{})
+		e := c.egress("out", "name=shop")
+		e.Status.Node, e.Status.Addresses = "n2", e.Spec.Addresses
+		c.egress("younger", "name=shop")
+		c.egress("foreign", "name=bank")
+		return situation{query: q, verdict: Delivered, says: "EgressAddress out selects the pod: the packet leaves through node n2 with the address "}
+	},
+	"a pod of the default VPC, and EgressAddresses that the user may not read": func(c *cluster) situation {
+		_, q := toOutside(c, kubeovnv1.SubnetSpec{NATOutgoing: true})
+		c.Unread = []Unread{{Resource: ResourceEgresses, Verb: "list"}}
+		return situation{query: q, verdict: CannotTell, says: "whether an EgressAddress selects the pod"}
+	},
 	"a subnet without natOutgoing": func(c *cluster) situation {
 		_, q := toOutside(c, kubeovnv1.SubnetSpec{})
 		return situation{query: q, verdict: CannotTell, says: "answers come back only if the network outside has a route to 10.40.0.0/24,fd00:10:40::/112", by: "Subnet out natOutgoing"}

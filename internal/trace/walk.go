@@ -150,6 +150,8 @@ type walk struct {
 	routesOnly bool
 	// translated: the packet has another source than from's, so that answers come back to the node that translated it.
 	translated bool
+	// egress is the EgressAddress whose policy led the packet to its node.
+	egress string
 	// entered: a router got the packet from the physical network.
 	entered bool
 }

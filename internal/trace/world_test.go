@@ -175,3 +175,17 @@ func (a *Answer) text() string {
 	}
 	return b.String()
 }
+
+// egress adds an EgressAddress on nodes for the pods of namespaces with a label. The first one is the oldest.
+func (c *cluster) egress(name, label string) *kubeovnv1.EgressAddress {
+	key, value, _ := strings.Cut(label, "=")
+	e := &kubeovnv1.EgressAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(int64(len(c.Egresses)), 0)},
+		Spec: kubeovnv1.EgressAddressSpec{
+			Vpc: kubeovnv1.DefaultVpc, NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{key: value}},
+			Addresses: []string{"192.0.2.40", "2001:db8::40"}, NodeSelector: &metav1.LabelSelector{},
+		},
+	}
+	c.Egresses = append(c.Egresses, e)
+	return e
+}

@@ -258,8 +258,12 @@ func (r *reading) frontsOf(ctx context.Context, g *requests) {
 	g.Go(list(ctx, r, trace.ResourceRouterRule, "", routers, func() { r.s.RouterRules = pointers(routers.Items) }))
 }
 
-// external reads the objects for external addresses, if the destination is an address or a VPC has a port in an external subnet.
+// external reads EgressAddresses if the destination is an address, and the objects for external addresses, if the destination is an address or a VPC has a port in an external subnet.
 func (r *reading) external(ctx context.Context, g *requests) {
+	if len(r.query.To.Addrs()) > 0 && r.once("egress") {
+		egresses := &kubeovnv1.EgressAddressList{}
+		g.Go(list(ctx, r, trace.ResourceEgresses, "", egresses, func() { r.s.Egresses = pointers(egresses.Items) }))
+	}
 	connected := slices.ContainsFunc(r.s.Vpcs, func(v *kubeovnv1.Vpc) bool { return len(lookup.ConnectedSubnets(v)) > 0 })
 	if len(r.query.To.Addrs()) == 0 && !connected || !r.once("external") {
 		return
@@ -321,6 +325,9 @@ func (r *reading) around(ctx context.Context, g *requests) {
 	}
 	for _, node := range r.s.Nodes {
 		nodes[node.Name] = true
+	}
+	for _, e := range r.s.Egresses {
+		nodes[e.Status.Node] = true
 	}
 	for name := range nodes {
 		if name == "" {
