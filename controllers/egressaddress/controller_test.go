@@ -4,6 +4,8 @@
 package egressaddress_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +13,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/egressaddress"
@@ -51,7 +55,6 @@ func TestSelectedPodsLeaveThroughTheNodeOfTheAddresses(t *testing.T) {
 	w.has("out", other, late)
 	w.Delete(other)
 	w.has("out", late)
-	w.RestoresRows("EgressAddress//out")
 
 	w.run()
 	w.has("out", late)
@@ -258,4 +261,37 @@ func TestAFullJoinSubnetIsReported(t *testing.T) {
 	w.Rests("egressaddress")
 	w.Delete(list[1])
 	w.Says(list[2], kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonNoAddress, "subnet join has no addresses of the family of")
+}
+
+func TestRowsAreRestoredAndRemovedAfterADeletion(t *testing.T) {
+	w := newWorld(t)
+	out := onNodes("out", "a", "172.30.0.210")
+	w.Create(out)
+	w.Ready(out)
+	w.routers("out on " + out.Status.Node)
+	w.Rests("egressaddress")
+	w.RestoresRows("EgressAddress//out")
+	w.process.Stop()
+	w.Delete(out)
+	w.run()
+	w.routers()
+	w.NoRows("EgressAddress//out")
+}
+
+func TestAddressesOfNewServicesAreRefused(t *testing.T) {
+	w := newWorld(t)
+	out := onNodes("out", "a", "172.29.7.7")
+	w.Create(out)
+	w.Ready(out)
+	w.Rests("egressaddress")
+	more := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"172.29.0.0/16"}}}
+	w.Create(more)
+	t.Cleanup(func() { // no controller removes its finalizer in this test
+		base := more.DeepCopy()
+		more.Finalizers = nil
+		if err := errors.Join(w.Client.Patch(context.Background(), more, client.MergeFrom(base)), w.Client.Delete(context.Background(), more)); err != nil {
+			t.Error(err)
+		}
+	})
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "the ClusterIPs 172.29.0.0/16 have it")
 }
