@@ -120,6 +120,9 @@ func (r *Reconciler) conflictOf(ctx context.Context, object *kubeovnv1.EgressAdd
 			if !excludes(subnet, address) {
 				return fmt.Sprintf("%s: Subnet %s has it", address, subnet.Name), nil
 			}
+			if port := r.Allocator.Holder(subnet.Name, address); port != "" {
+				return fmt.Sprintf("%s: %s in Subnet %s has it", address, port, subnet.Name), nil
+			}
 		}
 		if i := slices.IndexFunc(services, func(p netip.Prefix) bool { return p.Contains(address) }); i >= 0 {
 			return fmt.Sprintf("%s: the ClusterIPs %s have it", address, services[i]), nil
@@ -135,7 +138,7 @@ func (r *Reconciler) conflictOf(ctx context.Context, object *kubeovnv1.EgressAdd
 	return "", nil
 }
 
-// excludes reports whether a subnet is a physical network in which Kiln gives an address to no pod: nodes may be in such a network.
+// excludes reports whether a subnet is a physical network in which Kiln gives an address to no pod without a request: nodes may be in such a network.
 func excludes(subnet *kubeovnv1.Subnet, address netip.Addr) bool {
 	ranges, err := ipfamily.ParseRanges(subnet.Spec.ExcludeIPs)
 	return err == nil && subnet.Spec.PhysicalGateway() && slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(address) })

@@ -129,6 +129,19 @@ func AppliedEgress(e *kubeovnv1.EgressAddress) *kubeovnv1.EgressAddressSpec {
 	return &e.Spec
 }
 
+// AddressesOfEgress returns the addresses on nodes in the applied spec of an EgressAddress.
+func AddressesOfEgress(e *kubeovnv1.EgressAddress) []netip.Addr {
+	spec := AppliedEgress(e)
+	if spec == nil {
+		return nil
+	}
+	parsed, _ := validation.EgressAddress(spec)
+	return parsed.Addresses
+}
+
+// ViewAddressesOfEgress is AddressesOfEgress as a view.
+func ViewAddressesOfEgress(e *kubeovnv1.EgressAddress) string { return ipfamily.Join(AddressesOfEgress(e)) }
+
 // ValidTag returns the tag that the subnets of a Vlan have; false if they have to wait.
 func ValidTag(v *kubeovnv1.Vlan) (int, bool) {
 	if id := v.Status.ValidatedID; id != nil {

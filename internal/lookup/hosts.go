@@ -56,6 +56,50 @@ func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[ne
 	return found, nil
 }
 
+// ReservedIn returns HostsIn with the addresses of EgressAddresses on nodes: no pod and no other object gets one.
+func (n *Networks) ReservedIn(ctx context.Context, prefixes []netip.Prefix) (map[netip.Addr]string, error) {
+	found, err := n.HostsIn(ctx, prefixes)
+	if err != nil {
+		return nil, err
+	}
+	list, err := n.EgressIn(ctx, prefixes)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range list {
+		for _, addr := range k8s.AddressesOfEgress(e) {
+			if found[addr] == "" && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+				found[addr] = "EgressAddress " + e.Name
+			}
+		}
+	}
+	return found, nil
+}
+
+// EgressIn returns the EgressAddresses with addresses on nodes in the prefixes. They belong to the cache and must not be changed.
+func (n *Networks) EgressIn(ctx context.Context, prefixes []netip.Prefix) ([]*kubeovnv1.EgressAddress, error) {
+	var found []*kubeovnv1.EgressAddress
+	for _, key := range keysAround("", prefixes) {
+		var list kubeovnv1.EgressAddressList
+		if err := n.reader.List(ctx, &list, client.MatchingFields{indexAddresses: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list EgressAddresses by address: %w", err)
+		}
+		for i := range list.Items {
+			inside := slices.ContainsFunc(k8s.AddressesOfEgress(&list.Items[i]), func(a netip.Addr) bool {
+				return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+			})
+			if inside {
+				found = append(found, &list.Items[i])
+			}
+		}
+	}
+	return found, nil
+}
+
+func egressAddresses(o client.Object) []string {
+	return keysOf("", ipfamily.Hosts(k8s.AddressesOfEgress(o.(*kubeovnv1.EgressAddress))))
+}
+
 // APIServers returns the addresses of the API servers, which are the endpoints of their Service.
 func (n *Networks) APIServers(ctx context.Context) ([]netip.Addr, error) {
 	var list discoveryv1.EndpointSliceList

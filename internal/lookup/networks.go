@@ -19,7 +19,7 @@ import (
 
 // Indexes of the cache that Networks looks up.
 const (
-	// indexAddresses finds subnets and IP objects of nodes by the keys of keysOf for their addresses.
+	// indexAddresses finds subnets, IP objects of nodes and EgressAddresses by the keys of keysOf for their addresses.
 	indexAddresses = "lookup.addresses"
 	// indexVpc finds subnets by their VPC, in their current and in their applied spec.
 	indexVpc = "lookup.vpc"
@@ -62,6 +62,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return EipsOf(o.(*kubeovnv1.RouterLBRule)) }},
 		{&kubeovnv1.OvnEip{}, indexAbsent, AbsentNodes},
 		{&kubeovnv1.IP{}, indexAddresses, nodeAddresses},
+		{&kubeovnv1.EgressAddress{}, indexAddresses, egressAddresses},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.keys); err != nil {
 			return nil, fmt.Errorf("index %T by %s: %w", index.object, index.name, err)

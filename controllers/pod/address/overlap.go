@@ -20,8 +20,8 @@ import (
 
 // A node reaches pods of custom VPCs by their addresses, for probes. So the allocation for such a pod avoids addresses of pods of other
 // custom VPCs on the same node. The pod can still request such an address: the node sends probes to the older of the two pods. The pod never
-// gets an address that is known at that time as one of a node, of the API server's endpoints, or of a pod of the default VPC, even on
-// request: every node reaches these, and the pod's node would send packets for them to the pod.
+// gets an address that is known at that time as one of a node, of the API server's endpoints, of an EgressAddress, or of a pod of the default
+// VPC, even on request: every node reaches these, and the pod's node would send packets for them to the pod.
 
 // overlapTries is how many times allocateUnambiguous calls the allocator, which gives up after a while, for an address that no other pod has.
 const overlapTries = 16
@@ -225,14 +225,14 @@ func (r *reached) holderOf(address netip.Addr) string {
 	return ""
 }
 
-// reached returns the addresses of nodes, of the API server and of the default VPC's pods in a subnet of a custom VPC.
+// reached returns the addresses of nodes, of the API server, of EgressAddresses and of the default VPC's pods in a subnet of a custom VPC.
 func (c *Chooser) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached, error) {
 	out := &reached{allocator: c.Allocator}
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	if err != nil || c.Networks == nil {
 		return out, nil //nolint:nilerr // the subnet's own condition says so
 	}
-	if out.hosts, err = c.Networks.HostsIn(ctx, cidrs); err != nil {
+	if out.hosts, err = c.Networks.ReservedIn(ctx, cidrs); err != nil {
 		return nil, err
 	}
 	others, err := c.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, cidrs)

@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 )
 
-// allocateInUnderlay allocates an address of a physical network for a pod of the default VPC. It leaves out the addresses of nodes and of the API server, which are
-// hosts of the same network.
+// allocateInUnderlay allocates an address of a physical network for a pod of the default VPC. It leaves out the addresses of nodes, of the API server and of
+// EgressAddresses, which are in the same network.
 func (c *Chooser) allocateInUnderlay(ctx context.Context, port string, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Allocation, error) {
 	reached, err := c.reached(ctx, s)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 // retry.
 const WakeDelay = 100 * time.Millisecond
 
-// OnHosts enqueues the objects that wait for a subnet with addresses of a node or the API server that changes. The IP objects of nodes have the
+// OnHosts enqueues the objects that wait for a subnet with addresses of a node, the API server or an EgressAddress that changes. The IP objects of nodes have the
 // addresses of nodes.
 func OnHosts(b *builder.Builder, networks *lookup.Networks, waiting *interest.Index[string, string]) *builder.Builder {
 	wake := func(addresses func(client.Object) []netip.Addr) handler.EventHandler {
@@ -44,7 +44,9 @@ func OnHosts(b *builder.Builder, networks *lookup.Networks, waiting *interest.In
 	}
 	ofNode := func(o client.Object) []netip.Addr { return k8s.AddressesOfNode(o.(*kubeovnv1.IP)) }
 	ofServer := func(o client.Object) []netip.Addr { return lookup.EndpointAddresses(o.(*discoveryv1.EndpointSlice)) }
+	ofEgress := func(o client.Object) []netip.Addr { return k8s.AddressesOfEgress(o.(*kubeovnv1.EgressAddress)) }
 	return b.
+		Watches(&kubeovnv1.EgressAddress{}, wake(ofEgress), builder.WithPredicates(k8s.Changed(k8s.ViewAddressesOfEgress))).
 		Watches(&kubeovnv1.IP{}, wake(ofNode), builder.WithPredicates(k8s.NodeRecords(k8s.Changed(func(ip *kubeovnv1.IP) string {
 			return ipfamily.Join(k8s.AddressesOfNode(ip))
 		})))).

@@ -182,14 +182,14 @@ func (d Reserver) checkSubnet(
 	return d.avoidHosts(ctx, w, request, subnet)
 }
 
-// avoidHosts makes a request avoid the addresses of nodes and the API server, which can be hosts in the network of an underlay subnet. It returns a
+// avoidHosts makes a request avoid the addresses of nodes, the API server and EgressAddresses, which can be in the network of an underlay subnet. It returns a
 // problem if the request names one of them.
 func (d Reserver) avoidHosts(ctx context.Context, w Request, request *ipam.Request, subnet *kubeovnv1.Subnet) (*validation.Problem, error) {
 	cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
 	if subnet.Spec.Vlan == "" || lookup.VpcOf(subnet) != kubeovnv1.DefaultVpc || err != nil { // a valid spec has no error
 		return nil, nil //nolint:nilerr // see above
 	}
-	hosts, err := d.Networks.HostsIn(ctx, cidrs)
+	hosts, err := d.Networks.ReservedIn(ctx, cidrs)
 	if err != nil {
 		return nil, err
 	}
