@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod/address"
@@ -74,6 +75,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.SecurityGroup{}, r.onGroup()).
 		Watches(&kubeovnv1.Vlan{}, r.onVlan()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.ComesOrGoes)).
+		Watches(&kubeovnv1.EgressAddress{}, handler.EnqueueRequestsFromMapFunc(r.onEgress), builder.WithPredicates(k8s.Changed(k8s.ViewAddressesOfEgress))).
 		WatchesRawSource(&r.pending.RequestSource).
 		WatchesRawSource(r.Gate.After(r.keeper.FollowMachines(pods))).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindPod)).
@@ -227,6 +229,12 @@ func (r *Reconciler) onSpec() handler.EventHandler {
 			}
 		},
 	}
+}
+
+// onEgress wakes the waiting pods: one may have requested an address that an EgressAddress had.
+func (r *Reconciler) onEgress(context.Context, client.Object) []reconcile.Request {
+	r.pending.wakeAll()
+	return nil
 }
 
 // specView is the part of a VPC or of an IPPool that waiting pods depend on.

@@ -29,6 +29,36 @@ func (w world) workingVlan() {
 	w.Must(w.Client.Status().Update(w.Context(), vlan))
 }
 
+// A tenant can request an address that the subnet excludes, but not one that has become the source of other pods.
+func TestAPodGetsNoAddressOfAnEgressAddress(t *testing.T) {
+	w := newWorld(t)
+	w.workingVlan()
+	e := &kubeovnv1.EgressAddress{ObjectMeta: metav1.ObjectMeta{Name: "out"}, Spec: kubeovnv1.EgressAddressSpec{
+		Addresses: []string{"10.30.0.60"}, NodeSelector: &metav1.LabelSelector{},
+	}}
+	other := e.DeepCopy()
+	other.Name, other.Spec.Addresses = "next", []string{"10.30.0.2"}
+	w.Create(e, other)
+	w.subnet("lab", "10.30.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vlan, s.ExcludeIPs = "v", []string{"10.30.0.60..10.30.0.70"} })
+	w.start()
+	refused := newPod("default", "refused", "logical_switch", "lab", "ip_address", "10.30.0.60")
+	w.Create(refused)
+	w.warned(refused, "address 10.30.0.60 is taken by EgressAddress out")
+	if got := w.pod("default", "excluded", "logical_switch", "lab", "ip_address", "10.30.0.61").Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != "10.30.0.61" {
+		t.Errorf("a pod has %s instead of an excluded address", got)
+	}
+	if got := w.pod("default", "free", "logical_switch", "lab").Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != "10.30.0.3" {
+		t.Errorf("a pod without a request has %s", got)
+	}
+	w.Delete(e)
+	w.Eventually(func() string {
+		if w.Get(refused); refused.Annotations[kubeovnv1.AnnotationIPAddress.Key()] != "10.30.0.60" {
+			return "the pod does not have the address of the former EgressAddress"
+		}
+		return ""
+	})
+}
+
 // A tenant can name the MAC address of a router or of a node, which would get no frames.
 func TestAPodGetsNoMACAddressOfAPhysicalHost(t *testing.T) {
 	w := newWorld(t)
