@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -96,7 +97,8 @@ func (in *inputs) missing() []netip.Addr {
 	})
 }
 
-// conflictOf returns an object that has one of the addresses: an older EgressAddress, a subnet of the default VPC, Services, a node or the API server.
+// conflictOf returns an object that has one of the addresses: an older EgressAddress, a subnet of the default VPC or an object with an allocation there, Services, a node, the API
+// server, or the gateway of a subnet.
 func (r *Reconciler) conflictOf(ctx context.Context, object *kubeovnv1.EgressAddress, addresses []netip.Addr) (string, error) {
 	services, err := r.ServiceCIDRs.List(ctx)
 	if err != nil {
@@ -134,8 +136,29 @@ func (r *Reconciler) conflictOf(ctx context.Context, object *kubeovnv1.EgressAdd
 		if host := hosts[address]; host != "" {
 			return fmt.Sprintf("%s: %s has it", address, host), nil
 		}
+		if subnet, err := r.Networks.TranslatesTo(ctx, address); err != nil || subnet != "" {
+			return fmt.Sprintf("%s: gatewayNode of Subnet %s has it", address, subnet), err
+		}
+		if service, err := r.balanced(ctx, address); err != nil || service != "" {
+			return fmt.Sprintf("%s: the load balancer of Service %s has it", address, service), err
+		}
 	}
 	return "", nil
+}
+
+// balanced returns a Service whose load balancer has an address; empty if there is none. An address that a Service only requests is no conflict: tenants write requests.
+func (r *Reconciler) balanced(ctx context.Context, address netip.Addr) (string, error) {
+	services, err := lookup.ServicesAt(ctx, r.Client, address)
+	if err != nil {
+		return "", err
+	}
+	first := ""
+	for _, s := range services {
+		if name := client.ObjectKeyFromObject(s).String(); slices.Contains(svc.LoadBalancerAddresses(s), address) && (first == "" || name < first) {
+			first = name
+		}
+	}
+	return first, nil
 }
 
 // excludes reports whether a subnet is a physical network in which Kiln gives an address to no pod without a request: nodes may be in such a network.

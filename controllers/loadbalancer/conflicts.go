@@ -62,6 +62,13 @@ func (r *Reconciler) conflict(ctx context.Context, a netip.Addr) (conflict, erro
 	if hosts[a] == lookup.HostAPIServer {
 		return conflict{lookup.HostAPIServer, a}, nil
 	}
+	egress, err := r.Networks.EgressIn(ctx, host)
+	if err != nil {
+		return conflict{}, err
+	}
+	if len(egress) > 0 {
+		return conflict{"EgressAddress " + egress[0].Name, a}, nil
+	}
 	var nodes corev1.NodeList
 	if err := r.Client.List(ctx, &nodes, client.MatchingFields{indexNode: a.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return conflict{}, fmt.Errorf("list nodes by address: %w", err)

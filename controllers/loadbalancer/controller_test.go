@@ -410,6 +410,21 @@ func TestLateConflicts(t *testing.T) {
 	w.has(s, "198.51.100.0", loadbalancer.ReasonAddressInUse, "198.51.100.0 also belongs to the API server")
 	w.Delete(api)
 	w.has(s, "198.51.100.0", loadbalancer.ReasonAssigned)
+	e := &kubeovnv1.EgressAddress{ObjectMeta: metav1.ObjectMeta{Name: "out"}, Spec: kubeovnv1.EgressAddressSpec{
+		Addresses: []string{"198.51.100.0"}, NodeSelector: &metav1.LabelSelector{},
+	}}
+	other := e.DeepCopy()
+	other.Name, other.Spec.Addresses = "other", []string{"198.51.100.1"}
+	w.Create(e, other)
+	w.has(s, "198.51.100.0", loadbalancer.ReasonAddressInUse, "198.51.100.0 also belongs to EgressAddress out")
+	asks, next := balancer("asks", asking("198.51.100.1")), balancer("next")
+	w.Create(asks)
+	w.has(asks, "", loadbalancer.ReasonAddressUnavailable, "it belongs to EgressAddress other")
+	w.Create(next)
+	w.has(next, "198.51.100.2", loadbalancer.ReasonAssigned)
+	w.Delete(e, other)
+	w.has(s, "198.51.100.0", loadbalancer.ReasonAssigned)
+	w.has(asks, "198.51.100.1", loadbalancer.ReasonAssigned)
 	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"198.51.100.0/29"}}}
 	w.Create(cidr)
 	w.has(s, "198.51.100.0", loadbalancer.ReasonAddressInUse, "198.51.100.0 also belongs to the ClusterIPs 198.51.100.0/29")

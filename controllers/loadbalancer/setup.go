@@ -35,7 +35,7 @@ const (
 )
 
 // SetupWithManager registers the reconciler. Its sources are the Service, the pools, and the objects with which addresses can conflict: other
-// Services, Subnets, nodes, ServiceCIDRs and the API server.
+// Services, Subnets, nodes, ServiceCIDRs, EgressAddresses and the API server.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.holders = newHolders()
 	r.export()
@@ -68,6 +68,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(all), builder.WithPredicates(k8s.Changed(viewSubnet))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.atNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.atAPIServer), builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
+		Watches(&kubeovnv1.EgressAddress{}, handler.EnqueueRequestsFromMapFunc(r.atEgress), builder.WithPredicates(k8s.Changed(k8s.ViewAddressesOfEgress))).
 		WatchesRawSource(&r.requests).
 		WatchesRawSource(&r.Pools.changed).
 		WithOptions(r.Gate.Workers(1)).
@@ -116,6 +117,10 @@ func (r *Reconciler) atNode(_ context.Context, o client.Object) []reconcile.Requ
 
 func (r *Reconciler) atAPIServer(_ context.Context, o client.Object) []reconcile.Request {
 	return r.at(lookup.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
+}
+
+func (r *Reconciler) atEgress(_ context.Context, o client.Object) []reconcile.Request {
+	return r.at(k8s.AddressesOfEgress(o.(*kubeovnv1.EgressAddress)))
 }
 
 // at enqueues the Services that have one of the addresses, and those that wait for one.

@@ -15,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
+	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -94,6 +95,44 @@ func (n *Networks) EgressIn(ctx context.Context, prefixes []netip.Prefix) ([]*ku
 		}
 	}
 	return found, nil
+}
+
+// TranslatesTo returns the name of a subnet whose gateway nodes translate to an address, by its last valid spec; empty if there is none.
+func (n *Networks) TranslatesTo(ctx context.Context, address netip.Addr) (string, error) {
+	var list kubeovnv1.SubnetList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexSource: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("list subnets by the addresses of their gateways: %w", err)
+	}
+	first := ""
+	for i := range list.Items {
+		if name := list.Items[i].Name; first == "" || name < first {
+			first = name
+		}
+	}
+	return first, nil
+}
+
+// Sources returns the addresses to which gateway nodes translate packets of a subnet, by its last valid spec.
+func Sources(s *kubeovnv1.Subnet) []netip.Addr {
+	valid := k8s.WithValidSpec(s)
+	if valid == nil || !gateway.Centralized(valid) || !valid.Spec.NATOutgoing {
+		return nil
+	}
+	spec, _ := gateway.Parse(&valid.Spec) // a valid spec has no error
+	var addresses []netip.Addr
+	for _, node := range spec.Nodes {
+		addresses = append(addresses, node.EgressIPs...)
+	}
+	return addresses
+}
+
+func sourcesOf(o client.Object) []string {
+	var texts []string
+	for _, address := range Sources(o.(*kubeovnv1.Subnet)) {
+		texts = append(texts, address.String())
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts)
 }
 
 func egressAddresses(o client.Object) []string {

@@ -27,6 +27,8 @@ const (
 	indexVlan = "lookup.vlan"
 	// indexValidVpc finds subnets by the VPC in their last valid specs.
 	indexValidVpc = "lookup.validVpc"
+	// indexSource finds subnets by the addresses in gatewayNode of their last valid specs.
+	indexSource = "lookup.source"
 	// indexPortNames finds subnets and VPCs by the port names that they need.
 	indexPortNames = "lookup.portNames"
 	// indexPeers finds VPCs by their peers in the vpcPeerings of their current and their applied spec.
@@ -54,6 +56,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		{&kubeovnv1.Subnet{}, indexVpc, vpcsOf},
 		{&kubeovnv1.Subnet{}, indexVlan, func(o client.Object) []string { return VlansOf(o.(*kubeovnv1.Subnet)) }},
 		{&kubeovnv1.Subnet{}, indexValidVpc, validVpc},
+		{&kubeovnv1.Subnet{}, indexSource, sourcesOf},
 		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
 		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
 		{&kubeovnv1.Vpc{}, indexPeers, peersOf},

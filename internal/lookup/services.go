@@ -39,8 +39,13 @@ func NewServices(ctx context.Context, indexer client.FieldIndexer, reader client
 
 // At returns the Services that have or request an address. They belong to the cache and must not be changed.
 func (s *Services) At(ctx context.Context, address netip.Addr) ([]*corev1.Service, error) {
+	return ServicesAt(ctx, s.reader, address)
+}
+
+// ServicesAt is At for a reader of the cache with the index of NewServices.
+func ServicesAt(ctx context.Context, reader client.Reader, address netip.Addr) ([]*corev1.Service, error) {
 	var list corev1.ServiceList
-	if err := s.reader.List(ctx, &list, client.MatchingFields{indexServiceAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := reader.List(ctx, &list, client.MatchingFields{indexServiceAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Services by address: %w", err)
 	}
 	services := make([]*corev1.Service, 0, len(list.Items))
