@@ -183,6 +183,22 @@ func TestAnAddressBelongsToOneObject(t *testing.T) {
 	w.Ready(younger)
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "ext"}}
 	w.Get(subnet)
+	// An object can request such an address, unless an EgressAddress has it.
+	eip := func(name, address string) *kubeovnv1.OvnEip {
+		eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.OvnEipSpec{ExternalSubnet: "ext", V4IP: address}}
+		w.Create(eip)
+		return eip
+	}
+	late, first := eip("late", "192.0.2.207"), eip("first", "192.0.2.208")
+	w.Says(late, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "address 192.0.2.207 is taken by EgressAddress b-younger")
+	w.Ready(first)
+	w.Get(younger)
+	w.Change(younger, func() { younger.Spec.Addresses = []string{"192.0.2.208"} })
+	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "192.0.2.208: ", "first", "in Subnet ext has it")
+	w.Ready(late)
+	w.Delete(first)
+	w.Ready(younger)
+	w.Get(subnet)
 	w.Change(subnet, func() { subnet.Spec.ExcludeIPs = nil })
 	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "Subnet ext has it")
 	w.Get(younger)
@@ -276,6 +292,37 @@ func TestRowsAreRestoredAndRemovedAfterADeletion(t *testing.T) {
 	w.run()
 	w.routers()
 	w.NoRows("EgressAddress//out")
+}
+
+func TestAddressesOfLoadBalancersAndGatewaysAreRefused(t *testing.T) {
+	w := newWorld(t)
+	out := onNodes("out", "a", "172.29.7.7")
+	w.Create(out)
+	w.Ready(out)
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web"}, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}, ExternalIPs: []string{"172.29.7.7"},
+	}}
+	w.Create(s)
+	w.Rests("egressaddress")
+	w.Ready(out) // a request of a tenant is no conflict
+	serve := func(address string) {
+		t.Helper()
+		base := s.DeepCopy()
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+		w.Must(w.Client.Status().Patch(w.Context(), s, client.MergeFrom(base)))
+	}
+	serve("172.29.7.7")
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "the load balancer of Service team-a/web has it")
+	serve("172.29.7.8")
+	w.Ready(out)
+	central := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "central"}, Spec: kubeovnv1.SubnetSpec{
+		CIDRBlock: "10.60.0.0/24", GatewayType: kubeovnv1.GatewayCentralized, GatewayNode: "n1:172.29.7.7", NATOutgoing: true,
+	}}
+	w.Create(central)
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "gatewayNode of Subnet central has it")
+	w.Get(central)
+	w.Change(central, func() { central.Spec.GatewayNode = "n1" })
+	w.Ready(out)
 }
 
 func TestAddressesOfNewServicesAreRefused(t *testing.T) {

@@ -82,6 +82,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.allocations.Source()).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindEgressAddress)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, &kubeovnv1.EgressAddress{}, reconciler.OwnersOf(r.Northbound, translate.KindEgressAddress))).
+		WatchesRawSource(reconciler.OnUse(r.Allocator, 100*time.Millisecond, r.excludedIn)).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.onService), builder.WithPredicates(k8s.Changed(viewBalancer))).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.onSources), builder.WithPredicates(k8s.Changed(viewSources))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }
