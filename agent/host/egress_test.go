@@ -116,12 +116,13 @@ func TestPlanOfEgressAddresses(t *testing.T) {
 		"both families":               {list: []v1.EgressAddress{on("n1", "n2", "2001:db8::7", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7", "2001:db8::7")},
 		"two with an address":         {list: []v1.EgressAddress{on("n1", "", "192.0.2.7"), on("n1", "", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7")},
 		"an address of the node":      {list: []v1.EgressAddress{on("n1", "", "192.0.2.1", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7")},
+		"an address that it claims":   {list: []v1.EgressAddress{on("n1", "", "192.0.2.9", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7")},
 		"addresses that are not such": {list: []v1.EgressAddress{on("n1", "", "x", "127.0.0.1", "fe80::1", "0.0.0.0", "224.0.0.1")}, gateway: true},
 		"without addresses":           {list: []v1.EgressAddress{on("n1", "")}, gateway: true},
 		"without nodes":               {list: []v1.EgressAddress{on("", "")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var plan Plan
+			plan := Plan{Egress: Egress{Claims: addresses("192.0.2.9")}}
 			plan.addForwarded("n1", addresses("192.0.2.1", "2001:db8::1"), c.list)
 			var routes []Route
 			for _, a := range c.forwarded {

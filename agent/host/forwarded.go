@@ -22,7 +22,7 @@ import (
 )
 
 // addForwarded adds the addresses of EgressAddresses on this node. OVN translates packets of pods to them, and packets to them go back to OVN. own are the node's addresses: no route may
-// take them away from it.
+// take them away from it, nor the claims of the plan.
 func (p *Plan) addForwarded(node string, own []netip.Addr, list []v1.EgressAddress) {
 	for i := range list {
 		status := &list[i].Status
@@ -31,7 +31,7 @@ func (p *Plan) addForwarded(node string, own []netip.Addr, list []v1.EgressAddre
 			continue
 		}
 		for _, address := range ipfamily.ValidAddrs(status.Addresses...) {
-			if address.IsGlobalUnicast() && !slices.Contains(own, address) && !slices.Contains(p.Forwarded, address) {
+			if address.IsGlobalUnicast() && !slices.Contains(own, address) && !slices.Contains(p.Claims, address) && !slices.Contains(p.Forwarded, address) {
 				p.Forwarded = append(p.Forwarded, address)
 				p.Routes = append(p.Routes, Route{To: netip.PrefixFrom(address, address.BitLen())})
 			}
@@ -43,6 +43,24 @@ func (p *Plan) addForwarded(node string, own []netip.Addr, list []v1.EgressAddre
 // has reports whether a node has the addresses of an EgressAddress, or gets them if the other node fails.
 func has(node string, status *v1.EgressAddressStatus) bool {
 	return status.Node == node || status.Standby == node
+}
+
+// forwardedMetric distinguishes a note from that of a claim of the same address, which has the kernel's default metric.
+const forwardedMetric = 2048
+
+// ownAddresses returns the addresses of the node's interfaces without claims.
+func ownAddresses() ([]netip.Addr, error) {
+	list, err := netlinksafe.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var own []netip.Addr
+	for _, a := range list {
+		if !isClaim(a) {
+			own = append(own, ipfamily.PrefixOf(a.IPNet).Addr())
+		}
+	}
+	return own, nil
 }
 
 // proxy is an address for which the node answers ARP or neighbour requests on an interface, as a router that forwards packets to it.
@@ -126,7 +144,9 @@ func answer(address netip.Addr, list []netlink.Addr, have map[proxy]bool) (link 
 	if err != nil {
 		return 0, err
 	}
-	note := &netlink.Route{Dst: netipx.PrefixIPNet(netip.PrefixFrom(address, address.BitLen())), Table: kernel.ClaimTable, Protocol: routeProtocol, Type: unix.RTN_UNREACHABLE}
+	note := &netlink.Route{
+		Dst: netipx.PrefixIPNet(netip.PrefixFrom(address, address.BitLen())), Table: kernel.ClaimTable, Protocol: routeProtocol, Type: unix.RTN_UNREACHABLE, Priority: forwardedMetric,
+	}
 	if err := netlink.RouteReplace(note); err != nil { // before the entry: one without a record would never be removed
 		return 0, fmt.Errorf("note it: %w", err)
 	}

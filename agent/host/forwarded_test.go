@@ -236,3 +236,39 @@ func TestAnswersFollowTheNetwork(t *testing.T) {
 		}
 	})
 }
+
+// A plan has no address as both. Between two plans, notes of both exist.
+func TestClaimsAndForwardedAddressesAreNotedApart(t *testing.T) {
+	nodetest.InNamespace(t, func(t *testing.T) {
+		link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "outside"}}
+		must.Succeed(t, netlink.LinkAdd(link))
+		must.Succeed(t, netlink.LinkSetUp(link))
+		for _, text := range []string{"192.0.2.2/24", "2001:db8::2/64"} {
+			network, err := netlink.ParseAddr(text)
+			must.Succeed(t, err)
+			must.Succeed(t, netlink.AddrAdd(link, network))
+		}
+		both := []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")}
+		_, err := host.SetClaims(both)
+		must.Succeed(t, err)
+		_, err = host.SetForwarded(both)
+		must.Succeed(t, err)
+		_, err = host.SetClaims(nil)
+		must.Succeed(t, err)
+		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		must.Succeed(t, err)
+		for _, a := range list {
+			if ones, bits := a.Mask.Size(); ones == bits {
+				t.Errorf("the node keeps %s", a.IPNet)
+			}
+		}
+		if got := answers("outside"); got != "192.0.2.9 2001:db8::9" {
+			t.Errorf("the node answers for %q", got)
+		}
+		_, err = host.SetForwarded(nil)
+		must.Succeed(t, err)
+		if got, state := answers("outside"), ownState(); got != "" || state != "" {
+			t.Errorf("the node answers for %q and keeps %s", got, state)
+		}
+	})
+}

@@ -158,8 +158,12 @@ func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error
 	if err := r.Client.List(ctx, &egresses); err != nil {
 		return joined{}, fmt.Errorf("list EgressAddresses: %w", err)
 	}
+	own, err := ownAddresses()
+	if err != nil {
+		return joined{}, err
+	}
 	plan, err := NewPlan(join, node, recorded, inForce(subnets.Items), services)
-	plan.addForwarded(node.Name, k8s.OwnIPs(node), egresses.Items)
+	plan.addForwarded(node.Name, append(own, k8s.OwnIPs(node)...), egresses.Items)
 	plan.Gateway = plan.Gateway || slices.ContainsFunc(vpcs.Items, func(vpc v1.Vpc) bool { return carries(node.Name, &vpc) })
 	return joined{plan, join.MAC}, err
 }
