@@ -94,28 +94,44 @@ func setForwarded(want []netip.Addr) (links []int, err error) {
 			links = append(links, link)
 		}
 	}
-	for p := range have { // entries of other programs have no note
-		if _, ours := noted[p.address]; ours && !slices.Contains(want, p.address) {
-			failed = append(failed, netlink.NeighDel(p.entry()))
-		}
-	}
-	for address, note := range noted {
-		if slices.Contains(want, address) {
-			continue
-		}
-		if err := netlink.RouteDel(&note); err != nil && !errors.Is(err, unix.ESRCH) {
-			failed = append(failed, fmt.Errorf("forget egress address %s: %w", address, err))
+	for address, note := range noted { // entries of other programs have no note
+		if !slices.Contains(want, address) {
+			failed = append(failed, forget(address, note, have))
 		}
 	}
 	return links, errors.Join(failed...)
+}
+
+// forget stops answering for an address, and then deletes its note: an entry without a note would never be deleted.
+func forget(address netip.Addr, note netlink.Route, have map[proxy]bool) error {
+	if err := silence(address, 0, have); err != nil {
+		return err
+	}
+	if err := netlink.RouteDel(&note); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("forget egress address %s: %w", address, err)
+	}
+	return nil
+}
+
+// silence stops answering for an address on all interfaces but one.
+func silence(address netip.Addr, but int, have map[proxy]bool) error {
+	for p := range have {
+		if p.address != address || p.link == but {
+			continue
+		}
+		if err := netlink.NeighDel(p.entry()); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("stop answering for egress address %s: %w", address, err)
+		}
+	}
+	return nil
 }
 
 // proxies lists the addresses for which the node answers as a router, also addresses that other programs have added.
 func proxies() (map[proxy]bool, error) {
 	found := map[proxy]bool{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := netlink.NeighProxyList(0, family)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		list, err := kernel.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighProxyList(0, family) })
+		if err != nil {
 			return nil, fmt.Errorf("list neighbour proxies: %w", err)
 		}
 		for _, n := range list {
@@ -150,15 +166,11 @@ func answer(address netip.Addr, list []netlink.Addr, have map[proxy]bool) (link 
 	if err := netlink.RouteReplace(note); err != nil { // before the entry: one without a record would never be removed
 		return 0, fmt.Errorf("note it: %w", err)
 	}
-	for p := range have {
-		if p.address == address && (device == nil || p.link != device.Attrs().Index) {
-			if err := netlink.NeighDel(p.entry()); err != nil && !errors.Is(err, unix.ENOENT) {
-				return 0, fmt.Errorf("stop answering elsewhere: %w", err)
-			}
-		}
-	}
 	if device == nil {
-		return 0, nil
+		return 0, silence(address, 0, have)
+	}
+	if err := silence(address, device.Attrs().Index, have); err != nil {
+		return 0, err
 	}
 	attrs := device.Attrs()
 	if err := answerAtOnce(address, attrs.Name); err != nil {
