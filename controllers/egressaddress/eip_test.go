@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/egressaddress"
+	"github.com/kiln-net/kiln/controllers/ovnnat"
 )
 
 func TestSelectedPodsOfACustomVPCHaveRules(t *testing.T) {
@@ -73,7 +75,7 @@ func TestSelectedPodsOfACustomVPCHaveRules(t *testing.T) {
 func TestARequestOfAPodPrecedesItsEgressAddress(t *testing.T) {
 	w := newWorld(t)
 	w.external()
-	for name, address := range map[string]string{"shop": "192.0.2.40", "own": "192.0.2.41"} {
+	for name, address := range map[string]string{"shop": "192.0.2.40", "own": "192.0.2.41", "both": "192.0.2.42"} {
 		w.Create(&kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.OvnEipSpec{
 			ExternalSubnet: "ext", V4IP: address, AllowedNamespaces: []kubeovnv1.AllowedNamespace{"team-a"},
 		}})
@@ -89,6 +91,31 @@ func TestARequestOfAPodPrecedesItsEgressAddress(t *testing.T) {
 	w.Change(web, func() { delete(web.Annotations, kubeovnv1.AnnotationSnat.Key()) })
 	w.sources("192.0.2.40 " + addresses(web)[0])
 	w.Ready(out)
+
+	// A request that is refused has no effect.
+	for annotation, of := range map[kubeovnv1.Annotation]*kubeovnv1.OvnEip{
+		kubeovnv1.AnnotationSnat: {ObjectMeta: metav1.ObjectMeta{Name: "own"}}, kubeovnv1.AnnotationEip: {ObjectMeta: metav1.ObjectMeta{Name: "both"}},
+	} {
+		w.Get(of)
+		address := of.Spec.V4IP
+		w.Get(web)
+		w.Change(web, func() { web.Annotations[annotation.Key()] = "192.0.2.99" })
+		w.Event(web, eventsv1.Event{Reason: ovnnat.ReasonAddress, Note: "annotation " + annotation.Key() + ": no OvnEip has 192.0.2.99"})
+		w.sources("192.0.2.40 " + addresses(web)[0])
+		w.Get(web)
+		w.Change(web, func() { web.Annotations[annotation.Key()] = address })
+		w.sources(address + " " + addresses(web)[0])
+		w.Get(of)
+		allowed := of.Spec.AllowedNamespaces
+		w.Change(of, func() { of.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"team-b"} })
+		w.sources("192.0.2.40 " + addresses(web)[0])
+		w.Get(of)
+		w.Change(of, func() { of.Spec.AllowedNamespaces = allowed })
+		w.sources(address + " " + addresses(web)[0])
+		w.Get(web)
+		w.Change(web, func() { delete(web.Annotations, annotation.Key()) })
+		w.sources("192.0.2.40 " + addresses(web)[0])
+	}
 }
 
 func TestRulesThatAreNotAppliedAreReported(t *testing.T) {

@@ -33,7 +33,11 @@ func (r *podRules) bounds() budget.Bounds {
 func (r *podRules) spend(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod) error {
 	o := budget.Object{Key: owner, Group: owner.Namespace}
 	for _, request := range podRequests {
-		if len(requested(pod, request.annotation)) == 0 && r.selected(pod, request.annotation).Eip == "" {
+		selected, err := r.selected(ctx, owner, pod, request.annotation)
+		if err != nil {
+			return err
+		}
+		if len(requested(pod, request.annotation)) == 0 && selected.Eip == "" {
 			continue
 		}
 		rules, err := r.rules(ctx, request.kind, owner)

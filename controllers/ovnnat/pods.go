@@ -247,7 +247,7 @@ func (r *podRules) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 			problem = podProblem{pod.UID, why}
 		}
 		if r.reports.New(podReport{req.NamespacedName, request.annotation}, problem) {
-			k8s.Warn(r.Recorder, pod, ReasonAddress, r.requestOf(pod, request.annotation)+": "+why)
+			k8s.Warn(r.Recorder, pod, ReasonAddress, why)
 		}
 	}
 	return ctrl.Result{}, err
@@ -260,9 +260,9 @@ func (r *podRules) await(owner types.NamespacedName, pod *corev1.Pod) {
 		for _, a := range requested(pod, request.annotation) {
 			keys = append(keys, a.String())
 		}
-		if selected := r.selected(pod, request.annotation); selected.Eip != "" {
-			keys = append(keys, "eip/"+selected.Eip)
-		}
+	}
+	if pod != nil && r.selecting(pod).Eip != "" {
+		keys = append(keys, "eip/"+r.selecting(pod).Eip)
 	}
 	if len(keys) > 0 {
 		keys = append(keys, "name/"+portOf(owner).Name)
@@ -277,18 +277,8 @@ func requested(pod *corev1.Pod, annotation kubeovnv1.Annotation) []netip.Addr {
 	return kubeovnv1.ParseExternal(pod.Annotations, annotation)
 }
 
-// bring makes the rule of a request, and deletes others. It returns why the request is not applied; "" if it is, or soon will be.
-func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod, kind string, annotation kubeovnv1.Annotation) (why string, err error) {
-	var eip *kubeovnv1.OvnEip
-	selected := r.selected(pod, annotation)
-	if selected.Eip != "" {
-		eip, why, err = r.given(ctx, owner, selected)
-	} else {
-		eip, why, err = r.granted(ctx, owner, requested(pod, annotation))
-	}
-	if err != nil {
-		return "", err
-	}
+// follow makes the rule of a kind with an OvnEip, and deletes others. It returns why the rule is not applied; "" if it is, or soon will be.
+func (r *podRules) follow(ctx context.Context, owner types.NamespacedName, kind string, eip *kubeovnv1.OvnEip, selected podset.Selector) (string, error) {
 	var wanted client.Object
 	if eip != nil {
 		wanted = ruleOf(kind, owner, eip.Name)
@@ -319,12 +309,12 @@ func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *c
 		}
 	}
 	if wanted == nil || len(rules) > 0 {
-		return why, nil // its deletion enqueues the owner
+		return "", nil // its deletion enqueues the owner
 	}
 	return r.create(ctx, owner, kind, eip, wanted)
 }
 
-// granted returns the OvnEip with the requested addresses, or why the pod at a port may not use them.
+// granted returns the OvnEip with the requested addresses, or why the pod at a port may not use them. It does not know the bound of the namespace.
 func (r *podRules) granted(ctx context.Context, owner types.NamespacedName, addresses []netip.Addr) (*kubeovnv1.OvnEip, string, error) {
 	if len(addresses) == 0 {
 		return nil, "", nil
@@ -343,7 +333,7 @@ func (r *podRules) granted(ctx context.Context, owner types.NamespacedName, addr
 		if kind := cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT); kind != kubeovnv1.OvnEipTypeNAT {
 			why = fmt.Sprintf("OvnEip %s is of type %s: request addresses of one of type %s", eip.Name, kind, kubeovnv1.OvnEipTypeNAT)
 		}
-		if why = cmp.Or(why, r.beyond(owner)); why == "" {
+		if why == "" {
 			return eip, "", nil
 		}
 		denied = append(denied, why)

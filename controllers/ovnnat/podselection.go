@@ -4,6 +4,7 @@
 package ovnnat
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -34,37 +35,62 @@ func (r *podRules) selectionChanged(c podset.Changes) {
 	}
 }
 
-// requestOf describes a request of a pod.
-func (r *podRules) requestOf(pod *corev1.Pod, annotation kubeovnv1.Annotation) string {
-	if selected := r.selected(pod, annotation); selected.Eip != "" {
-		return "EgressAddress " + podset.NameOf(selected.Owner)
-	}
-	return "annotation " + annotation.Key()
-}
-
-// selected returns the set of the EgressAddress with an OvnEip that gives a pod its source address: one that the pod requests itself precedes.
-func (r *podRules) selected(pod *corev1.Pod, annotation kubeovnv1.Annotation) podset.Selector {
+// selected returns the set of the EgressAddress with an OvnEip that gives the pod at a port its source address: an OvnEip that the pod requests itself, and may use, precedes.
+func (r *podRules) selected(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod, annotation kubeovnv1.Annotation) (podset.Selector, error) {
 	if pod == nil || annotation != kubeovnv1.AnnotationSnat {
-		return podset.Selector{}
+		return podset.Selector{}, nil
+	}
+	selector := r.selecting(pod)
+	if selector.Eip == "" {
+		return selector, nil
 	}
 	for _, request := range podRequests {
-		if len(requested(pod, request.annotation)) > 0 {
-			return podset.Selector{}
+		if eip, _, err := r.granted(ctx, owner, requested(pod, request.annotation)); eip != nil || err != nil {
+			return podset.Selector{}, err
 		}
 	}
-	return r.selecting(pod)
+	return selector, nil
 }
 
-// given returns the OvnEip of the EgressAddress that selects the pod at a port. The status of the EgressAddress reports an OvnEip that does not exist.
-func (r *podRules) given(ctx context.Context, owner types.NamespacedName, selected podset.Selector) (*kubeovnv1.OvnEip, string, error) {
-	if why := r.beyond(owner); why != "" {
-		return nil, why, nil
+// bring makes the rule of a request, or of an EgressAddress without one. It returns why it is not applied, or why a request is refused; "" if it is applied, or soon will be.
+func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod, kind string, annotation kubeovnv1.Annotation) (string, error) {
+	selected, err := r.selected(ctx, owner, pod, annotation)
+	if err != nil {
+		return "", err
 	}
+	eip, refused, err := r.granted(ctx, owner, requested(pod, annotation))
+	if err != nil {
+		return "", err
+	}
+	by, why := "annotation "+annotation.Key()+": ", ""
+	if selected.Eip != "" {
+		by = "EgressAddress " + podset.NameOf(selected.Owner) + ": "
+		if eip, err = r.given(ctx, selected); err != nil {
+			return "", err
+		}
+	}
+	if eip != nil {
+		if why = r.beyond(owner); why != "" {
+			eip = nil
+		}
+	}
+	later, err := r.follow(ctx, owner, kind, eip, selected)
+	switch why = cmp.Or(why, later); {
+	case refused != "": // the status of the EgressAddress reports its rules that are not applied
+		return "annotation " + annotation.Key() + ": " + refused, err
+	case why != "":
+		return by + why, err
+	}
+	return "", err
+}
+
+// given returns the OvnEip of an EgressAddress. The status of the EgressAddress reports an OvnEip that does not exist.
+func (r *podRules) given(ctx context.Context, selected podset.Selector) (*kubeovnv1.OvnEip, error) {
 	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, client.ObjectKey{Name: selected.Eip}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, "", fmt.Errorf("get OvnEip %s: %w", selected.Eip, err)
+		return nil, fmt.Errorf("get OvnEip %s: %w", selected.Eip, err)
 	}
-	return eip, "", nil
+	return eip, nil
 }
 
 // podAt returns the pod that has the port of an owner; nil if there is none.
