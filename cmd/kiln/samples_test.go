@@ -33,7 +33,7 @@ func TestSamplesBecomeReady(t *testing.T) {
 	listen(t, certificates, 8, nbtest.Start(t))
 	newCluster(t, c, 8)
 	for _, name := range []string{"worker-1", "worker-2"} { // names in the samples
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"network.example.com/gateway": "yes"}}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"network.example.com/gateway": "yes", "node-restriction.kubernetes.io/gateway": "yes"}}}
 		must.Succeed(t, c.Create(t.Context(), node))
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}} // the gateway of a sample
 		must.Succeed(t, c.Status().Update(t.Context(), node))

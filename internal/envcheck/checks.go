@@ -11,7 +11,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/version"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -29,7 +31,7 @@ const oldestKubernetes = "1.31"
 func Environment(c *Cluster, spec *v1alpha1.OVNClusterSpec) *Report {
 	var all []Finding
 	for _, check := range []func(*Cluster, *v1alpha1.OVNClusterSpec) []Finding{
-		kubernetesVersion, nodeAddresses, networks, operatorNodes, centralNodes, restrictedSelectors, kubeProxy, otherPlugins, definitions, membership, ports, kernel,
+		kubernetesVersion, nodeAddresses, networks, operatorNodes, centralNodes, restrictedSelectors, egressNodes, kubeProxy, otherPlugins, definitions, membership, ports, kernel,
 	} {
 		all = append(all, check(c, spec)...)
 	}
@@ -152,6 +154,27 @@ func restrictedSelectors(_ *Cluster, spec *v1alpha1.OVNClusterSpec) (found []Fin
 		if k8s.KubeletsMaySatisfy(s.selector) {
 			found = append(found, Finding{Warning, "Labels of spec." + s.field, fmt.Sprintf("kubelets may write all labels of spec.%s.nodeSelector (%s), so that a stolen node can "+
 				"select itself: use %s, or a label with the prefix node-restriction.kubernetes.io/", s.field, labels.FormatLabels(s.selector), v1alpha1.ControlPlaneLabel)})
+		}
+	}
+	return found
+}
+
+// egressNodes checks that a stolen node cannot select itself for the addresses of EgressAddresses. An empty selector means all nodes.
+func egressNodes(c *Cluster, _ *v1alpha1.OVNClusterSpec) (found []Finding) {
+	for i := range c.Objects["EgressAddress"] {
+		var e kubeovnv1.EgressAddress
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(c.Objects["EgressAddress"][i].Object, &e) != nil || e.Spec.NodeSelector == nil {
+			continue // the check of objects reports one that cannot be read
+		}
+		required := maps.Clone(e.Spec.NodeSelector.MatchLabels)
+		for _, r := range e.Spec.NodeSelector.MatchExpressions {
+			if r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpExists {
+				required = labels.Merge(required, labels.Set{r.Key: ""})
+			}
+		}
+		if k8s.KubeletsMaySatisfy(required) {
+			found = append(found, Finding{Warning, "EgressAddress " + e.Name, fmt.Sprintf("kubelets may write all labels of nodeSelector (%s), so that a stolen node can "+
+				"select itself and get the packets: use a label with the prefix node-restriction.kubernetes.io/", metav1.FormatLabelSelector(e.Spec.NodeSelector))})
 		}
 	}
 	return found

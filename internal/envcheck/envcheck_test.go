@@ -288,6 +288,36 @@ func TestLabelsThatKubeletsMayWriteAreReported(t *testing.T) {
 	}
 }
 
+// TestEgressAddressesWithLabelsOfKubeletsAreReported checks selectors by which a stolen node gets the packets of other nodes' pods.
+func TestEgressAddressesWithLabelsOfKubeletsAreReported(t *testing.T) {
+	exists := func(key, operator string) map[string]any {
+		return map[string]any{"matchExpressions": []any{map[string]any{"key": key, "operator": operator}}}
+	}
+	const restricted = "node-restriction.kubernetes.io/gateway"
+	for name, c := range map[string]struct {
+		selector map[string]any
+		warned   bool
+	}{
+		"a label of kubelets":              {map[string]any{"matchLabels": map[string]any{"example.com/gateway": "yes"}}, true},
+		"a restricted label":               {map[string]any{"matchLabels": map[string]any{restricted: "yes"}}, false},
+		"one of two":                       {map[string]any{"matchLabels": map[string]any{restricted: "yes", "example.com/gateway": "yes"}}, false},
+		"an expression":                    {exists("example.com/gateway", "Exists"), true},
+		"a restricted expression":          {exists(restricted, "Exists"), false},
+		"all nodes":                        {map[string]any{}, false},
+		"nodes without a restricted label": {exists(restricted, "DoesNotExist"), false},
+	} {
+		e := unstructuredOf("EgressAddress", "out", map[string]any{"addresses": []any{"192.0.2.9"}, "nodeSelector": c.selector})
+		found := egressNodes(&Cluster{Objects: map[string][]unstructured.Unstructured{"EgressAddress": {e}}}, nil)
+		if warned := len(found) == 1 && found[0].Level == Warning && found[0].Subject == "EgressAddress out"; warned != c.warned || len(found) > 1 {
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+	byEip := unstructuredOf("EgressAddress", "eip", map[string]any{"ovnEip": "shop"})
+	if found := egressNodes(&Cluster{Objects: map[string][]unstructured.Unstructured{"EgressAddress": {byEip}}}, nil); len(found) > 0 {
+		t.Errorf("with an OvnEip: %v", found)
+	}
+}
+
 // TestChecks judges clusters with one fault each.
 func TestChecks(t *testing.T) {
 	node := func(name, address string, labels map[string]string) corev1.Node {
