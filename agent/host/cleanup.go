@@ -26,7 +26,7 @@ func CleanUp(ctx context.Context, p Plugin) error {
 	}
 	_, externalErr := setExternal(nil, nil)
 	_, claimErr := setClaims(nil)
-	_, forwardErr := setForwarded(nil)
+	_, forwardErr := setForwarded(nil, nil)
 	_, routeErr := setRoutes(logr.FromContextOrDiscard(ctx), nil, nil)
 	return errors.Join(
 		externalErr, claimErr, forwardErr, routeErr,

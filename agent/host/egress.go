@@ -23,6 +23,8 @@ type Egress struct {
 	Claims []netip.Addr
 	// Forwarded are the addresses of EgressAddresses on this node; it answers ARP and neighbour requests for them, and forwards packets to OVN.
 	Forwarded []netip.Addr
+	// Elsewhere are the addresses of EgressAddresses on other nodes; it does not answer for them.
+	Elsewhere []netip.Addr
 	// External are the routes through external gateways.
 	External []External
 }

@@ -109,10 +109,11 @@ func TestPlanOfEgressAddresses(t *testing.T) {
 		list      []v1.EgressAddress
 		gateway   bool
 		forwarded []netip.Addr
+		elsewhere []netip.Addr
 	}{
 		"none":                        {},
-		"of another node":             {list: []v1.EgressAddress{on("n2", "n3", "192.0.2.7")}},
-		"the standby has no address":  {list: []v1.EgressAddress{on("n2", "n1", "192.0.2.7")}, gateway: true},
+		"of another node":             {list: []v1.EgressAddress{on("n2", "n3", "192.0.2.7")}, elsewhere: addresses("192.0.2.7")},
+		"the standby has no address":  {list: []v1.EgressAddress{on("n2", "n1", "192.0.2.7")}, gateway: true, elsewhere: addresses("192.0.2.7")},
 		"both families":               {list: []v1.EgressAddress{on("n1", "n2", "2001:db8::7", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7", "2001:db8::7")},
 		"two with an address":         {list: []v1.EgressAddress{on("n1", "", "192.0.2.7"), on("n1", "", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7")},
 		"an address of the node":      {list: []v1.EgressAddress{on("n1", "", "192.0.2.1", "192.0.2.7")}, gateway: true, forwarded: addresses("192.0.2.7")},
@@ -128,7 +129,7 @@ func TestPlanOfEgressAddresses(t *testing.T) {
 			for _, a := range c.forwarded {
 				routes = append(routes, Route{To: netip.PrefixFrom(a, a.BitLen())})
 			}
-			if plan.Gateway != c.gateway || !reflect.DeepEqual(plan.Forwarded, c.forwarded) || len(plan.Routes) != len(routes) {
+			if plan.Gateway != c.gateway || !reflect.DeepEqual(plan.Forwarded, c.forwarded) || !reflect.DeepEqual(plan.Elsewhere, c.elsewhere) || len(plan.Routes) != len(routes) {
 				t.Errorf("got %+v and %+v", plan.Egress, plan.Routes)
 			}
 			for _, route := range routes {

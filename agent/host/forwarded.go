@@ -27,10 +27,12 @@ func (p *Plan) addForwarded(node string, own []netip.Addr, list []v1.EgressAddre
 	for i := range list {
 		status := &list[i].Status
 		p.Gateway = p.Gateway || has(node, status)
+		addresses := ipfamily.ValidAddrs(status.Addresses...)
 		if status.Node != node {
+			p.Elsewhere = append(p.Elsewhere, addresses...)
 			continue
 		}
-		for _, address := range ipfamily.ValidAddrs(status.Addresses...) {
+		for _, address := range addresses {
 			if address.IsGlobalUnicast() && !slices.Contains(own, address) && !slices.Contains(p.Claims, address) && !slices.Contains(p.Forwarded, address) {
 				p.Forwarded = append(p.Forwarded, address)
 				p.Routes = append(p.Routes, Route{To: netip.PrefixFrom(address, address.BitLen())})
@@ -38,6 +40,7 @@ func (p *Plan) addForwarded(node string, own []netip.Addr, list []v1.EgressAddre
 		}
 	}
 	slices.SortFunc(p.Forwarded, netip.Addr.Compare)
+	p.Elsewhere = slices.DeleteFunc(p.Elsewhere, func(a netip.Addr) bool { return slices.Contains(p.Forwarded, a) })
 }
 
 // has reports whether a node has the addresses of an EgressAddress, or gets them if the other node fails.
@@ -71,10 +74,11 @@ type proxy struct {
 
 // setForwarded makes the node answer ARP and neighbour requests for addresses that it does not have, on the interface whose network contains each. It announces an address that
 // is new there, so that other hosts send to this node at once. An address in no network of the node must be routed to the node by other means. Stale entries of earlier
-// calls are removed; entries of other programs stay. It is idempotent, and returns the indexes of the interfaces.
-func setForwarded(want []netip.Addr) (links []int, err error) {
+// calls are removed, and entries for addresses that are elsewhere: an agent that does not know EgressAddresses has removed notes, but not entries. Other entries of other programs stay.
+// It is idempotent, and returns the indexes of the interfaces.
+func setForwarded(want, elsewhere []netip.Addr) (links []int, err error) {
 	noted, err := notes(unix.RTN_UNREACHABLE)
-	if err != nil || len(want) == 0 && len(noted) == 0 {
+	if err != nil || len(want) == 0 && len(noted) == 0 && len(elsewhere) == 0 {
 		return nil, err
 	}
 	list, err := netlinksafe.AddrList(nil, netlink.FAMILY_ALL)
@@ -98,6 +102,9 @@ func setForwarded(want []netip.Addr) (links []int, err error) {
 		if !slices.Contains(want, address) {
 			failed = append(failed, forget(address, note, have))
 		}
+	}
+	for _, address := range elsewhere {
+		failed = append(failed, silence(address, 0, have))
 	}
 	return links, errors.Join(failed...)
 }

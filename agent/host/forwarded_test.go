@@ -213,7 +213,7 @@ func TestAnswersFollowTheNetwork(t *testing.T) {
 				}
 				must.Succeed(t, netlink.AddrAdd(links[at], network))
 			}
-			got, err := host.SetForwarded(want)
+			got, err := host.SetForwarded(want, nil)
 			must.Succeed(t, err)
 			if !slices.Equal(got, []int{links[at].Index, links[at].Index}) {
 				t.Errorf("the node answers on %v, not on %d", got, links[at].Index)
@@ -224,8 +224,12 @@ func TestAnswersFollowTheNetwork(t *testing.T) {
 				}
 			}
 		}
+		// An entry without a note for an address that another node has.
+		must.Succeed(t, netlink.NeighAdd(&netlink.Neigh{LinkIndex: links[2].Index, IP: net.ParseIP("192.0.2.78"), Flags: netlink.NTF_PROXY, Family: netlink.FAMILY_V4}))
+		_, err := host.SetForwarded(want, []netip.Addr{netip.MustParseAddr("192.0.2.78")})
+		must.Succeed(t, err)
 		for range 2 {
-			_, err := host.SetForwarded(nil)
+			_, err := host.SetForwarded(nil, nil)
 			must.Succeed(t, err)
 			if got := []string{answers("first"), answers("second"), answers("third")}; !slices.Equal(got, []string{"", "", other}) {
 				t.Errorf("the node answers for %q", got)
@@ -251,7 +255,7 @@ func TestClaimsAndForwardedAddressesAreNotedApart(t *testing.T) {
 		both := []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")}
 		_, err := host.SetClaims(both)
 		must.Succeed(t, err)
-		_, err = host.SetForwarded(both)
+		_, err = host.SetForwarded(both, nil)
 		must.Succeed(t, err)
 		_, err = host.SetClaims(nil)
 		must.Succeed(t, err)
@@ -265,7 +269,7 @@ func TestClaimsAndForwardedAddressesAreNotedApart(t *testing.T) {
 		if got := answers("outside"); got != "192.0.2.9 2001:db8::9" {
 			t.Errorf("the node answers for %q", got)
 		}
-		_, err = host.SetForwarded(nil)
+		_, err = host.SetForwarded(nil, nil)
 		must.Succeed(t, err)
 		if got, state := answers("outside"), ownState(); got != "" || state != "" {
 			t.Errorf("the node answers for %q and keeps %s", got, state)

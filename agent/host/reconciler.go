@@ -222,7 +222,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 // serveAsGateway applies the plan's egress addresses and external gateways.
 func (r *Reconciler) serveAsGateway(plan Plan) error {
 	claimed, claimErr := setClaims(plan.Claims)
-	forwarded, forwardErr := setForwarded(plan.Forwarded)
+	forwarded, forwardErr := setForwarded(plan.Forwarded, plan.Elsewhere)
 	routed, routeErr := setExternal(plan.External, plan.Cluster)
 	r.links.Store(new(slices.Concat(claimed, forwarded, routed)))
 	return errors.Join(claimErr, forwardErr, routeErr)
