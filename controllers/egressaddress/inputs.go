@@ -114,17 +114,8 @@ func (r *Reconciler) conflictOf(ctx context.Context, object *kubeovnv1.EgressAdd
 				return fmt.Sprintf("%s: the older EgressAddress %s has it", address, other.Name), nil
 			}
 		}
-		subnets, err := r.Networks.AppliedAt(ctx, kubeovnv1.DefaultVpc, address)
-		if err != nil {
-			return "", err
-		}
-		for _, subnet := range subnets {
-			if !excludes(subnet, address) {
-				return fmt.Sprintf("%s: Subnet %s has it", address, subnet.Name), nil
-			}
-			if port := r.Allocator.Holder(subnet.Name, address); port != "" {
-				return fmt.Sprintf("%s: %s in Subnet %s has it", address, port, subnet.Name), nil
-			}
+		if with, err := r.inSubnet(ctx, address); err != nil || with != "" {
+			return fmt.Sprintf("%s: %s has it", address, with), err
 		}
 		if i := slices.IndexFunc(services, func(p netip.Prefix) bool { return p.Contains(address) }); i >= 0 {
 			return fmt.Sprintf("%s: the ClusterIPs %s have it", address, services[i]), nil
@@ -136,26 +127,45 @@ func (r *Reconciler) conflictOf(ctx context.Context, object *kubeovnv1.EgressAdd
 		if host := hosts[address]; host != "" {
 			return fmt.Sprintf("%s: %s has it", address, host), nil
 		}
-		if subnet, err := r.Networks.TranslatesTo(ctx, address); err != nil || subnet != "" {
-			return fmt.Sprintf("%s: gatewayNode of Subnet %s has it", address, subnet), err
-		}
-		if service, err := r.balanced(ctx, address); err != nil || service != "" {
-			return fmt.Sprintf("%s: the load balancer of Service %s has it", address, service), err
+		if with, err := r.translated(ctx, address); err != nil || with != "" {
+			return fmt.Sprintf("%s: %s has it", address, with), err
 		}
 	}
 	return "", nil
 }
 
-// balanced returns a Service whose load balancer has an address; empty if there is none. An address that a Service only requests is no conflict: tenants write requests.
-func (r *Reconciler) balanced(ctx context.Context, address netip.Addr) (string, error) {
+// inSubnet returns the subnet of the default VPC with an address, or the object that has an address there that the subnet excludes; empty if there is none.
+func (r *Reconciler) inSubnet(ctx context.Context, address netip.Addr) (string, error) {
+	subnets, err := r.Networks.AppliedAt(ctx, kubeovnv1.DefaultVpc, address)
+	if err != nil {
+		return "", err
+	}
+	for _, subnet := range subnets {
+		if !excludes(subnet, address) {
+			return "Subnet " + subnet.Name, nil
+		}
+		if port := r.Allocator.Holder(subnet.Name, address); port != "" {
+			return port + " in Subnet " + subnet.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// translated returns a subnet whose gateway nodes translate to an address, or a Service whose load balancer has it; empty if there is none. An address that a Service only requests is
+// no conflict: tenants write requests.
+func (r *Reconciler) translated(ctx context.Context, address netip.Addr) (string, error) {
+	if subnet, err := r.Networks.TranslatesTo(ctx, address); err != nil || subnet != "" {
+		return "gatewayNode of Subnet " + subnet, err
+	}
 	services, err := lookup.ServicesAt(ctx, r.Client, address)
 	if err != nil {
 		return "", err
 	}
 	first := ""
 	for _, s := range services {
-		if name := client.ObjectKeyFromObject(s).String(); slices.Contains(svc.LoadBalancerAddresses(s), address) && (first == "" || name < first) {
-			first = name
+		with := "the load balancer of Service " + client.ObjectKeyFromObject(s).String()
+		if slices.Contains(svc.LoadBalancerAddresses(s), address) && (first == "" || with < first) {
+			first = with
 		}
 	}
 	return first, nil

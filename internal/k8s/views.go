@@ -140,7 +140,9 @@ func AddressesOfEgress(e *kubeovnv1.EgressAddress) []netip.Addr {
 }
 
 // ViewAddressesOfEgress is AddressesOfEgress as a view.
-func ViewAddressesOfEgress(e *kubeovnv1.EgressAddress) string { return ipfamily.Join(AddressesOfEgress(e)) }
+func ViewAddressesOfEgress(e *kubeovnv1.EgressAddress) string {
+	return ipfamily.Join(AddressesOfEgress(e))
+}
 
 // ValidTag returns the tag that the subnets of a Vlan have; false if they have to wait.
 func ValidTag(v *kubeovnv1.Vlan) (int, bool) {
