@@ -68,11 +68,12 @@ func (x *Index) Egress(s Selector) (held int, others map[string]int) {
 	return len(of.held), others
 }
 
-// elect gives a pod to the first owner of the sets of Egress that it is in. While this owner replaces one of its sets by another, both have the pod.
+// elect gives a pod to the first owner of the sets of Egress that it is in, except those that are leaving. While this owner replaces one of its sets by another, both
+// have the pod. The object of the owner may be another one of the same name.
 func (x *Index) elect(c *delta, p *pod) {
 	p.winner = ""
 	for s := range p.in {
-		if s.Role == Egress && (p.winner == "" || s.Owner < p.winner) {
+		if s.Role == Egress && !s.leaving && (p.winner == "" || s.Owner < p.winner) {
 			p.winner = s.Owner
 		}
 	}
@@ -81,17 +82,82 @@ func (x *Index) elect(c *delta, p *pod) {
 			continue
 		}
 		_, held := s.held[p]
-		switch wanted := s.Owner == p.winner; {
+		switch wanted := s.Owner == p.winner || s.leaving && NameOf(s.Owner) == NameOf(p.winner); {
 		case wanted == held:
 			continue
 		case wanted:
-			s.held[p] = struct{}{}
+			s.held[p], s.pending[p] = struct{}{}, struct{}{}
 		default:
 			delete(s.held, p)
+			s.pending[p] = struct{}{}
+			if p.winner == "" { // it leaves with another source anyway
+				x.arrived(c, s, p)
+			}
 		}
 		c.egress[p] = struct{}{}
 		s.counted(c)
 	}
+}
+
+// replace keeps the sets of Egress that a user requested before until Settle, and elects for their members without them.
+func (x *Index) replace(c *delta, u *user, before map[Selector]struct{}) {
+	if u.current == nil {
+		u.current = map[Selector]struct{}{}
+	}
+	for selector := range before {
+		if selector.Role == Egress {
+			u.current[selector] = struct{}{}
+		}
+	}
+	for _, selectors := range []map[Selector]struct{}{u.current, u.next} {
+		for selector := range selectors {
+			s := x.sets[selector]
+			if selector.Role != Egress || s.leaving == s.leaves() {
+				continue
+			}
+			s.leaving = !s.leaving
+			for p := range s.members {
+				x.elect(c, p)
+				p.revision++
+				c.pods[p] = struct{}{}
+			}
+		}
+	}
+}
+
+// leaves reports whether no user requests a set.
+func (s *set) leaves() bool {
+	for u := range s.users {
+		if _, next := u.next[s.Selector]; next {
+			return false
+		}
+	}
+	return true
+}
+
+// left records that the port may still be in a set of Egress that it is no longer in. Without another set its packets leave with another source anyway.
+func (x *Index) left(c *delta, s *set, p *pod) {
+	if _, pending := s.pending[p]; !pending {
+		return
+	}
+	if p.winner == "" {
+		x.arrived(c, s, p)
+		return
+	}
+	if p.left == nil {
+		p.left = map[*set]struct{}{}
+	}
+	p.left[s] = struct{}{}
+}
+
+// forget records that the database has a port in no set that it left.
+func (x *Index) forget(c *delta, p *pod) {
+	for s := range p.left {
+		if _, in := p.in[s]; !in {
+			x.arrived(c, s, p)
+		}
+	}
+	p.left = nil
 }
 
 // UsedBy returns the selectors of the sets of an owner: the sets in the database, and the sets that it requested last.

@@ -81,6 +81,8 @@ type Changes struct {
 	Sets []Selector
 	// Users are the users of sets with other port numbers or, for Egress, with other pods, and users whose sets are now complete.
 	Users []desired.Owner
+	// Complete are the users whose sets are now complete. For Egress also when a new set has its first pod in the database.
+	Complete []desired.Owner
 	// Egress are the ports of which another set of Egress has the pod, or none.
 	Egress []Key
 	// Grouped is true when the first pod names a security group, or the last one stops naming any.
@@ -125,6 +127,8 @@ type pod struct {
 	revision  int
 	connected bool   // it has a port in the database
 	winner    string // the owner of the sets of Egress that has the pod
+	// left are sets of Egress that the port may still be in, in the database.
+	left map[*set]struct{}
 }
 
 type set struct {
@@ -135,7 +139,11 @@ type set struct {
 	numbers  map[int32]int // members per port number
 	pending  map[*pod]struct{}
 	users    map[*user]struct{}
-	held     map[*pod]struct{} // of Egress: the members that no earlier owner has
+	// held are, for Egress, the members that no earlier owner has. pending also has former ones, until the database does not. A set that its owner replaces or
+	// deletes is leaving: others can have its members.
+	held    map[*pod]struct{}
+	leaving bool
+	reached bool // the database has a member
 }
 
 type user struct {
@@ -165,7 +173,9 @@ func (x *Index) change(f func(c *delta)) {
 	x.mu.Lock()
 	c := newDelta()
 	f(c)
-	changes := Changes{Sets: slices.Collect(maps.Keys(c.sets)), Users: slices.Collect(maps.Keys(c.users)), Grouped: c.grouped}
+	changes := Changes{
+		Sets: slices.Collect(maps.Keys(c.sets)), Users: slices.Collect(maps.Keys(c.users)), Complete: slices.Collect(maps.Keys(c.complete)), Grouped: c.grouped,
+	}
 	for p := range c.pods {
 		changes.Ports = append(changes.Ports, p.Key)
 	}
@@ -224,8 +234,8 @@ func (x *Index) Settle(owner desired.Owner) {
 	x.change(func(c *delta) { x.settle(c, owner) })
 }
 
-// Complete reports whether all members of a user's sets are in the database. If not, a later Changes names the user once they
-// are.
+// Complete reports whether all members of a user's sets are in the database, and for Egress, whether pods that left its former sets are in the database without
+// them. If not, a later Changes names the user once they are.
 func (x *Index) Complete(owner desired.Owner) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -279,6 +289,7 @@ func (x *Index) Applied(key Key, revision int) {
 		for s := range p.in {
 			x.arrived(c, s, p)
 		}
+		x.forget(c, p)
 	})
 }
 

@@ -23,7 +23,7 @@ type model struct {
 	namespaces map[string]map[string]string
 	pods       map[Key]Pod
 	used       map[desired.Owner][]Selector // by the last Use
-	held       map[desired.Owner][]Selector // by the last Settle
+	held       map[desired.Owner][]Selector // by the last Settle, and of Egress by each later Use
 }
 
 func (m *model) inUse() map[Selector]bool {
@@ -42,7 +42,7 @@ func (m *model) membership(p Pod) []string {
 	var parts []string
 	first := m.first(p)
 	for s := range m.inUse() {
-		if number, ok := m.holds(s, p); ok && (s.Role != Egress || s.Owner == first) {
+		if number, ok := m.holds(s, p); ok && (s.Role != Egress || m.has(first, s)) {
 			parts = append(parts, fmt.Sprintf("%s %s %d", s, s.Eip, number))
 		}
 	}
@@ -96,14 +96,28 @@ func (m *model) holds(s Selector, p Pod) (int32, bool) {
 	return 0, false
 }
 
-// first returns the first owner of the sets of Egress that hold a pod.
+// first returns the first owner of the sets of Egress that hold a pod, without sets that are leaving.
 func (m *model) first(p Pod) (owner string) {
 	for s := range m.inUse() {
-		if _, ok := m.holds(s, p); ok && s.Role == Egress && (owner == "" || s.Owner < owner) {
+		if _, ok := m.holds(s, p); ok && !m.leaving(s) && s.Role == Egress && (owner == "" || s.Owner < owner) {
 			owner = s.Owner
 		}
 	}
 	return owner
+}
+
+// has reports whether a set of Egress has the pods of an owner.
+func (m *model) has(first string, s Selector) bool {
+	return s.Owner == first || m.leaving(s) && NameOf(s.Owner) == NameOf(first)
+}
+
+func (m *model) leaving(s Selector) bool {
+	for _, selectors := range m.used {
+		if slices.Contains(selectors, s) {
+			return false
+		}
+	}
+	return true
 }
 
 // egress returns the number of pods that the owner of a set of Egress has, and the number that each earlier owner has.
@@ -112,7 +126,7 @@ func (m *model) egress(s Selector) (held int, others map[string]int) {
 		if _, ok := m.holds(s, p); !ok {
 			continue
 		}
-		if first := m.first(p); first == s.Owner {
+		if first := m.first(p); m.has(first, s) {
 			held++
 		} else {
 			if others == nil {
@@ -307,6 +321,11 @@ func change(random *rand.Rand, x *Index, m *model) string {
 		var uses []Selector
 		for range random.IntN(4) {
 			uses = append(uses, randomSelector(pick))
+		}
+		for _, s := range m.used[owner] {
+			if s.Role == Egress {
+				m.held[owner] = append(slices.Clip(m.held[owner]), s)
+			}
 		}
 		m.used[owner] = uses
 		x.Use(owner, uses)

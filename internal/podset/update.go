@@ -20,12 +20,15 @@ type delta struct {
 	sets  map[Selector]struct{}
 	users map[desired.Owner]struct{}
 
-	egress  map[*pod]struct{}
-	grouped bool
+	egress   map[*pod]struct{}
+	complete map[desired.Owner]struct{}
+	grouped  bool
 }
 
 func newDelta() *delta {
-	return &delta{pods: map[*pod]struct{}{}, sets: map[Selector]struct{}{}, users: map[desired.Owner]struct{}{}, egress: map[*pod]struct{}{}}
+	return &delta{
+		pods: map[*pod]struct{}{}, sets: map[Selector]struct{}{}, users: map[desired.Owner]struct{}{}, egress: map[*pod]struct{}{}, complete: map[desired.Owner]struct{}{},
+	}
 }
 
 func (x *Index) namespace(name string) *namespace {
@@ -60,6 +63,7 @@ func (x *Index) use(c *delta, owner desired.Owner, selectors []Selector) {
 		u.next[s] = struct{}{}
 		x.join(c, s, u)
 	}
+	x.replace(c, u, before)
 	for s := range before {
 		if _, stays := u.current[s]; !stays {
 			x.leave(c, s, u)
@@ -122,6 +126,7 @@ func (x *Index) deletePod(c *delta, p *pod) {
 	for s := range p.in {
 		x.remove(c, s, p)
 	}
+	x.forget(c, p)
 	delete(x.pods, p.Key)
 	delete(x.namespaces[p.Namespace].pods, p)
 	x.prune(p.Namespace)
@@ -172,12 +177,11 @@ func (x *Index) add(c *delta, s *set, p *pod, number int32) {
 		c.sets[s.Selector] = struct{}{}
 		return
 	}
-	if p.connected {
-		s.pending[p] = struct{}{}
-	}
 	if s.Role == Egress {
 		s.counted(c)
 		x.elect(c, p)
+	} else if p.connected {
+		s.pending[p] = struct{}{}
 	}
 	p.revision++
 	c.pods[p] = struct{}{}
@@ -200,12 +204,15 @@ func (x *Index) remove(c *delta, s *set, p *pod) {
 	if s.Role == Egress {
 		if _, held := s.held[p]; held {
 			delete(s.held, p)
+			s.pending[p] = struct{}{}
 			c.egress[p] = struct{}{}
 		}
 		s.counted(c)
 		x.elect(c, p)
+		x.left(c, s, p)
+	} else {
+		x.arrived(c, s, p)
 	}
-	x.arrived(c, s, p)
 	p.revision++
 	c.pods[p] = struct{}{}
 }
@@ -229,13 +236,16 @@ func (x *Index) arrived(c *delta, s *set, p *pod) {
 		return
 	}
 	delete(s.pending, p)
-	if len(s.pending) > 0 {
+	_, held := s.held[p]
+	first := held && !s.reached
+	s.reached = s.reached || held
+	if len(s.pending) > 0 && !first {
 		return
 	}
 	for u := range s.users {
-		if u.waiting && x.complete(u) {
+		if u.waiting && (first || x.complete(u)) {
 			u.waiting = false
-			c.users[u.owner] = struct{}{}
+			c.users[u.owner], c.complete[u.owner] = struct{}{}, struct{}{}
 		}
 	}
 }
@@ -243,6 +253,11 @@ func (x *Index) arrived(c *delta, s *set, p *pod) {
 func (x *Index) complete(u *user) bool {
 	for s := range u.next {
 		if len(x.sets[s].pending) > 0 {
+			return false
+		}
+	}
+	for s := range u.current {
+		if s.Role == Egress && len(x.sets[s].pending) > 0 {
 			return false
 		}
 	}
