@@ -42,7 +42,7 @@ type Reconciler struct {
 
 	// allocations holds the addresses of routers on the join subnet.
 	allocations join.Allocations
-	// moved enqueues EgressAddresses with a node whose Lease state changed, pods enqueues EgressAddresses with other pods or rules.
+	// moved enqueues EgressAddresses with a node whose Lease state changed or whose sets are complete, pods enqueues EgressAddresses with other pods or rules.
 	moved k8s.RequestSource
 	pods  reconciler.Paced
 }
@@ -74,14 +74,10 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	owner := translate.EgressAddressOwner(name)
 	r.Sets.Use(owner, []podset.Selector{in.set})
 	if in.spec.OvnEip != "" {
-		if err := r.Northbound.Apply(ctx, owner, nil); err != nil {
-			return fmt.Errorf("delete the router: %w", err)
-		}
-		r.Sets.Settle(owner)
-		r.allocations.Release(ctx, name, translate.EgressPort(name))
-		return nil
+		return r.clear(ctx, name)
 	}
-	// While pods enter a new set, the policies are for both sets: no pod that stays selected leaves with another source.
+	// While pods enter a new set or leave a former one, the policies are for both sets: no pod that stays selected, or that another EgressAddress selects, leaves with
+	// another source.
 	complete, sets := r.Sets.Complete(owner), []podset.Selector{in.set}
 	if !complete {
 		sets = r.Sets.UsedBy(owner)
@@ -96,10 +92,19 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	return nil
 }
 
-// remove deletes the router of an EgressAddress and its set of pods. It releases the router's address after the port is deleted.
+// remove deletes the set of pods of an EgressAddress and its router.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
+	r.Sets.Use(translate.EgressAddressOwner(name), nil)
+	return r.clear(ctx, name)
+}
+
+// clear deletes the router of an EgressAddress, after pods that others select have left its set: with neither, they would leave with another source. It releases the
+// router's address after the port is deleted.
+func (r *Reconciler) clear(ctx context.Context, name string) error {
 	owner := translate.EgressAddressOwner(name)
-	r.Sets.Use(owner, nil)
+	if !r.Sets.Complete(owner) { // the last of the pods enqueues it
+		return nil
+	}
 	if err := r.Northbound.Apply(ctx, owner, nil); err != nil {
 		return fmt.Errorf("delete the router of EgressAddress %s: %w", name, err)
 	}

@@ -57,6 +57,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 				r.pods.Changed(owner.Name)
 			}
 		}
+		for _, owner := range c.Complete {
+			if owner.Kind == translate.KindEgressAddress {
+				r.moved.Add(owner.Name)
+			}
+		}
 	})
 	for name, extract := range map[string]func(*kubeovnv1.EgressAddress) []string{indexAddress: addressesOf, indexEip: eipOf, indexNode: nodesOf} {
 		err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.EgressAddress{}, name, func(o client.Object) []string { return extract(o.(*kubeovnv1.EgressAddress)) })
@@ -186,8 +191,12 @@ func (r *Reconciler) onNode(ctx context.Context, node client.Object) []reconcile
 
 // onHost returns the EgressAddresses with an address of a node.
 func (r *Reconciler) onHost(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.having(ctx, k8s.AddressesOfNode(o.(*kubeovnv1.IP)))
+}
+
+func (r *Reconciler) having(ctx context.Context, addresses []netip.Addr) []reconcile.Request {
 	var texts []string
-	for _, address := range k8s.AddressesOfNode(o.(*kubeovnv1.IP)) {
+	for _, address := range addresses {
 		texts = append(texts, address.String())
 	}
 	return r.at(ctx, texts...)

@@ -1,0 +1,94 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package egressaddress_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// ways returns the match of each policy for pods of EgressAddresses, and the address sets by their names.
+func (w *world) ways() (matches []string, sets map[string][]string) {
+	w.Helper()
+	sets = map[string][]string{}
+	for _, row := range w.Database.Rows("Address_Set") {
+		sets[fmt.Sprint(row["name"])] = row.Strings("addresses")
+	}
+	for _, row := range w.Database.Rows("Logical_Router_Policy") {
+		if fmt.Sprint(row["priority"]) == "29118" {
+			matches = append(matches, fmt.Sprint(row["match"]))
+		}
+	}
+	return matches, sets
+}
+
+// covered fails the test unless a policy is for a set with the pod.
+func (w *world) covered(p *corev1.Pod) {
+	w.Helper()
+	matches, sets := w.ways()
+	for name, members := range sets {
+		if slices.Contains(members, addresses(p)[0]) && slices.ContainsFunc(matches, func(m string) bool { return strings.Contains(m, "$"+name) }) {
+			return
+		}
+	}
+	w.Errorf("no policy is for the address of pod %s: the policies are for %q, the sets are %v", p.Name, matches, sets)
+}
+
+func TestAFormerPolicyIsKeptUntilItsPodsHaveMoved(t *testing.T) {
+	for name, change := range map[string]func(w *world, older *kubeovnv1.EgressAddress){
+		"deleted": func(w *world, older *kubeovnv1.EgressAddress) { w.Delete(older) },
+		"narrowed": func(w *world, older *kubeovnv1.EgressAddress) {
+			w.Get(older)
+			w.Change(older, func() { older.Spec.PodSelector.MatchLabels["app"] = "db" })
+		},
+		"with an OvnEip": func(w *world, older *kubeovnv1.EgressAddress) {
+			w.Get(older)
+			w.Change(older, func() {
+				older.Spec.PodSelector.MatchLabels["app"] = "db"
+				older.Spec.Addresses, older.Spec.NodeSelector, older.Spec.OvnEip = nil, nil, "shop"
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			web := w.pod("team-a", "web", "web")
+			older, younger := onNodes("a-older", "a", "172.30.0.210"), onNodes("b-younger", "a", "172.30.0.211")
+			w.Create(older)
+			w.Ready(older)
+			w.has("a-older", web)
+			w.Create(younger)
+			w.Eventually(func() string {
+				if w.Get(younger); len(younger.Status.Conditions) == 0 {
+					return "b-younger has no conditions"
+				}
+				return ""
+			})
+			w.Rests("egressaddress")
+			before := w.Reconciles("egressaddress")
+			w.process.Northbound().Poison(addresses(web)[0]) // the row of the pod stays
+			change(w, older)
+			w.Eventually(func() string {
+				if w.Reconciles("egressaddress") == before {
+					return "nothing reconciles the change"
+				}
+				return ""
+			})
+			w.Rests("egressaddress")
+			w.covered(web)
+			w.run()
+			w.has("b-younger", web)
+			w.covered(web)
+			if name != "narrowed" {
+				w.actions("reroute")
+			}
+			w.Ready(younger)
+		})
+	}
+}
