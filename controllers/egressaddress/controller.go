@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -16,11 +17,13 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/join"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -81,6 +84,9 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	complete, sets := r.Sets.Complete(owner), []podset.Selector{in.set}
 	if !complete {
 		sets = r.Sets.UsedBy(owner)
+		if there := slices.DeleteFunc(slices.Clone(sets), r.lacksRows); len(there) > 0 {
+			sets = there
+		}
 	}
 	if err := r.Northbound.Apply(ctx, owner, translate.EgressAddress(in.rows(sets))); err != nil {
 		return fmt.Errorf("apply the router: %w", err)
@@ -111,6 +117,12 @@ func (r *Reconciler) clear(ctx context.Context, name string) error {
 	r.Sets.Settle(owner)
 	r.allocations.Release(ctx, name, translate.EgressPort(name))
 	return nil
+}
+
+// lacksRows reports whether no rows of a set are in the database, yet or ever. ovn-controller ignores a policy with such a set; the first pod in the set enqueues the
+// EgressAddress.
+func (r *Reconciler) lacksRows(s podset.Selector) bool {
+	return !s.HasRows() || !r.Northbound.Has(desired.TableAddressSet, translate.PeersRef(translate.PodSetPart{Name: s.Name()}, ipfamily.IPv4))
 }
 
 func (r *Reconciler) picker() join.Picker {

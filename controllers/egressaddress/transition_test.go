@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
@@ -90,5 +91,41 @@ func TestAFormerPolicyIsKeptUntilItsPodsHaveMoved(t *testing.T) {
 			}
 			w.Ready(younger)
 		})
+	}
+}
+
+// TestPoliciesNameOnlySetsThatExist: ovn-controller ignores a policy with another set, and the packets of all its pods leave with another source.
+func TestPoliciesNameOnlySetsThatExist(t *testing.T) {
+	w := newWorld(t)
+	web, db := w.pod("team-a", "web", "web"), w.pod("team-a", "db", "db")
+	out := onNodes("out", "a", "172.30.0.210")
+	w.Create(out)
+	w.Ready(out)
+	w.has("out", web)
+	w.process.Northbound().Poison("[app in (db,web)]") // no rows of the new set
+	w.Get(out)
+	w.Change(out, func() {
+		out.Spec.PodSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "In", Values: []string{"db", "web"}}}}
+	})
+	w.Ready(out)
+	w.existing()
+	w.covered(web)
+	w.run()
+	w.has("out", web, db)
+	w.existing()
+	w.covered(web)
+	w.covered(db)
+}
+
+// existing fails the test if a policy names a set that does not exist.
+func (w *world) existing() {
+	w.Helper()
+	matches, sets := w.ways()
+	for _, match := range matches {
+		for _, word := range strings.FieldsFunc(match, func(r rune) bool { return strings.ContainsRune(" {},", r) }) {
+			if name, is := strings.CutPrefix(word, "$"); is && sets[name] == nil {
+				w.Errorf("%s is in no set: %v", word, sets)
+			}
+		}
 	}
 }
