@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
 )
 
 // ways returns the match of each policy for pods of EgressAddresses, and the address sets by their names.
@@ -128,4 +130,37 @@ func (w *world) existing() {
 			}
 		}
 	}
+}
+
+func TestARecreatedEgressAddressKeepsItsPods(t *testing.T) {
+	w := newWorld(t)
+	web := w.pod("team-a", "web", "web")
+	out := onNodes("out", "a", "172.30.0.210")
+	w.Create(out)
+	w.Ready(out)
+	w.has("out", web)
+	w.Eventually(func() string {
+		if time.Now().Unix() <= out.CreationTimestamp.Unix() {
+			return "it would have the same age"
+		}
+		return ""
+	})
+	w.Get(out)
+	w.process.Northbound().Poison(addresses(web)[0]) // the row of the pod stays
+	w.process.Northbound().Hold()
+	first := out.Status.Node
+	w.leases.Set(out.Status.Standby, gateway.Alive)
+	w.leases.Set(first, gateway.Stopped)
+	w.process.Northbound().AwaitHeld() // the controller is at work
+	w.Delete(out)
+	out = onNodes("out", "a", "172.30.0.210")
+	w.Create(out)
+	w.process.Northbound().Release()
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	w.Rests("egressaddress")
+	w.covered(web)
+	w.run()
+	w.has("out", web)
+	w.covered(web)
+	w.actions("reroute")
 }
