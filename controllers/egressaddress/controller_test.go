@@ -342,3 +342,23 @@ func TestAddressesOfNewServicesAreRefused(t *testing.T) {
 	})
 	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "the ClusterIPs 172.29.0.0/16 have it")
 }
+
+func TestANodeThatRecoversByItsLeaseIsUsed(t *testing.T) {
+	w := newWorld(t)
+	out := onNodes("out", "a", "172.30.0.210")
+	w.Create(out)
+	w.Ready(out)
+	first, second := out.Status.Node, out.Status.Standby
+	w.leases.Set(second, gateway.Stopped)
+	w.Eventually(func() string {
+		if w.Get(out); out.Status.Standby != "" {
+			return "the standby is still " + out.Status.Standby
+		}
+		return ""
+	})
+	w.leases.Set(first, gateway.Stopped)
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonNoNode, "packets are still sent to "+first)
+	w.Rests("egressaddress")
+	w.leases.Set(second, gateway.Alive) // no event of the node
+	w.routers("out on " + second)
+}

@@ -47,7 +47,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.allocations.Allocator = r.Allocator
 	r.pods.Delay, r.pods.Every = 100*time.Millisecond, 2*time.Second
 	r.Leases.Subscribe(func(node string) {
-		for _, req := range r.by(ctx, indexNode, node) {
+		for _, req := range r.withNode(ctx, node) {
 			r.moved.Add(req.Name)
 		}
 	})
@@ -186,7 +186,11 @@ func (r *Reconciler) at(ctx context.Context, addresses ...string) []reconcile.Re
 
 // onNode returns the EgressAddresses that use a node, and EgressAddresses that lack a node.
 func (r *Reconciler) onNode(ctx context.Context, node client.Object) []reconcile.Request {
-	return append(r.by(ctx, indexNode, node.GetName()), r.by(ctx, indexNode, "")...)
+	return r.withNode(ctx, node.GetName())
+}
+
+func (r *Reconciler) withNode(ctx context.Context, node string) []reconcile.Request {
+	return append(r.by(ctx, indexNode, node), r.by(ctx, indexNode, "")...)
 }
 
 // onHost returns the EgressAddresses with an address of a node.

@@ -46,7 +46,7 @@ const indexNode = "transit.node"
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.allocations.Allocator = r.Allocator
 	r.Leases.Subscribe(func(node string) {
-		for _, vpc := range r.carriedBy(ctx, node) {
+		for _, vpc := range append(r.carriedBy(ctx, node), r.carriedBy(ctx, "")...) {
 			r.moved.Add(vpc)
 		}
 	})
