@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -361,4 +362,20 @@ func TestANodeThatRecoversByItsLeaseIsUsed(t *testing.T) {
 	w.Rests("egressaddress")
 	w.leases.Set(second, gateway.Alive) // no event of the node
 	w.routers("out on " + second)
+}
+
+func TestAddressesOfTheAPIServerAreRefused(t *testing.T) {
+	w := newWorld(t)
+	out := onNodes("out", "a", "172.30.0.210")
+	w.Create(out)
+	w.Ready(out)
+	w.Rests("egressaddress")
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "another", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"172.30.0.210"}}},
+	}
+	w.Create(slice)
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonConflict, "172.30.0.210: the API server has it")
+	w.Delete(slice)
+	w.Ready(out)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/join"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
@@ -41,7 +43,7 @@ const (
 )
 
 // SetupWithManager registers the reconciler. It enqueues an EgressAddress for changes of: the EgressAddress; others with its addresses; the pods that it selects; the nodes of
-// its pair and their Leases; the OvnEip, and the rules of its pods; the join subnet, and subnets, Services and nodes with its addresses; and drift of its rows. Changes of other nodes
+// its pair and their Leases; the OvnEip, and the rules of its pods; the join subnet, and subnets, Services, nodes and the API server with its addresses; and drift of its rows. Changes of other nodes
 // enqueue only EgressAddresses that lack a node.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.allocations.Allocator = r.Allocator
@@ -79,6 +81,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.EgressAddress{}, handler.EnqueueRequestsFromMapFunc(r.sharing), builder.WithPredicates(k8s.Changed(viewAddresses))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.onNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.onHost), builder.WithPredicates(k8s.NodeRecords(k8s.Changed(viewHost)))).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.onAPIServer), builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.onSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onEip), builder.WithPredicates(k8s.Changed(viewEip))).
 		Watches(&kubeovnv1.OvnSnatRule{}, handler.EnqueueRequestsFromMapFunc(r.onRule), builder.WithPredicates(k8s.Changed(viewRule))).
@@ -196,6 +199,11 @@ func (r *Reconciler) withNode(ctx context.Context, node string) []reconcile.Requ
 // onHost returns the EgressAddresses with an address of a node.
 func (r *Reconciler) onHost(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.having(ctx, k8s.AddressesOfNode(o.(*kubeovnv1.IP)))
+}
+
+// onAPIServer returns the EgressAddresses with an address of the API server.
+func (r *Reconciler) onAPIServer(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.having(ctx, lookup.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
 }
 
 func (r *Reconciler) having(ctx context.Context, addresses []netip.Addr) []reconcile.Request {
