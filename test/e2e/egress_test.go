@@ -29,13 +29,14 @@ var _ = Describe("egress addresses by labels", Ordered, ContinueOnFailure, func(
 		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, egressNamespace) }, NodeTimeout(4*time.Minute))
 	})
 
-	It("are the sources of selected pods only, from their first packet on", Label(smoke), func(ctx SpecContext) {
+	It("are the sources of selected pods only, from their first packet on", func(ctx SpecContext) {
 		egressOn(ctx, suite.Workers[:2]...)
 		other := egressPod(ctx, "other", suite.Workers[0], "db")
 		for _, worker := range []int{0, 1} {
 			pod := egressPod(ctx, "web-"+suite.Workers[worker], suite.Workers[worker], "web")
 			for _, like := range cluster.PodAddrs(pod) {
 				expectOnly(ctx, pod, like)
+				expectSeen(ctx, pod, like, egressSource(like))
 			}
 		}
 		for _, like := range cluster.PodAddrs(other) {
@@ -58,6 +59,7 @@ var _ = Describe("egress addresses by labels", Ordered, ContinueOnFailure, func(
 		pod := egressPod(ctx, "moved", suite.Workers[0], "web")
 		for _, like := range cluster.PodAddrs(pod) {
 			expectOnly(ctx, pod, like)
+			expectSeen(ctx, pod, like, egressSource(like))
 		}
 		active, standby := e.Status.Node, e.Status.Standby
 		expectLeases(ctx, active, standby)
