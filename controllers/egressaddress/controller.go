@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -42,6 +43,8 @@ type Reconciler struct {
 	Gate         *reconciler.StartGate
 	Leases       gateway.Leases
 	ServiceCIDRs svc.CIDRs
+	// CountPace is the time between two writes of the number of pods of an EgressAddress, if it is not zero.
+	CountPace time.Duration
 
 	// allocations holds the addresses of routers on the join subnet.
 	allocations join.Allocations

@@ -4,6 +4,7 @@
 package egressaddress
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -42,12 +43,15 @@ const (
 	indexNode = "egressaddress.node"
 )
 
+// countPace limits writes of the number of pods, which agents receive.
+const countPace = 15 * time.Second
+
 // SetupWithManager registers the reconciler. It enqueues an EgressAddress for changes of: the EgressAddress; others with its addresses; the pods that it selects; the nodes of
 // its pair and their Leases; the OvnEip, and the rules of its pods; the join subnet, and subnets, Services, nodes and the API server with its addresses; and drift of its rows. Changes of other nodes
 // enqueue only EgressAddresses that lack a node.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.allocations.Allocator = r.Allocator
-	r.pods.Delay, r.pods.Every = 100*time.Millisecond, 2*time.Second
+	r.pods.Delay, r.pods.Every = 100*time.Millisecond, cmp.Or(r.CountPace, countPace)
 	r.Leases.Subscribe(func(node string) {
 		for _, req := range r.withNode(ctx, node) {
 			r.moved.Add(req.Name)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,7 +95,7 @@ func (w *world) run() {
 				},
 				&egressaddress.Reconciler{
 					Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate, Leases: w.leases,
-					ServiceCIDRs: networktest.Services(p),
+					ServiceCIDRs: networktest.Services(p), CountPace: time.Second,
 				})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
