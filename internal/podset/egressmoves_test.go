@@ -35,10 +35,10 @@ func TestAFormerSetIsKeptUntilItsPodsHaveMoved(t *testing.T) {
 		{"unchanged", []Selector{all}, nil, false, []Selector{all}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			x, key, told := New(), keyOf("n", "p"), 0
+			x, key, reported := New(), keyOf("n", "p"), 0
 			x.Observe(func(c Changes) {
 				if slices.Contains(c.Complete, older) {
-					told++
+					reported++
 				}
 			})
 			x.SetNamespace("n", nil)
@@ -66,8 +66,8 @@ func TestAFormerSetIsKeptUntilItsPodsHaveMoved(t *testing.T) {
 				t.Errorf("the pod is in %v, want %v", got, tt.want)
 			}
 			x.Applied(key, m.Revision)
-			if !x.Complete(older) || told > 0 != tt.waits {
-				t.Errorf("after the row of the pod is committed, complete is %v, reported %d times", x.Complete(older), told)
+			if !x.Complete(older) || reported > 0 != tt.waits {
+				t.Errorf("after the row of the pod is committed, complete is %v, reported %d times", x.Complete(older), reported)
 			}
 			x.Settle(older)
 			if used := x.UsedBy(older); len(used) != len(tt.next) {
