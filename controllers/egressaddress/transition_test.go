@@ -32,16 +32,24 @@ func (w *world) ways() (matches []string, sets map[string][]string) {
 	return matches, sets
 }
 
-// covered fails the test unless a policy is for a set with the pod.
-func (w *world) covered(p *corev1.Pod) {
+// uncovered returns a text unless a policy is for a set with the pod.
+func (w *world) uncovered(p *corev1.Pod) string {
 	w.Helper()
 	matches, sets := w.ways()
 	for name, members := range sets {
 		if slices.Contains(members, addresses(p)[0]) && slices.ContainsFunc(matches, func(m string) bool { return strings.Contains(m, "$"+name) }) {
-			return
+			return ""
 		}
 	}
-	w.Errorf("no policy is for the address of pod %s: the policies are for %q, the sets are %v", p.Name, matches, sets)
+	return fmt.Sprintf("no policy is for the address of pod %s: the policies are for %q, the sets are %v", p.Name, matches, sets)
+}
+
+// covered fails the test unless a policy is for a set with the pod.
+func (w *world) covered(p *corev1.Pod) {
+	w.Helper()
+	if wrong := w.uncovered(p); wrong != "" {
+		w.Error(wrong)
+	}
 }
 
 func TestAFormerPolicyIsKeptUntilItsPodsHaveMoved(t *testing.T) {
@@ -87,7 +95,7 @@ func TestAFormerPolicyIsKeptUntilItsPodsHaveMoved(t *testing.T) {
 			w.covered(web)
 			w.run()
 			w.has("b-younger", web)
-			w.covered(web)
+			w.Eventually(func() string { return w.uncovered(web) })
 			if name != "narrowed" {
 				w.actions("reroute")
 			}
@@ -115,8 +123,8 @@ func TestPoliciesNameOnlySetsThatExist(t *testing.T) {
 	w.run()
 	w.has("out", web, db)
 	w.existing()
-	w.covered(web)
-	w.covered(db)
+	w.Eventually(func() string { return w.uncovered(web) })
+	w.Eventually(func() string { return w.uncovered(db) })
 }
 
 // existing fails the test if a policy names a set that does not exist.
@@ -161,6 +169,6 @@ func TestARecreatedEgressAddressKeepsItsPods(t *testing.T) {
 	w.covered(web)
 	w.run()
 	w.has("out", web)
-	w.covered(web)
+	w.Eventually(func() string { return w.uncovered(web) })
 	w.actions("reroute")
 }
