@@ -98,3 +98,17 @@ func TestSetsThatWereNeverCompleteAreKept(t *testing.T) {
 		t.Error("it is not complete")
 	}
 }
+
+// has reports whether a set of Egress has the pods of an owner.
+func (m *model) has(first string, s Selector) bool {
+	return s.Owner == first || m.leaving(s) && NameOf(s.Owner) == NameOf(first)
+}
+
+func (m *model) leaving(s Selector) bool {
+	for _, selectors := range m.used {
+		if slices.Contains(selectors, s) {
+			return false
+		}
+	}
+	return true
+}

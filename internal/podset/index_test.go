@@ -106,20 +106,6 @@ func (m *model) first(p Pod) (owner string) {
 	return owner
 }
 
-// has reports whether a set of Egress has the pods of an owner.
-func (m *model) has(first string, s Selector) bool {
-	return s.Owner == first || m.leaving(s) && NameOf(s.Owner) == NameOf(first)
-}
-
-func (m *model) leaving(s Selector) bool {
-	for _, selectors := range m.used {
-		if slices.Contains(selectors, s) {
-			return false
-		}
-	}
-	return true
-}
-
 // egress returns the number of pods that the owner of a set of Egress has, and the number that each earlier owner has.
 func (m *model) egress(s Selector) (held int, others map[string]int) {
 	for _, p := range m.pods {
