@@ -210,14 +210,6 @@ func (r *Reconciler) onAPIServer(ctx context.Context, o client.Object) []reconci
 	return r.having(ctx, lookup.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
 }
 
-func (r *Reconciler) having(ctx context.Context, addresses []netip.Addr) []reconcile.Request {
-	var texts []string
-	for _, address := range addresses {
-		texts = append(texts, address.String())
-	}
-	return r.at(ctx, texts...)
-}
-
 // onSubnet returns the EgressAddresses with an address in a subnet; for the join subnet all of them.
 func (r *Reconciler) onSubnet(ctx context.Context, o client.Object) []reconcile.Request {
 	if join.Is(o) {
