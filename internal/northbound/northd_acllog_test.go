@@ -68,10 +68,10 @@ func TestDroppedPacketsAreLoggedInAReadableForm(t *testing.T) {
 			want[fmt.Sprintf("np/closed.ns/%s/default drop %t %s %s", name, name == "ingress", ends, tt.protocol)] = true
 		}
 	}
-	for port, list := range frames {
-		chassis.Inject(port, list...)
-	}
 	eventually.Wait{For: "each dropped packet in the log"}.Empty(t, func() string {
+		for port, list := range frames {
+			chassis.Inject(port, list...) // each time: pinctrl of ovn-controller drops packets until it is connected to br-int, which Sync does not wait for
+		}
 		missing := map[string]bool{}
 		for line := range want {
 			missing[line] = true
