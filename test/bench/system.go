@@ -176,6 +176,9 @@ func (w *world) createOVNCluster(ctx context.Context, datapath v1alpha1.Datapath
 	}
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	cluster.Spec.Nodes.Datapath = datapath
+	if datapath == v1alpha1.DatapathUserspace {
+		cluster.Spec.Nodes.TunnelInterface = "eth1" // required; no node reads it
+	}
 	if err := c.Create(ctx, cluster); isAbsent(err) {
 		return nil
 	} else if err != nil {
