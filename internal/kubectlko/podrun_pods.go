@@ -70,7 +70,7 @@ func waitingPod(namespace, name string, on host) *corev1.Pod {
 			Containers: []corev1.Container{{
 				Name: "netprobe", Image: on.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", fmt.Sprint(life)},
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				// Pods that reach the server can make it use memory. A limit of CPU time would limit what is measured.
+				// Pods that reach the server can make it use memory. There is no limit of CPU time, because it would slow the measurements down.
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
 					Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
