@@ -104,6 +104,29 @@ func TestNorthdWithdrawsRoutesOfSessionsThatAreDown(t *testing.T) {
 	}
 }
 
+// The leader of the southbound database writes the chassis of each session (supervisor/ovsdb): ovn-northd writes none for distributed ports, and keeps it.
+func TestNorthdKeepsTheChassisOfASession(t *testing.T) {
+	o := monitored(t, "ext")
+	v4 := externalAddress("ext", 0, 254)
+	chassis := func() (all []string) {
+		for _, row := range o.northd.Southbound.Rows("BFD") {
+			all = append(all, row["chassis_name"].(string))
+		}
+		return slices.Compact(all)
+	}
+	o.report(v4, "down")
+	if got := chassis(); !slices.Equal(got, []string{""}) {
+		t.Errorf("ovn-northd writes the chassis of sessions itself: %q. Then keepSessions of supervisor/ovsdb is not needed", got)
+	}
+	o.northd.Southbound.Transact(nbtest.Op{"op": "update", "table": "BFD", "where": []any{}, "row": map[string]any{"chassis_name": "n1"}})
+	o.report(v4, "up")
+	o.northd.Recompute()
+	o.northd.Settled()
+	if got := chassis(); !slices.Equal(got, []string{"n1"}) {
+		t.Errorf("the sessions have the chassis %q, want n1", got)
+	}
+}
+
 // With two external subnets, the rules of the second one need a route while the session of the first one is down: OVN looks at policies only for packets with a route.
 func TestNorthdKeepsTheDefaultRouteOfSeveralExternalSubnets(t *testing.T) {
 	o := monitored(t, "ext", "ext2")

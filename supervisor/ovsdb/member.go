@@ -277,17 +277,28 @@ func (m *member) leads(ctx context.Context, leads bool) {
 	}
 }
 
-// watchLead sends each change to Leads until ctx ends or the member has left. The socket exists only while the server runs, so
-// it retries.
+// watchLead sends each change to Leads, and keeps BFD sessions while the member leads, until ctx ends or the member has left. The socket exists only while the
+// server runs, so it retries.
 func (m *member) watchLead(ctx context.Context) (left error) {
-	tell := func(leads bool) { m.leads(ctx, leads) }
+	end := func() {}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer func() { end() }()
+	changed := func(leads bool) {
+		m.leads(ctx, leads)
+		end()
+		var own context.Context
+		if own, end = context.WithCancel(ctx); leads && m.options.Database.Name == Southbound.Name {
+			running.Go(func() { m.keepSessions(own) })
+		}
+	}
 	report := func(err error) {
 		if ctx.Err() == nil {
 			m.options.Log.V(1).Info("retrying", "reason", err.Error())
 		}
 	}
 	supervisor.Retry(ctx, report, func() error {
-		err := watchLeader(ctx, m.options.socket(), m.options.Database.Name, tell)
+		err := watchLeader(ctx, m.options.socket(), m.options.Database.Name, changed)
 		if errors.Is(err, errLeft) {
 			left, err = err, nil
 		}
