@@ -44,9 +44,6 @@ type External struct {
 	ServiceCIDRs svc.CIDRs
 	// Settings of the OVNCluster.
 	Settings *Settings
-	// BFD serves enableBfd and bfdId. kube-ovn-controller does not set it yet: ovn-northd 25.03 does not write which chassis runs a session of a distributed port, and without it the
-	// southbound database refuses each transaction in which an ovn-controller reports a session (RBAC), with all else in it.
-	BFD bool
 }
 
 // connection is the outcome for one external subnet that a VPC requests.
@@ -282,7 +279,7 @@ func (r *External) apply(ctx context.Context, vpc *kubeovnv1.Vpc, found *externa
 // inputs returns the inputs of the rows, without Default.
 func (r *External) inputs(ctx context.Context, vpc *kubeovnv1.Vpc, connections []connection) (translate.ExternalInputs, error) {
 	spec := &k8s.AppliedVpc(vpc).Spec
-	in := translate.ExternalInputs{Vpc: vpc.Name, MonitorGateways: spec.EnableBfd && r.BFD, BFD: r.Settings.bfd()}
+	in := translate.ExternalInputs{Vpc: vpc.Name, MonitorGateways: spec.EnableBfd, BFD: r.Settings.bfd()}
 	for _, c := range connections {
 		if c.port != nil {
 			in.Ports = append(in.Ports, *c.port)
@@ -291,7 +288,7 @@ func (r *External) inputs(ctx context.Context, vpc *kubeovnv1.Vpc, connections [
 	router, _ := validation.Vpc(vpc.Name, spec)
 	for _, route := range router.Routes {
 		in.Routes = append(in.Routes, translate.StaticRoute{
-			Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table, Monitored: route.Monitored && r.BFD,
+			Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table, Monitored: route.Monitored,
 		})
 	}
 	if vpc.Name == kubeovnv1.DefaultVpc {

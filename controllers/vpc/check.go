@@ -21,9 +21,6 @@ import (
 // check parses the spec of in.vpc, and collects its problems: its own, and conflicts with other objects.
 func (r *Reconciler) check(ctx context.Context, in inputs) (translate.VpcInputs, result, error) {
 	router, problems := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
-	for i := range router.Routes {
-		router.Routes[i].Monitored = router.Routes[i].Monitored && r.BFD
-	}
 	found := result{problems: problems}
 	for _, step := range []func(context.Context, inputs, *result) error{r.checkNamespaces, r.checkDefaultSubnet} {
 		if err := step(ctx, in, &found); err != nil {

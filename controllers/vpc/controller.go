@@ -36,8 +36,6 @@ type Reconciler struct {
 	Gate       *reconciler.StartGate
 	// Protection is OVNCluster.spec.network.controlPlaneProtection.
 	Protection v1alpha1.ControlPlaneProtection
-	// BFD is that of routergateway.External.
-	BFD bool
 
 	// lastDefault is the last spec of the default VPC, with which it is created again.
 	lastDefault atomic.Pointer[kubeovnv1.VpcSpec]

@@ -49,7 +49,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 	if in.vpc.DeletionTimestamp != nil {
 		ready = k8s.NotReady(ReasonSubnetsExist, "deleted once its subnets are: "+k8s.Some(blockers(in), maxNamed))
 	}
-	ignored := validation.IgnoredVpcFields(&in.vpc.Spec, r.BFD)
+	ignored := validation.IgnoredVpcFields(&in.vpc.Spec)
 	if text := validation.UnmonitoredRoutes(found.unmonitored); text != "" {
 		ignored = append(ignored, text)
 	}

@@ -108,6 +108,9 @@ func (o *objects) object(kind string, u *unstructured.Unstructured, typed client
 		if p := validation.Joined(problems); p != nil {
 			o.problem(kind, name, p)
 		}
+		if len(t.Spec.ExternalSubnets()) > 0 && (t.Spec.EnableBfd || slices.ContainsFunc(t.Spec.StaticRoutes, monitored)) {
+			o.find(Differs, kind, name, "enableBfd, bfdId: routes are used only while the router of the network answers by BFD (docs/user/external.md). If it runs no BFD, unset the fields")
+		}
 	case *kubeovnv1.IPPool:
 		o.pools = append(o.pools, t)
 	case *kubeovnv1.SwitchLBRule:
@@ -137,6 +140,9 @@ func (o *objects) object(kind string, u *unstructured.Unstructured, typed client
 	}
 }
 
+// monitored reports whether a static route has a bfdId.
+func monitored(route *kubeovnv1.StaticRoute) bool { return route != nil && route.BFDID != "" }
+
 // ineffective returns the set fields of an object's spec that have no effect, sorted.
 func ineffective(kind string, u *unstructured.Unstructured, typed client.Object) (fields []string) {
 	for _, f := range kubeovnv1.UnimplementedFields {
@@ -149,7 +155,7 @@ func ineffective(kind string, u *unstructured.Unstructured, typed client.Object)
 		fields = append(fields, validation.UnbuiltSubnetFields(&t.Spec)...)
 		fields = append(fields, validation.IgnoredSubnetFields(t.Name, &t.Spec)...)
 	case *kubeovnv1.Vpc:
-		fields = append(fields, validation.IgnoredVpcFields(&t.Spec, false)...)
+		fields = append(fields, validation.IgnoredVpcFields(&t.Spec)...)
 	}
 	slices.Sort(fields)
 	return slices.Compact(fields)

@@ -68,13 +68,11 @@ func IgnoredSubnetFields(name string, spec *kubeovnv1.SubnetSpec) []string {
 	}), ineffectiveNATRules(spec)...)
 }
 
-// IgnoredVpcFields returns the set fields that this version accepts and ignores. bfd is set if BFD is served.
-func IgnoredVpcFields(spec *kubeovnv1.VpcSpec, bfd bool) []string {
+// IgnoredVpcFields returns the set fields that this version accepts and ignores.
+func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 	return used([]field{
-		{"enableBfd", spec.EnableBfd && !bfd},
-		{"staticRoutes.bfdId", !bfd && slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.BFDID != "" })},
 		{"staticRoutes.ecmpMode", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.ECMPMode != "" })},
-		{"enableBfd without an external subnet", bfd && spec.EnableBfd && len(spec.ExternalSubnets()) == 0},
+		{"enableBfd without an external subnet", spec.EnableBfd && len(spec.ExternalSubnets()) == 0},
 		{"bfdPort (OVN runs BFD on external ports of the router only: use enableBfd)", spec.BFDPort != nil && spec.BFDPort.Enabled},
 	})
 }

@@ -298,8 +298,7 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		}
 	}, SpecTimeout(5*time.Minute))
 
-	// Pending, because kube-ovn-controller does not serve BFD yet: the southbound database refuses the states of sessions (BFD of routergateway.External).
-	PIt("are used while the physical router answers by BFD", func(ctx SpecContext) {
+	It("are used while the physical router answers by BFD", func(ctx SpecContext) {
 		eip := eipAt(n.first, 155)
 		applied(ctx, eip, snatOf(eip, "monitored", kubeovnv1.OvnSnatRuleSpec{VpcSubnet: amber + "-net"}))
 		expectSource(ctx, n.here, n.second, addressesOfEip(eip))

@@ -29,7 +29,7 @@ func Pods(p *controllertest.Process) *pod.Reconciler {
 // Vpcs returns the reconciler of VPCs.
 func Vpcs(p *controllertest.Process) *vpc.Reconciler {
 	return &vpc.Reconciler{
-		Client: p.Client, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: p.Recorder, Gate: p.Gate, BFD: true,
+		Client: p.Client, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: p.Recorder, Gate: p.Gate,
 	}
 }
 
@@ -46,7 +46,7 @@ func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler
 func External(p *controllertest.Process) *routergateway.External {
 	return &routergateway.External{
 		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, WaysOut: p.WaysOut,
-		ServiceCIDRs: Services(p), Settings: &routergateway.Settings{}, BFD: true,
+		ServiceCIDRs: Services(p), Settings: &routergateway.Settings{},
 	}
 }
 
