@@ -182,7 +182,7 @@ func (l *loader) createOne(ctx context.Context, i int, name string) error {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, kubeovnv1.AnnotationLogicalSwitch.Key(), l.subnets[i%len(l.subnets)])
 	}
 	l.creates(name)
-	if _, err := l.world.clients.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	if _, err := l.world.creator.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create pod %s: %w", name, err)
 	}
 	return nil

@@ -46,11 +46,12 @@ type world struct {
 	address string
 	layout  layout
 	api     *apiserver.Server
-	// clients has the rights of a cluster administrator, writer the account of the system under test.
-	clients, writer *kubernetes.Clientset
-	running         map[string]*process
-	pids            map[string]int
-	commits         map[string]*commitLog
+	// clients has the rights of a cluster administrator, writer the account of the system under test, and creator the name of the controller of ReplicaSets, which creates most pods: the
+	// admission policies that only inform users skip it.
+	clients, writer, creator *kubernetes.Clientset
+	running                  map[string]*process
+	pids                     map[string]int
+	commits                  map[string]*commitLog
 	// lost is called when a process ends on its own.
 	lost func(error)
 }
@@ -138,7 +139,16 @@ func (w *world) startAPI(crds string) error {
 			return err
 		}
 	}
-	w.clients, err = clientsOf(config)
+	if w.clients, err = clientsOf(config); err != nil {
+		return err
+	}
+	creator, err := w.api.AddUser(envtest.User{
+		Name: "system:serviceaccount:kube-system:replicaset-controller", Groups: []string{"system:masters", "system:serviceaccounts:kube-system"},
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("authenticate the creator of pods: %w", err)
+	}
+	w.creator, err = clientsOf(creator.Config())
 	return err
 }
 

@@ -245,6 +245,17 @@ func TestAdvice(t *testing.T) {
 			t.Errorf("warned %q", got)
 		}
 	})
+	t.Run("a pod that a controller creates", func(t *testing.T) {
+		config := rest.CopyConfig(a.config)
+		config.Impersonate = rest.ImpersonationConfig{UserName: "system:kube-controller-manager", Groups: []string{"system:masters"}}
+		c, err := client.New(config, client.Options{Scheme: a.Scheme()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (adviser{c, a.config, a.said}).about(t, pod(one("ovn.kubernetes.io/ip_addr", "10.16.0.9"))); got != "" {
+			t.Errorf("warned %q, which no user sees", got)
+		}
+	})
 	t.Run("values", func(t *testing.T) { a.agreesWithTheParsers(t) })
 }
 

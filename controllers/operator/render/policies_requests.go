@@ -61,6 +61,10 @@ const (
 		"v.split(',').filter(a, a.contains(':') && !a.lowerAscii().contains('ffff')).size() < 2"
 )
 
+// byControllers is true for requests of the controllers of Kubernetes and of kubelets: users see neither their warnings nor their denials.
+const byControllers = "request.userInfo.username == 'system:kube-controller-manager' || " +
+	"request.userInfo.?groups.orValue([]).exists(g, g in ['system:serviceaccounts:kube-system', 'system:nodes'])"
+
 // areAddresses is true for a list of addresses with commas between them. isIP refuses zones and IPv4 in IPv6, which the parser accepts.
 func areAddresses(list string) string {
 	return list + ".split(',').map(a, a.trim()).all(a, isIP(a) || a.contains('%') || a.contains(':') && a.lowerAscii().contains('ffff'))"
@@ -92,9 +96,7 @@ func podRequests() policy {
 		name: podRequestsName, app: ControllerName, informs: true,
 		resources: []string{"pods"}, others: workloads(),
 		operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-		when: "!(request.userInfo.username == 'system:kube-controller-manager') && " +
-			"!request.userInfo.?groups.orValue([]).exists(g, g in ['system:serviceaccounts:kube-system', 'system:nodes']) && " +
-			"!" + ofPods("object", "spec.?hostNetwork", "false") + " && " +
+		when: "!(" + byControllers + ") && !" + ofPods("object", "spec.?hostNetwork", "false") + " && " +
 			"[" + annotationsOfPods("object") + "].exists(all, all.size() > 0 && " + fmt.Sprintf(changed, "all") + ".size() > 0)",
 		variables: []admissionv1.Variable{
 			{Name: "all", Expression: annotationsOfPods("object")},
