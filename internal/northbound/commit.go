@@ -124,18 +124,19 @@ func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan
 		size := 0
 		for i, request := range requests {
 			if err := request.ctx.Err(); err != nil {
-				e.queue.finish(request, err)
+				e.end(request, err)
 				continue
 			}
 			p, err := e.plan(pl, request.owner, request.wanted)
 			if err != nil || p.empty() {
-				e.queue.finish(request, err)
+				e.end(request, err)
 				continue
 			}
 			if size += p.size(); size > maxOperations && len(planned) > 0 {
 				rest = requests[i:]
 				return
 			}
+			e.index.promise(r, request)
 			planned = append(planned, request)
 			plans = append(plans, p)
 		}
@@ -168,11 +169,12 @@ func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*pla
 func (e *Engine) verify(requests []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		for _, request := range requests {
+			e.index.holdings.committed(request)
 			p, err := e.plan(e.planner(r), request.owner, request.wanted)
 			if err == nil && !p.empty() {
 				err = errDiverged
 			}
-			e.queue.finish(request, err)
+			e.end(request, err)
 		}
 	})
 }
@@ -184,7 +186,7 @@ func (e *Engine) refuse(r *request, err error) {
 		if _, planErr := e.plan(e.planner(replica), r.owner, r.wanted); errors.Is(planErr, ErrWaiting) {
 			err = planErr
 		}
-		e.queue.finish(r, err)
+		e.end(r, err)
 	})
 }
 
@@ -209,9 +211,17 @@ func (e *Engine) recover(ctx context.Context, err error, attempt batch.Attempt[*
 	return attempt
 }
 
+// end ends a request. After an error its elements are those of before, unless they were committed.
+func (e *Engine) end(request *request, err error) {
+	if err != nil {
+		e.index.holdings.restore(request)
+	}
+	e.queue.finish(request, err)
+}
+
 func (e *Engine) finish(requests []*request, err error) {
 	for _, request := range requests {
-		e.queue.finish(request, err)
+		e.end(request, err)
 	}
 }
 

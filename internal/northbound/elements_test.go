@@ -71,6 +71,155 @@ func TestAValueWhoseRowWentWithItsParentGoes(t *testing.T) {
 	}
 }
 
+// recording returns the rows of a pod that record an address whether or not it is in a set.
+func recording(name, on, address string, sets ...string) []desired.Row {
+	rows := podWithAddress(name, on, address, sets...)
+	rows[0].Values = []string{address}
+	return rows
+}
+
+// A value is not taken for a leftover while its transaction is under way.
+func TestAChangeOfSetsNotifiesNoOtherOwner(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	for _, name := range []string{"p", "q"} {
+		e.apply(policy(name), policyRows(name))
+	}
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9"))
+	for _, sets := range [][]string{{"p"}, {"q"}, {"p", "q"}} {
+		e.apply(pod("a"), recording("a", "s", "10.16.0.9", sets...))
+	}
+	e.expectQuiet()
+	for _, name := range []string{"p", "q"} {
+		e.apply(policy(name), policyRows(name))
+		if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != 1 {
+			t.Errorf("after its owner was applied again, set %s has %v", name, got)
+		}
+	}
+}
+
+// The first Apply after a restart removes a row's values from all sets that it does not want, unless another owner may have added them.
+func TestAfterARestartValuesLeaveTheSetsOfTheirFormerOwners(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	restart := func() {
+		e.stop()
+		e = lead(t, server.Endpoint())
+	}
+	has := func(step string, want ...string) {
+		t.Helper()
+		for _, name := range []string{"p", "q"} {
+			if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); (len(got) == 1) != slices.Contains(want, name) {
+				t.Errorf("%s: set %s has %v", step, name, got)
+			}
+		}
+	}
+	e.apply(subnet("s"), subnetRows("s"))
+	for _, name := range []string{"p", "q"} {
+		e.apply(policy(name), policyRows(name))
+	}
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p", "q"))
+	restart()
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "q"))
+	has("its labels changed meanwhile", "q")
+	restart()
+	e.apply(pod("a"), nil)
+	has("it was deleted meanwhile")
+
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p", "q"))
+	e.apply(pod("b"), recording("b", "s", "10.16.0.9", "q"))
+	restart()
+	e.apply(pod("a"), nil)
+	has("another owner may have added them", "p", "q")
+	e.apply(pod("b"), recording("b", "s", "10.16.0.9", "q"))
+	has("the other owner has added one", "q")
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9"))
+	e.apply(pod("b"), recording("b", "s", "10.16.0.9"))
+	has("an owner without elements holds none")
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p"))
+	restart()
+	e.apply(pod("b"), nil)
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p"))
+	has("both are known", "p")
+}
+
+// An owner whose rows the server refuses has the elements of before, alone and among others.
+func TestARefusedOwnerHoldsItsFormerElements(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	for _, name := range []string{"p", "q"} {
+		e.apply(policy(name), policyRows(name))
+	}
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p"))
+	e.apply(pod("b"), recording("b", "s", "10.16.0.9", "p", "q"))
+	refused := recording("a", "s", "10.16.0.9", "q")
+	refused[0].Model.(*nb.LogicalSwitchPort).Name = "b.ns"
+	for range 2 {
+		proxy.Hold()
+		first := e.queued(subnet("held"), subnetRows("held"))
+		proxy.AwaitHeld()
+		bad, good := e.queued(pod("a"), refused), e.queued(pod("c"), recording("c", "s", "10.16.0.10"))
+		proxy.Release()
+		if err := <-bad; err == nil {
+			t.Fatal("a duplicate name is not refused")
+		}
+		for _, result := range []<-chan error{first, good} {
+			if err := <-result; err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.apply(subnet("held"), nil)
+		e.apply(pod("c"), nil)
+	}
+	e.apply(pod("b"), recording("b", "s", "10.16.0.9"))
+	for name, want := range map[string]int{"p": 1, "q": 0} {
+		if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != want {
+			t.Errorf("set %s has %v", name, got)
+		}
+	}
+}
+
+func TestAStrayValueOfARowLeavesTheSet(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9"))
+	server.Transact(nbtest.Op{"op": "update", "table": "Address_Set", "where": []any{}, "row": map[string]any{"addresses": "10.16.0.9"}})
+	e.expectCall(policy("p"))
+	e.apply(policy("p"), policyRows("p"))
+	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
+		t.Errorf("left over: %v", got)
+	}
+}
+
+// Former versions recorded the sets, too.
+func TestTheFormerRecordOfElementsIsRead(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p"))
+	e.stop()
+	server.Transact(nbtest.Op{"op": "mutate", "table": "Logical_Switch_Port", "where": []any{}, "mutations": []any{
+		[]any{"external_ids", "delete", []any{"set", []any{"kiln-values"}}},
+		[]any{"external_ids", "insert", nbtest.Map(map[string]string{"kiln-elements": "Address_Set/addresses/" + addressesRef("p").UUID() + "=10.16.0.9"})},
+	}})
+	e = lead(t, server.Endpoint())
+	e.apply(policy("p"), policyRows("p"))
+	addresses := func() []string { return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses") }
+	if got := addresses(); len(got) != 1 {
+		t.Errorf("it is taken for a leftover: %v", got)
+	}
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9"))
+	if got := addresses(); len(got) != 0 {
+		t.Errorf("left over: %v", got)
+	}
+}
+
 func TestAValueGivenUpByAllInOneBatchGoes(t *testing.T) {
 	server := nbtest.Start(t)
 	e := lead(t, server.Endpoint())

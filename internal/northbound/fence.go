@@ -63,6 +63,7 @@ func (e *Engine) Lead(ctx context.Context) error {
 			e.term = term{number: number, over: make(chan struct{})}
 			e.acknowledged = time.Now()
 			e.mu.Unlock()
+			e.index.holdings.forget()
 			e.log.Info("Leads", "term", number)
 			return nil
 		}

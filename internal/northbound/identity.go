@@ -20,8 +20,10 @@ const (
 	keyKey   = "kiln-key"   // desired.Row.Key
 	// keyParent names the set that keeps the row alive, as "Logical_Switch/ports/UUID". The replica does not monitor that set.
 	keyParent = "kiln-parent"
-	// keyElements records the row's Elements, as "Address_Set/addresses/UUID=VALUE,VALUE …". After a restart, the values in a
-	// set do not show which row added them.
+	// keyValues records the values of the row's Elements, and its Values, as "VALUE,VALUE". After a restart, the values in a set do not show which row added
+	// them. The sets are not recorded: a change of a set's name would change the row, and ovn-northd computes much more for a changed port than for a changed set.
+	keyValues = "kiln-values"
+	// keyElements is the record that former versions read, as "Address_Set/addresses/UUID=VALUE,VALUE …".
 	keyElements = "kiln-elements"
 	keyVendor   = "vendor"
 )
@@ -74,7 +76,7 @@ func claim(model any) (desired.Ref, bool) {
 func reservedName(ref desired.Ref) string { return namePrefix + ref.Owner.String() + "#" + ref.Key }
 
 // stamp returns a row's external_ids with the keys of the engine.
-func stamp(ids map[string]string, ref desired.Ref, parent *ovsdbclient.SetID, elements []element) (map[string]string, error) {
+func stamp(ids map[string]string, ref desired.Ref, parent *ovsdbclient.SetID, values []string, elements []element) (map[string]string, error) {
 	stamped := make(map[string]string, len(ids)+5)
 	maps.Copy(stamped, ids)
 	stamped[keyVendor] = vendor
@@ -83,12 +85,15 @@ func stamp(ids map[string]string, ref desired.Ref, parent *ovsdbclient.SetID, el
 	if parent != nil {
 		stamped[keyParent] = formatSet(*parent)
 	}
-	if len(elements) > 0 {
-		record, err := formatElements(elements)
+	if len(values) > 0 {
+		record, err := formatValues(values)
 		if err != nil {
 			return nil, err
 		}
-		stamped[keyElements] = record
+		stamped[keyValues] = record
+	}
+	if len(elements) > 0 {
+		stamped[keyElements] = formatElements(elements)
 	}
 	return stamped, nil
 }
@@ -107,17 +112,24 @@ func parseSet(s string) (ovsdbclient.SetID, bool) {
 	return ovsdbclient.SetID{Table: parts[0], Column: parts[1], UUID: parts[2]}, true
 }
 
+// formatValues returns the keyValues value: the values, sorted and without duplicates.
+func formatValues(values []string) (string, error) {
+	for _, value := range values {
+		if value == "" || strings.ContainsAny(value, " ,=") {
+			return "", fmt.Errorf("element %q has a space, comma or equals sign", value)
+		}
+	}
+	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ","), nil
+}
+
 // formatElements returns the keyElements value of elements. The result does not depend on their order.
-func formatElements(elements []element) (string, error) {
+func formatElements(elements []element) string {
 	elements = slices.SortedFunc(slices.Values(elements), func(a, b element) int {
 		return cmp.Or(cmp.Compare(a.set.Table, b.set.Table), cmp.Compare(a.set.Column, b.set.Column),
 			cmp.Compare(a.set.UUID, b.set.UUID), cmp.Compare(a.value, b.value))
 	})
 	var record strings.Builder
 	for i, e := range slices.Compact(elements) {
-		if e.value == "" || strings.ContainsAny(e.value, " ,=") {
-			return "", fmt.Errorf("element %q has a space, comma or equals sign", e.value)
-		}
 		switch {
 		case i == 0:
 			record.WriteString(formatSet(e.set) + "=")
@@ -128,24 +140,21 @@ func formatElements(elements []element) (string, error) {
 		}
 		record.WriteString(e.value)
 	}
-	return record.String(), nil
+	return record.String()
 }
 
-// recordedElements returns the elements that an owned row records in keyElements. It skips entries it cannot parse: the engine
-// did not write them.
-func recordedElements(model any) []element {
-	var elements []element
-	for record := range strings.FieldsSeq(externalID(model, keyElements)) {
-		name, values, _ := strings.Cut(record, "=")
-		set, ok := parseSet(name)
-		if !ok || !slices.Contains(ovsdbclient.Shared[set.Table], set.Column) {
-			continue
-		}
-		for value := range strings.SplitSeq(values, ",") {
-			elements = append(elements, element{set: set, value: value})
-		}
+// recordedValues returns the values that an owned row records.
+func recordedValues(model any) []string {
+	if values := externalID(model, keyValues); values != "" {
+		return strings.Split(values, ",")
 	}
-	return elements
+	var values []string
+	for record := range strings.FieldsSeq(externalID(model, keyElements)) {
+		_, some, _ := strings.Cut(record, "=")
+		values = append(values, strings.Split(some, ",")...)
+	}
+	slices.Sort(values)
+	return slices.Compact(values)
 }
 
 func externalID(model any, key string) string {

@@ -11,15 +11,16 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// index finds rows by owner, and rows by the elements they record. The session's lock guards it: it changes only together with
-// the replica.
+// index finds rows by owner, and owners by the values they record. The session's lock guards it: it changes only together with
+// the replica. Holdings have a lock of their own.
 type index struct {
-	owners  map[string]map[desired.Owner][]rowID // by kind
-	holders map[element][]rowID                  // rows that record the element
-	// orphans are values in sets of strings that no row records: leftovers of a row that was deleted with its parent, or values
+	owners    map[string]map[desired.Owner][]rowID // by kind
+	recorders map[string][]desired.Owner           // by value: the owners of rows that record it, once for each row
+	// orphans are values in sets of strings that no owner holds: leftovers of a row that was deleted with its parent, or values
 	// that another client wrote.
 	orphans      map[ovsdbclient.SetID]map[string]struct{}
 	incarnations incarnations
+	holdings     *holdings
 }
 
 // effects is the result of a replica update for owners.
@@ -31,8 +32,8 @@ type effects struct {
 
 func newIndex() *index {
 	return &index{
-		owners: map[string]map[desired.Owner][]rowID{}, holders: map[element][]rowID{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{},
-		incarnations: newIncarnations(),
+		owners: map[string]map[desired.Owner][]rowID{}, recorders: map[string][]desired.Owner{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{},
+		incarnations: newIncarnations(), holdings: newHoldings(),
 	}
 }
 
@@ -68,29 +69,35 @@ func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 		x.incarnations.deleted(change.UUID)
 	}
 	if ref, ours := identify(change.UUID, change.Old); ours {
-		x.remove(ref.Owner, id, recordedElements(change.Old))
+		x.remove(ref.Owner, id, recordedValues(change.Old))
 		fx.touched = append(fx.touched, ref.Owner)
 	}
 	if ref, ours := identify(change.UUID, change.New); ours {
-		x.add(ref.Owner, id, recordedElements(change.New))
+		x.add(ref.Owner, id, recordedValues(change.New))
 		if change.Old == nil {
 			x.incarnations.inserted(change.Table, ref)
 		}
 		fx.touched = append(fx.touched, ref.Owner)
 	}
-	for _, e := range recordedElements(change.Old) {
-		x.judge(fx, r, e)
+	for _, values := range [][]string{recordedValues(change.Old), recordedValues(change.New)} {
+		for _, value := range values {
+			for _, set := range r.Within(value) {
+				x.judge(fx, r, element{set: set.ID, value: value})
+			}
+		}
 	}
-	for _, e := range recordedElements(change.New) {
-		x.judge(fx, r, e)
-	}
+}
+
+// records reports whether an owner has a row that records a value.
+func (x *index) records(owner desired.Owner, value string) bool {
+	return slices.Contains(x.recorders[value], owner)
 }
 
 // judge updates orphans for one element. The owner of the set's row removes an orphan when it is next applied, so judge marks
 // it as touched.
 func (x *index) judge(fx *effects, r *ovsdbclient.Replica, e element) {
 	actual := r.Set(e.set)
-	if len(x.holders[e]) > 0 || actual == nil || !actual.Has(e.value) {
+	if actual == nil || !actual.Has(e.value) || x.held(e) {
 		if delete(x.orphans[e.set], e.value); len(x.orphans[e.set]) == 0 {
 			delete(x.orphans, e.set)
 		}
@@ -116,9 +123,7 @@ func (x *index) updateSet(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 			}
 		}
 		for _, value := range change.Removed {
-			for _, holder := range x.holders[element{set: change.ID, value: value}] {
-				fx.touch(holder.uuid, r.Row(holder.table, holder.uuid))
-			}
+			fx.touched = append(fx.touched, x.holders(element{set: change.ID, value: value})...)
 		}
 		return
 	}
@@ -135,36 +140,34 @@ func (fx *effects) touch(uuid string, model any) {
 	}
 }
 
-func (x *index) add(owner desired.Owner, id rowID, elements []element) {
+func (x *index) add(owner desired.Owner, id rowID, values []string) {
 	kind := x.owners[owner.Kind]
 	if kind == nil {
 		kind = map[desired.Owner][]rowID{}
 		x.owners[owner.Kind] = kind
 	}
 	kind[owner] = append(kind[owner], id)
-	for _, e := range elements {
-		x.holders[e] = append(x.holders[e], id)
+	for _, value := range values {
+		x.recorders[value] = append(x.recorders[value], owner)
 	}
 }
 
-func (x *index) remove(owner desired.Owner, id rowID, elements []element) {
+func (x *index) remove(owner desired.Owner, id rowID, values []string) {
 	kind := x.owners[owner.Kind]
-	if rest := without(kind[owner], id); len(rest) > 0 {
+	if rest := slices.DeleteFunc(kind[owner], func(other rowID) bool { return other == id }); len(rest) > 0 {
 		kind[owner] = rest
 	} else {
 		delete(kind, owner)
 	}
-	for _, e := range elements {
-		if rest := without(x.holders[e], id); len(rest) > 0 {
-			x.holders[e] = rest
-		} else {
-			delete(x.holders, e)
+	for _, value := range values {
+		all := x.recorders[value]
+		if i := slices.Index(all, owner); i >= 0 {
+			all = slices.Delete(all, i, i+1)
+		}
+		if x.recorders[value] = all; len(all) == 0 {
+			delete(x.recorders, value)
 		}
 	}
-}
-
-func without(ids []rowID, id rowID) []rowID {
-	return slices.DeleteFunc(ids, func(other rowID) bool { return other == id })
 }
 
 // rows returns the rows of an owner.

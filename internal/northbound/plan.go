@@ -67,7 +67,7 @@ type planner struct {
 }
 
 // plan compares an owner's wanted rows with the replica. If missing, the rows of other owners that it waits for, is not empty,
-// p is nil.
+// p is nil. An empty plan makes the wanted elements the owner's holdings.
 func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missing []rowID, err error) {
 	wanted = pl.incarnate(wanted)
 	for _, w := range wanted.rows {
@@ -90,7 +90,11 @@ func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missin
 		return nil, []rowID{aDatapath}, nil
 	}
 	pl.unwanted(p, owner, wanted)
-	pl.elements(p, owner, wanted)
+	pl.index.holdings.mu.Lock()
+	if pl.elements(p, owner, wanted); p.empty() {
+		pl.index.holdings.set(owner, wanted.holding())
+	}
+	pl.index.holdings.mu.Unlock()
 	p.needs = slices.DeleteFunc(p.needs, wanted.has)
 	return p, nil, nil
 }
@@ -214,18 +218,11 @@ func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 	}
 }
 
-// elements adds the owner's wanted elements to sets of strings. It removes elements that the owner recorded and no longer
-// wants, unless a row of another owner records them too.
+// elements adds the owner's wanted elements to sets of strings. It removes elements that the owner has and no longer
+// wants, unless another owner has them too. The caller has the lock of holdings.
 func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
-	recorded := map[element]bool{}
-	for _, id := range pl.index.rows(owner) {
-		for _, e := range recordedElements(pl.replica.Row(id.table, id.uuid)) {
-			recorded[e] = true
-		}
-	}
 	for _, e := range wanted.elements {
-		actual := pl.replica.Set(e.set)
-		if recorded[e] && actual != nil && actual.Has(e.value) {
+		if actual := pl.replica.Set(e.set); actual != nil && actual.Has(e.value) && pl.index.holds(owner, e) {
 			continue
 		}
 		// Add the element even if it is present: another plan of the batch may remove it.
@@ -233,7 +230,7 @@ func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
 		p.needs = append(p.needs, rowID{table: e.set.Table, uuid: e.set.UUID})
 	}
 	var given []element
-	for e := range recorded {
+	for _, e := range pl.index.former(pl.replica, owner) {
 		if _, still := wanted.contains[e]; !still {
 			given = append(given, e)
 		}
@@ -246,11 +243,8 @@ func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
 
 func (pl *planner) release(p *plan, owner desired.Owner, e element) {
 	pl.released[e] = append(pl.released[e], owner)
-	for _, holder := range pl.index.holders[e] {
-		ref, ours := identify(holder.uuid, pl.replica.Row(holder.table, holder.uuid))
-		if ours && !slices.Contains(pl.released[e], ref.Owner) {
-			return
-		}
+	if pl.index.heldExcept(e, pl.released[e]) {
+		return
 	}
 	if actual := pl.replica.Set(e.set); actual != nil && actual.Has(e.value) {
 		p.removes = append(p.removes, membership(e))

@@ -36,7 +36,11 @@ func randomPod(r *rand.Rand, name string) []desired.Row {
 	}
 	on := fmt.Sprint(r.IntN(3))
 	rows := podRows(name, on, groups...)
-	rows[0].Elements = podWithAddress(name, on, fmt.Sprintf("10.16.0.%d", r.IntN(4)), sets...)[0].Elements
+	address := fmt.Sprintf("10.16.0.%d", r.IntN(4))
+	rows[0].Elements = podWithAddress(name, on, address, sets...)[0].Elements
+	if r.IntN(2) == 0 {
+		rows[0].Values = []string{address}
+	}
 	port := rows[0].Model.(*nb.LogicalSwitchPort)
 	port.Addresses = []string{fmt.Sprintf("00:00:00:00:00:%02d", r.IntN(3))}
 	if r.IntN(2) == 0 {
@@ -89,6 +93,9 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 				proxy.Fail(1+r.IntN(3), nbtest.ReplyLost)
 			case 4:
 				proxy.Fail(1+r.IntN(3), nbtest.RequestLost)
+			case 5: // another process does not know which sets have the values of which row
+				e.stop()
+				e = lead(t, proxy.Endpoint())
 			default:
 				p := fmt.Sprint("p", r.IntN(8))
 				apply(pod(p), randomPod(r, p))

@@ -23,6 +23,7 @@ type wantedRow struct {
 	parent     *ovsdbclient.SetID
 	members    []ovsdbclient.SetID
 	elements   []element
+	records    []string // the values of elements, and further values that elements can have
 	references []rowID
 	needs      []rowID // all rows that must exist: the parent, references, and the rows of sets
 	optional   []optional
@@ -111,10 +112,11 @@ func (w *wantedRow) join(row desired.Row) error {
 		w.members = append(w.members, id)
 		w.needs = append(w.needs, rowID{table: id.Table, uuid: id.UUID})
 	}
+	if w.table.named && len(row.Elements)+len(row.Values) > 0 {
+		return fmt.Errorf("a row of %s cannot record elements", w.table.name)
+	}
+	w.records = slices.Clone(row.Values)
 	for _, e := range row.Elements {
-		if w.table.named {
-			return fmt.Errorf("a row of %s cannot record elements", w.table.name)
-		}
 		if err := checkShared(e.Of, ""); err != nil {
 			return err
 		}
@@ -123,6 +125,7 @@ func (w *wantedRow) join(row desired.Row) error {
 		}
 		id := setID(e.Of)
 		w.elements = append(w.elements, element{set: id, value: e.Value})
+		w.records = append(w.records, e.Value)
 		w.needs = append(w.needs, rowID{table: id.Table, uuid: id.UUID})
 	}
 	return nil
@@ -135,7 +138,7 @@ func (w *wantedRow) fill(ref desired.Ref, row desired.Row) error {
 		w.values[i] = c.get(row.Model)
 		switch {
 		case c.name == "external_ids":
-			stamped, err := stamp(w.values[i].(map[string]string), ref, w.parent, w.elements)
+			stamped, err := stamp(w.values[i].(map[string]string), ref, w.parent, w.records, w.elements)
 			if err != nil {
 				return err
 			}

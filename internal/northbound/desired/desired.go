@@ -94,6 +94,8 @@ type Row struct {
 	Members []Set
 	// Elements are values that this row's owner adds to set columns of other rows. They are removed together with the row.
 	Elements []Element
+	// Values are the values that Elements can have. The row records them; if it has all of them in every state, a change of Elements does not change the row.
+	Values []string
 }
 
 // Tables and columns named in Sets, as in the NB schema (ovn-nb(5)).

@@ -29,6 +29,7 @@ type goldenRow struct {
 	References map[string][]string `json:"references,omitempty"`
 	Members    []string            `json:"members,omitempty"`
 	Elements   []string            `json:"elements,omitempty"`
+	Values     []string            `json:"values,omitempty"`
 }
 
 // rowsOf runs f on each testdata/<prefix>*.in.yaml and compares the rows with the corresponding .out.yaml.
@@ -77,6 +78,7 @@ func goldenOf(r desired.Row) goldenRow {
 	for _, e := range r.Elements {
 		g.Elements = append(g.Elements, setString(e.Of)+" "+e.Value)
 	}
+	g.Values = r.Values
 	return g
 }
 

@@ -109,6 +109,9 @@ func Pod(in PodInputs) []desired.Row {
 	}
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
 	row := desired.Row{Key: id.Provider, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}
+	for _, a := range in.Addresses {
+		row.Values = append(row.Values, a.String())
+	}
 	in.Policy.join(&row, in.Addresses)
 	if len(in.NorthGateway) == 0 && len(in.OwnDHCP) == 0 && in.Ingress == (Meter{}) && in.Egress == (Meter{}) {
 		return []desired.Row{row}

@@ -20,7 +20,7 @@ type Replica struct {
 	decode map[string]*rowDecoder
 	tables map[string]map[string]model.Model
 	sets   map[SetID]*Set
-	within map[string][]*Set // by the UUID that the sets contain
+	within map[string][]*Set // by the value that the sets contain
 }
 
 // SetID names a Shared column of a row.
@@ -28,8 +28,9 @@ type SetID struct{ Table, Column, UUID string }
 
 // Set is the value of a Shared column of a row.
 type Set struct {
-	ID     SetID
-	refers bool // the values are UUIDs of rows
+	ID SetID
+	// Refers is true if the values are UUIDs of rows, otherwise they are strings.
+	Refers bool
 	values map[string]struct{}
 }
 
@@ -84,8 +85,8 @@ func (r *Replica) Rows(table string) map[string]model.Model { return r.tables[ta
 // Set returns a Shared column of a row, or nil if the row does not exist.
 func (r *Replica) Set(id SetID) *Set { return r.sets[id] }
 
-// Within returns the sets that contain a row.
-func (r *Replica) Within(uuid string) []*Set { return r.within[uuid] }
+// Within returns the sets that contain a value: the UUID of a row, or a string.
+func (r *Replica) Within(value string) []*Set { return r.within[value] }
 
 // everything returns the update that turns an empty replica into this one.
 func (r *Replica) everything() Update {
@@ -204,7 +205,7 @@ func (r *Replica) applySet(u *Update, id SetID, values []string) {
 	set := r.sets[id]
 	if set == nil {
 		refers := r.model.Schema.Table(id.Table).Column(id.Column).TypeObj.Key.Type == ovsdb.TypeUUID
-		set = &Set{ID: id, refers: refers}
+		set = &Set{ID: id, Refers: refers}
 		r.sets[id] = set
 	}
 	if len(values) == 0 {
@@ -228,16 +229,11 @@ func (r *Replica) add(set *Set, value string) {
 		set.values = map[string]struct{}{}
 	}
 	set.values[value] = struct{}{}
-	if set.refers {
-		r.within[value] = append(r.within[value], set)
-	}
+	r.within[value] = append(r.within[value], set)
 }
 
 func (r *Replica) remove(set *Set, value string) {
 	delete(set.values, value)
-	if !set.refers {
-		return
-	}
 	rest := slices.DeleteFunc(r.within[value], func(s *Set) bool { return s == set })
 	if len(rest) == 0 {
 		delete(r.within, value)
