@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -76,6 +78,29 @@ func recording(name, on, address string, sets ...string) []desired.Row {
 	rows := podWithAddress(name, on, address, sets...)
 	rows[0].Values = []string{address}
 	return rows
+}
+
+// ovn-northd computes much more for a changed port than for a changed set.
+func TestAChangeOfSetsChangesOnlyTheSets(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	for _, name := range []string{"p", "q"} {
+		e.apply(policy(name), policyRows(name))
+	}
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9"))
+	before := server.Rows("Logical_Switch_Port")
+	for _, sets := range [][]string{{"p"}, {"p", "q"}, {"q"}, {}} {
+		e.apply(pod("a"), recording("a", "s", "10.16.0.9", sets...))
+		for _, name := range []string{"p", "q"} {
+			if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); (len(got) == 1) != slices.Contains(sets, name) {
+				t.Errorf("in %v: set %s has %v", sets, name, got)
+			}
+		}
+	}
+	if diff := cmp.Diff(before, server.Rows("Logical_Switch_Port")); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // A value is not taken for a leftover while its transaction is under way.

@@ -4,7 +4,6 @@
 package northbound
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +22,7 @@ const (
 	// keyValues records the values of the row's Elements, and its Values, as "VALUE,VALUE". After a restart, the values in a set do not show which row added
 	// them. The sets are not recorded: a change of a set's name would change the row, and ovn-northd computes much more for a changed port than for a changed set.
 	keyValues = "kiln-values"
-	// keyElements is the record that former versions read, as "Address_Set/addresses/UUID=VALUE,VALUE …".
+	// keyElements was the record before keyValues, as "Address_Set/addresses/UUID=VALUE,VALUE …".
 	keyElements = "kiln-elements"
 	keyVendor   = "vendor"
 )
@@ -76,7 +75,7 @@ func claim(model any) (desired.Ref, bool) {
 func reservedName(ref desired.Ref) string { return namePrefix + ref.Owner.String() + "#" + ref.Key }
 
 // stamp returns a row's external_ids with the keys of the engine.
-func stamp(ids map[string]string, ref desired.Ref, parent *ovsdbclient.SetID, values []string, elements []element) (map[string]string, error) {
+func stamp(ids map[string]string, ref desired.Ref, parent *ovsdbclient.SetID, values []string) (map[string]string, error) {
 	stamped := make(map[string]string, len(ids)+5)
 	maps.Copy(stamped, ids)
 	stamped[keyVendor] = vendor
@@ -91,9 +90,6 @@ func stamp(ids map[string]string, ref desired.Ref, parent *ovsdbclient.SetID, va
 			return nil, err
 		}
 		stamped[keyValues] = record
-	}
-	if len(elements) > 0 {
-		stamped[keyElements] = formatElements(elements)
 	}
 	return stamped, nil
 }
@@ -120,27 +116,6 @@ func formatValues(values []string) (string, error) {
 		}
 	}
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ","), nil
-}
-
-// formatElements returns the keyElements value of elements. The result does not depend on their order.
-func formatElements(elements []element) string {
-	elements = slices.SortedFunc(slices.Values(elements), func(a, b element) int {
-		return cmp.Or(cmp.Compare(a.set.Table, b.set.Table), cmp.Compare(a.set.Column, b.set.Column),
-			cmp.Compare(a.set.UUID, b.set.UUID), cmp.Compare(a.value, b.value))
-	})
-	var record strings.Builder
-	for i, e := range slices.Compact(elements) {
-		switch {
-		case i == 0:
-			record.WriteString(formatSet(e.set) + "=")
-		case e.set != elements[i-1].set:
-			record.WriteString(" " + formatSet(e.set) + "=")
-		default:
-			record.WriteByte(',')
-		}
-		record.WriteString(e.value)
-	}
-	return record.String()
 }
 
 // recordedValues returns the values that an owned row records.

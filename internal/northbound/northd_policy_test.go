@@ -118,4 +118,12 @@ func TestPodsOfPoliciesCostNorthdNoFullComputation(t *testing.T) {
 		}
 		before = after
 	}
+	// A port that changes, whatever changes, makes ovn-northd compare all address sets with SB.
+	compared := northd.Recomputes("sync_to_sb_addr_set")
+	for _, role := range []string{"", "peer"} {
+		e.apply(rows(2, "s2", role))
+		if counts(); northd.Recomputes("sync_to_sb_addr_set") != compared {
+			t.Errorf("a pod that becomes %q: ovn-northd compares all address sets", role)
+		}
+	}
 }

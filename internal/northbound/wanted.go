@@ -138,7 +138,7 @@ func (w *wantedRow) fill(ref desired.Ref, row desired.Row) error {
 		w.values[i] = c.get(row.Model)
 		switch {
 		case c.name == "external_ids":
-			stamped, err := stamp(w.values[i].(map[string]string), ref, w.parent, w.records, w.elements)
+			stamped, err := stamp(w.values[i].(map[string]string), ref, w.parent, w.records)
 			if err != nil {
 				return err
 			}

@@ -103,7 +103,7 @@ var inOneLab = []Suite{
 	{
 		Name: "test-upgrade", Often: Night, Limit: 90 * time.Minute,
 		Help:      "Install the version of FROM, upgrade it under traffic, and go back to its image, in a new lab",
-		Variables: []Variable{{"FROM", "2c371fbd", "commit of the version to upgrade from"}},
+		Variables: []Variable{{"FROM", "7087442b", "commit of the version to upgrade from"}},
 		before:    withEarlierVersion,
 		labs: func(in In) ([]Lab, error) {
 			run := selected("upgrade-from", 40*time.Minute).with("UPGRADE_FROM=" + in.output("from"))
