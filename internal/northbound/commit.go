@@ -91,6 +91,7 @@ func (e *Engine) commitSome(ctx context.Context, requests []*request) batch.Atte
 	if len(planned) == 0 {
 		return attempt
 	}
+	defer e.index.holdings.answered()
 	t := newTransaction(fence)
 	t.add(plans)
 	results, err := e.send(ctx, "apply", t.operations)
@@ -124,12 +125,12 @@ func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan
 		size := 0
 		for i, request := range requests {
 			if err := request.ctx.Err(); err != nil {
-				e.end(request, err)
+				e.queue.finish(request, err)
 				continue
 			}
 			p, err := e.plan(pl, request.owner, request.wanted)
 			if err != nil || p.empty() {
-				e.end(request, err)
+				e.queue.finish(request, err)
 				continue
 			}
 			if size += p.size(); size > maxOperations && len(planned) > 0 {
@@ -167,14 +168,14 @@ func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*pla
 // verify finishes requests whose transaction was committed. The replica contains the transaction, so a new plan is empty,
 // unless another client changed the rows at the same time or the database stores other values than the translator's.
 func (e *Engine) verify(requests []*request) {
+	e.index.holdings.committed(requests)
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		for _, request := range requests {
-			e.index.holdings.committed(request)
 			p, err := e.plan(e.planner(r), request.owner, request.wanted)
 			if err == nil && !p.empty() {
 				err = errDiverged
 			}
-			e.end(request, err)
+			e.queue.finish(request, err)
 		}
 	})
 }
@@ -183,10 +184,11 @@ func (e *Engine) verify(requests []*request) {
 // result is ErrWaiting.
 func (e *Engine) refuse(r *request, err error) {
 	e.session.Read(func(replica *ovsdbclient.Replica) {
-		if _, planErr := e.plan(e.planner(replica), r.owner, r.wanted); errors.Is(planErr, ErrWaiting) {
+		p, planErr := e.plan(e.planner(replica), r.owner, r.wanted)
+		if planErr == nil && p.empty() || errors.Is(planErr, ErrWaiting) { // a transaction without an answer was committed, or a row was deleted
 			err = planErr
 		}
-		e.end(r, err)
+		e.queue.finish(r, err)
 	})
 }
 
@@ -200,6 +202,7 @@ func (e *Engine) recover(ctx context.Context, err error, attempt batch.Attempt[*
 		over = e.session.WaitConnected(ctx)
 	case errors.Is(err, ovsdbclient.ErrOutcomeUnknown):
 		attempt.Outcome, attempt.Err = batch.Lost, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+		e.index.holdings.forget(attempt.Tried)
 		over = e.barrier(ctx)
 	default:
 		attempt.Outcome, attempt.Err = batch.Refused, err
@@ -211,17 +214,9 @@ func (e *Engine) recover(ctx context.Context, err error, attempt batch.Attempt[*
 	return attempt
 }
 
-// end ends a request. After an error its elements are those of before, unless they were committed.
-func (e *Engine) end(request *request, err error) {
-	if err != nil {
-		e.index.holdings.restore(request)
-	}
-	e.queue.finish(request, err)
-}
-
 func (e *Engine) finish(requests []*request, err error) {
 	for _, request := range requests {
-		e.end(request, err)
+		e.queue.finish(request, err)
 	}
 }
 

@@ -4,14 +4,19 @@
 package northbound_test
 
 import (
+	"errors"
+	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
 func TestSharedElements(t *testing.T) {
@@ -145,9 +150,15 @@ func TestAfterARestartValuesLeaveTheSetsOfTheirFormerOwners(t *testing.T) {
 		e.apply(policy(name), policyRows(name))
 	}
 	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p", "q"))
+	server.Transact(nbtest.Op{"op": "insert", "table": "Address_Set", "row": map[string]any{"name": "foreign", "addresses": "10.16.0.9"}})
 	restart()
 	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "q"))
 	has("its labels changed meanwhile", "q")
+	if !slices.ContainsFunc(slices.Collect(maps.Values(server.Rows("Address_Set"))), func(row nbtest.Row) bool {
+		return row["name"] == "foreign" && slices.Equal(row.Strings("addresses"), []string{"10.16.0.9"})
+	}) {
+		t.Error("the set of another program has changed")
+	}
 	restart()
 	e.apply(pod("a"), nil)
 	has("it was deleted meanwhile")
@@ -155,10 +166,15 @@ func TestAfterARestartValuesLeaveTheSetsOfTheirFormerOwners(t *testing.T) {
 	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p", "q"))
 	e.apply(pod("b"), recording("b", "s", "10.16.0.9", "q"))
 	restart()
-	e.apply(pod("a"), nil)
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9"))
 	has("another owner may have added them", "p", "q")
 	e.apply(pod("b"), recording("b", "s", "10.16.0.9", "q"))
 	has("the other owner has added one", "q")
+	restart()
+	e.apply(pod("a"), nil)
+	has("another pod can get the address of a deleted one")
+	e.apply(pod("b"), recording("b", "s", "10.16.0.9", "q"))
+	has("the other owner adds its own again", "q")
 	e.apply(pod("a"), recording("a", "s", "10.16.0.9"))
 	e.apply(pod("b"), recording("b", "s", "10.16.0.9"))
 	has("an owner without elements holds none")
@@ -203,6 +219,77 @@ func TestARefusedOwnerHoldsItsFormerElements(t *testing.T) {
 	for name, want := range map[string]int{"p": 1, "q": 0} {
 		if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != want {
 			t.Errorf("set %s has %v", name, got)
+		}
+	}
+}
+
+// While one owner leaves a set, another one with the value cannot know who of them removes it.
+func TestTwoOwnersLeaveASetAtOnce(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	for _, name := range []string{"p", "q"} {
+		e.apply(policy(name), policyRows(name))
+	}
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p", "q"))
+	e.apply(pod("b"), recording("b", "s", "10.16.0.9", "p"))
+	proxy.Hold()
+	first := e.queued(pod("a"), recording("a", "s", "10.16.0.9"))
+	proxy.AwaitHeld()
+	second := e.queued(pod("b"), recording("b", "s", "10.16.0.9"))
+	proxy.Release()
+	for _, result := range []<-chan error{first, second} {
+		if err := <-result; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"p", "q"} {
+		if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != 0 {
+			t.Errorf("set %s has %v", name, got)
+		}
+	}
+}
+
+// A new row that records the value of a leftover does not make it its own.
+func TestALeftoverIsNotOfANewRowWithItsValue(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(subnet("other"), subnetRows("other"))
+	e.apply(policy("p"), policyRows("p"))
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p"))
+	e.apply(subnet("s"), nil)
+	e.expectCall(policy("p"))
+	e.apply(pod("b"), recording("b", "other", "10.16.0.9"))
+	e.apply(policy("p"), policyRows("p"))
+	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
+		t.Errorf("left over: %v", got)
+	}
+}
+
+// The first answer is lost with its request, the second one alone: the database has elements that the engine does not know of.
+func TestElementsOfLostAnswersAreReleased(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	for _, name := range []string{"p", "q"} {
+		e.apply(policy(name), policyRows(name))
+	}
+	e.apply(pod("a"), recording("a", "s", "10.16.0.9", "p"))
+	for _, faults := range [][]nbtest.Fault{{nbtest.ReplyLost}, {nbtest.RequestLost, nbtest.ReplyLost}, {nbtest.ReplyLost, nbtest.RequestLost}} {
+		for i, fault := range faults {
+			proxy.Fail(1+2*i, fault) // a barrier is between two attempts
+		}
+		if err := e.try(pod("a"), recording("a", "s", "10.16.0.9", "q")); err != nil && !errors.Is(err, northbound.ErrNoAnswer) {
+			t.Fatal(err)
+		}
+		eventually.Wait{For: "an answer", Pause: 50 * time.Millisecond}.Holds(t, func() bool { return e.try(pod("a"), recording("a", "s", "10.16.0.9")) == nil })
+		for _, name := range []string{"p", "q"} {
+			if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != 0 {
+				t.Errorf("%v: set %s has %v", faults, name, got)
+			}
 		}
 	}
 }

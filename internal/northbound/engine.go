@@ -130,7 +130,11 @@ func (e *Engine) apply(ctx context.Context, o desired.Owner, want []desired.Row)
 	}
 	if !e.queue.isBusy(o) {
 		var p *plan
-		e.session.Read(func(r *ovsdbclient.Replica) { p, err = e.plan(e.planner(r), o, wanted) })
+		e.session.Read(func(r *ovsdbclient.Replica) {
+			pl := e.planner(r)
+			pl.optimistic = true
+			p, err = e.plan(pl, o, wanted)
+		})
 		if err != nil || p.empty() {
 			return err
 		}

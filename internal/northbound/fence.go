@@ -59,11 +59,11 @@ func (e *Engine) Lead(ctx context.Context) error {
 		}
 		refused := failed(operations, results)
 		if refused == nil {
+			e.index.holdings.forgetAll()
 			e.mu.Lock()
 			e.term = term{number: number, over: make(chan struct{})}
 			e.acknowledged = time.Now()
 			e.mu.Unlock()
-			e.index.holdings.forget()
 			e.log.Info("Leads", "term", number)
 			return nil
 		}

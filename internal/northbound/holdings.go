@@ -11,17 +11,20 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// holdings are the elements that owners have in the database by their last Apply of this process. Before the first one, an owner is unknown: the sets that contain
-// a value which its rows record may contain it because of this owner, so no other owner removes the value from them. The first Apply removes the value from all sets
-// that the owner does not want.
+// holdings are the elements that owners have in the database by the last commit of this process. Before an owner's first one, it is unknown: sets that contain
+// a value which its rows record may contain it because of this owner. The first Apply removes the value from all sets that the owner does not want.
+//
+// A set's value without a holder is a leftover (orphans of index).
 type holdings struct {
 	mu sync.Mutex
-	of map[desired.Owner][]element // the known owners of rows that record values
+	of map[desired.Owner][]element // the known owners
 	by map[element][]desired.Owner
+	// promised are elements that the transaction under way adds: they are no leftovers when the replica receives them.
+	promised map[element]struct{}
 }
 
 func newHoldings() *holdings {
-	return &holdings{of: map[desired.Owner][]element{}, by: map[element][]desired.Owner{}}
+	return &holdings{of: map[desired.Owner][]element{}, by: map[element][]desired.Owner{}, promised: map[element]struct{}{}}
 }
 
 // holding are the elements of an owner.
@@ -30,7 +33,12 @@ type holding struct {
 	elements []element
 }
 
-// set stores the elements of an owner that are in the database. The caller has the lock.
+// holding are the elements that the owner of these rows has. Owners whose rows record no value are not remembered.
+func (w wantedRows) holding() holding {
+	return holding{slices.ContainsFunc(w.rows, func(w wantedRow) bool { return len(w.records) > 0 }), w.elements}
+}
+
+// set stores the elements of an owner. The caller has the lock.
 func (h *holdings) set(owner desired.Owner, now holding) {
 	before, known := h.of[owner]
 	if known == now.known && slices.Equal(before, now.elements) {
@@ -52,72 +60,89 @@ func (h *holdings) set(owner desired.Owner, now holding) {
 	}
 }
 
-// holding are the elements that the owner of these rows has.
-func (w wantedRows) holding() holding {
-	return holding{slices.ContainsFunc(w.rows, func(w wantedRow) bool { return len(w.records) > 0 }), w.elements}
+func (h *holdings) known(owner desired.Owner) bool {
+	_, known := h.of[owner]
+	return known
 }
 
-// committed makes the wanted elements those of the owner.
-func (h *holdings) committed(r *request) {
+// committed makes the wanted elements of requests those of their owners.
+func (h *holdings) committed(requests []*request) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.set(r.owner, r.wanted.holding())
-	r.former = nil
-}
-
-// restore undoes promise.
-func (h *holdings) restore(r *request) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if r.former != nil {
-		h.set(r.owner, *r.former)
+	for _, r := range requests {
+		h.set(r.owner, r.wanted.holding())
 	}
 }
 
-// forget makes all owners unknown: another process may have written since.
-func (h *holdings) forget() {
+// forget makes the owners of requests unknown: it is not known which of their transactions were committed.
+func (h *holdings) forget(requests []*request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range requests {
+		h.set(r.owner, holding{})
+	}
+}
+
+// forgetAll makes all owners unknown: another process may have written.
+func (h *holdings) forgetAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.of)
 	clear(h.by)
 }
 
-// known is false for owners whose rows record no value, too.
-func (h *holdings) known(owner desired.Owner) bool {
-	_, known := h.of[owner]
-	return known
+// answered ends the transaction under way.
+func (h *holdings) answered() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.promised)
 }
 
-// promise adds the elements that the transaction of a request adds, so that they are not taken for leftovers when the replica receives them.
+// promise precedes a transaction. An unknown owner has what it may have from now on, so that no value that it begins to record hides a leftover.
 func (x *index) promise(r *ovsdbclient.Replica, of *request) {
 	h := x.holdings
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if of.former == nil {
-		of.former = &holding{h.known(of.owner), h.of[of.owner]}
+	if !h.known(of.owner) {
+		h.set(of.owner, holding{true, x.former(r, of.owner)})
 	}
-	union := slices.Clone(x.former(r, of.owner))
 	for _, e := range of.wanted.elements {
-		if !slices.Contains(union, e) {
-			union = append(union, e)
-		}
-	}
-	if len(union) > 0 {
-		h.set(of.owner, holding{true, union})
+		h.promised[e] = struct{}{}
 	}
 }
 
-// held reports whether an element has, or may have, a holder with a row that records the value.
+// recorded returns the owners with rows that record the value of an element, once for each row.
+func (x *index) recorded(e element) []desired.Owner {
+	if own := x.recorders[e]; len(own) > 0 {
+		return slices.Concat(own, x.recorders[element{value: e.value}])
+	}
+	return x.recorders[element{value: e.value}]
+}
+
+// recordsOf are the keys in recorders of a row: an address set has values of its own in itself only, another row in any set.
+func recordsOf(id rowID, model any) []element {
+	values := recordedValues(model)
+	if len(values) == 0 {
+		return nil
+	}
+	keys := make([]element, 0, len(values))
+	for _, value := range values {
+		key := element{value: value}
+		if columns := ovsdbclient.Shared[id.table]; id.table == desired.TableAddressSet {
+			key.set = ovsdbclient.SetID{Table: id.table, Column: columns[0], UUID: id.uuid}
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// held reports whether an element has, or may have, a holder with a row that records the value, or gets one.
 func (x *index) held(e element) bool {
 	x.holdings.mu.Lock()
 	defer x.holdings.mu.Unlock()
-	return x.heldExcept(e, nil)
-}
-
-// heldExcept is held for other owners than some. The caller has the lock of holdings.
-func (x *index) heldExcept(e element, some []desired.Owner) bool {
-	return slices.ContainsFunc(x.recorders[e.value], func(owner desired.Owner) bool {
-		return !slices.Contains(some, owner) && (!x.holdings.known(owner) || slices.Contains(x.holdings.by[e], owner))
+	_, promised := x.holdings.promised[e]
+	return promised || slices.ContainsFunc(x.recorded(e), func(owner desired.Owner) bool {
+		return !x.holdings.known(owner) || slices.Contains(x.holdings.by[e], owner)
 	})
 }
 
@@ -130,20 +155,28 @@ func (x *index) holders(e element) []desired.Owner {
 
 // holds reports whether an owner has an element that is in its set. The caller has the lock of holdings.
 func (x *index) holds(owner desired.Owner, e element) bool {
-	return x.records(owner, e.value) && (!x.holdings.known(owner) || slices.Contains(x.holdings.by[e], owner))
+	return slices.Contains(x.recorded(e), owner) && (!x.holdings.known(owner) || slices.Contains(x.holdings.by[e], owner))
 }
 
-// former returns the elements that an owner has: for an unknown owner, all that it may have. The caller has the lock of holdings.
+// former returns the elements that an owner has: for an unknown owner, all that it may have in sets of the engine. The caller has the lock of holdings.
 func (x *index) former(r *ovsdbclient.Replica, owner desired.Owner) []element {
 	if x.holdings.known(owner) {
 		return x.holdings.of[owner]
 	}
 	var elements []element
+	seen := map[element]bool{}
+	add := func(e element) {
+		if !seen[e] {
+			seen[e] = true
+			elements = append(elements, e)
+		}
+	}
 	for _, id := range x.rows(owner) {
-		for _, value := range recordedValues(r.Row(id.table, id.uuid)) {
-			for _, set := range r.Within(value) {
-				if e := (element{set: set.ID, value: value}); !set.Refers && !slices.Contains(elements, e) {
-					elements = append(elements, e)
+		for _, key := range recordsOf(id, r.Row(id.table, id.uuid)) {
+			for _, set := range r.Within(key.value) {
+				_, ours := identify(set.ID.UUID, r.Row(set.ID.Table, set.ID.UUID))
+				if ours && !set.Refers && (key.set == ovsdbclient.SetID{} || key.set == set.ID) {
+					add(element{set: set.ID, value: key.value})
 				}
 			}
 		}

@@ -15,7 +15,7 @@ import (
 // the replica. Holdings have a lock of their own.
 type index struct {
 	owners    map[string]map[desired.Owner][]rowID // by kind
-	recorders map[string][]desired.Owner           // by value: the owners of rows that record it, once for each row
+	recorders map[element][]desired.Owner          // by recordsOf: the owners of rows that record it, once for each row
 	// orphans are values in sets of strings that no owner holds: leftovers of a row that was deleted with its parent, or values
 	// that another client wrote.
 	orphans      map[ovsdbclient.SetID]map[string]struct{}
@@ -32,7 +32,7 @@ type effects struct {
 
 func newIndex() *index {
 	return &index{
-		owners: map[string]map[desired.Owner][]rowID{}, recorders: map[string][]desired.Owner{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{},
+		owners: map[string]map[desired.Owner][]rowID{}, recorders: map[element][]desired.Owner{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{},
 		incarnations: newIncarnations(), holdings: newHoldings(),
 	}
 }
@@ -69,11 +69,11 @@ func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 		x.incarnations.deleted(change.UUID)
 	}
 	if ref, ours := identify(change.UUID, change.Old); ours {
-		x.remove(ref.Owner, id, recordedValues(change.Old))
+		x.remove(ref.Owner, id, recordsOf(id, change.Old))
 		fx.touched = append(fx.touched, ref.Owner)
 	}
 	if ref, ours := identify(change.UUID, change.New); ours {
-		x.add(ref.Owner, id, recordedValues(change.New))
+		x.add(ref.Owner, id, recordsOf(id, change.New))
 		if change.Old == nil {
 			x.incarnations.inserted(change.Table, ref)
 		}
@@ -86,11 +86,6 @@ func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 			}
 		}
 	}
-}
-
-// records reports whether an owner has a row that records a value.
-func (x *index) records(owner desired.Owner, value string) bool {
-	return slices.Contains(x.recorders[value], owner)
 }
 
 // judge updates orphans for one element. The owner of the set's row removes an orphan when it is next applied, so judge marks
@@ -140,32 +135,32 @@ func (fx *effects) touch(uuid string, model any) {
 	}
 }
 
-func (x *index) add(owner desired.Owner, id rowID, values []string) {
+func (x *index) add(owner desired.Owner, id rowID, records []element) {
 	kind := x.owners[owner.Kind]
 	if kind == nil {
 		kind = map[desired.Owner][]rowID{}
 		x.owners[owner.Kind] = kind
 	}
 	kind[owner] = append(kind[owner], id)
-	for _, value := range values {
-		x.recorders[value] = append(x.recorders[value], owner)
+	for _, key := range records {
+		x.recorders[key] = append(x.recorders[key], owner)
 	}
 }
 
-func (x *index) remove(owner desired.Owner, id rowID, values []string) {
+func (x *index) remove(owner desired.Owner, id rowID, records []element) {
 	kind := x.owners[owner.Kind]
 	if rest := slices.DeleteFunc(kind[owner], func(other rowID) bool { return other == id }); len(rest) > 0 {
 		kind[owner] = rest
 	} else {
 		delete(kind, owner)
 	}
-	for _, value := range values {
-		all := x.recorders[value]
+	for _, key := range records {
+		all := x.recorders[key]
 		if i := slices.Index(all, owner); i >= 0 {
 			all = slices.Delete(all, i, i+1)
 		}
-		if x.recorders[value] = all; len(all) == 0 {
-			delete(x.recorders, value)
+		if x.recorders[key] = all; len(all) == 0 {
+			delete(x.recorders, key)
 		}
 	}
 }

@@ -26,6 +26,8 @@ type plan struct {
 	detached int
 	needs    []rowID // rows of other owners that must still exist at commit
 	awaited  []rowID // rows of optional references that do not exist
+	// pending is true for a plan of an optimistic planner whose owner has elements that it does not want.
+	pending bool
 }
 
 // write is a row to insert, or the changed columns of an existing row.
@@ -48,7 +50,7 @@ type orphan struct {
 }
 
 func (p *plan) empty() bool {
-	return len(p.inserts)+len(p.updates)+len(p.removes)+len(p.orphans)+len(p.adds)+len(p.deletes) == 0
+	return len(p.inserts)+len(p.updates)+len(p.removes)+len(p.orphans)+len(p.adds)+len(p.deletes) == 0 && !p.pending
 }
 
 func (p *plan) size() int {
@@ -62,12 +64,14 @@ type planner struct {
 	// released are elements that earlier plans of the batch release, by owner. The last owner to release an element must remove
 	// it.
 	released map[element][]desired.Owner
+	// optimistic is true outside of the goroutine that commits: the elements of others can be changing.
+	optimistic bool
 	// datapaths is the number of logical switches and routers that earlier plans of the batch insert.
 	datapaths int
 }
 
 // plan compares an owner's wanted rows with the replica. If missing, the rows of other owners that it waits for, is not empty,
-// p is nil. An empty plan makes the wanted elements the owner's holdings.
+// p is nil.
 func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missing []rowID, err error) {
 	wanted = pl.incarnate(wanted)
 	for _, w := range wanted.rows {
@@ -90,11 +94,7 @@ func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missin
 		return nil, []rowID{aDatapath}, nil
 	}
 	pl.unwanted(p, owner, wanted)
-	pl.index.holdings.mu.Lock()
-	if pl.elements(p, owner, wanted); p.empty() {
-		pl.index.holdings.set(owner, wanted.holding())
-	}
-	pl.index.holdings.mu.Unlock()
+	pl.elements(p, owner, wanted)
 	p.needs = slices.DeleteFunc(p.needs, wanted.has)
 	return p, nil, nil
 }
@@ -139,7 +139,9 @@ func (pl *planner) orphans(p *plan, w wantedRow) {
 	for _, column := range ovsdbclient.Shared[w.table.name] {
 		set := ovsdbclient.SetID{Table: w.table.name, Column: column, UUID: w.id.uuid}
 		for _, value := range slices.Sorted(maps.Keys(pl.index.orphans[set])) {
-			p.removes = append(p.removes, membership{set: set, value: value})
+			if !pl.index.held(element{set: set, value: value}) { // an owner can have got it since
+				p.removes = append(p.removes, membership{set: set, value: value})
+			}
 		}
 	}
 }
@@ -219,8 +221,11 @@ func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 }
 
 // elements adds the owner's wanted elements to sets of strings. It removes elements that the owner has and no longer
-// wants, unless another owner has them too. The caller has the lock of holdings.
+// wants, unless another owner has them too. If there is nothing to write, the owner has the wanted elements from now on.
 func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
+	h := pl.index.holdings
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, e := range wanted.elements {
 		if actual := pl.replica.Set(e.set); actual != nil && actual.Has(e.value) && pl.index.holds(owner, e) {
 			continue
@@ -237,13 +242,22 @@ func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
 	}
 	slices.SortFunc(given, func(a, b element) int { return cmp.Compare(a.set.UUID+a.value, b.set.UUID+b.value) })
 	for _, e := range given {
-		pl.release(p, owner, e)
+		pl.release(p, owner, e, len(wanted.rows) == 0)
+	}
+	// Whether another owner keeps an element is decided between two transactions.
+	if p.pending = pl.optimistic && len(given) > 0; p.empty() && !(pl.optimistic && h.known(owner)) {
+		h.set(owner, wanted.holding())
 	}
 }
 
-func (pl *planner) release(p *plan, owner desired.Owner, e element) {
+// release removes an element that an owner gives up, unless another owner has it or, if it is unknown, may have it. The elements of a deleted owner are removed in the
+// latter case, too, because its address can be given to others: the unknown owner adds its own again.
+func (pl *planner) release(p *plan, owner desired.Owner, e element, deleted bool) {
 	pl.released[e] = append(pl.released[e], owner)
-	if pl.index.heldExcept(e, pl.released[e]) {
+	h := pl.index.holdings
+	if slices.ContainsFunc(pl.index.recorded(e), func(other desired.Owner) bool {
+		return !slices.Contains(pl.released[e], other) && (slices.Contains(h.by[e], other) || !h.known(other) && !deleted)
+	}) {
 		return
 	}
 	if actual := pl.replica.Set(e.set); actual != nil && actual.Has(e.value) {

@@ -23,7 +23,6 @@ type request struct {
 	came   time.Time
 	crowd  bool       // other requests were in flight when it arrived
 	done   chan error // buffered; receives the result
-	former *holding   // the elements of the owner before the transaction that is under way; nil if there is none
 }
 
 // queue holds requests until they join a transaction, and counts the unfinished requests of each owner.
