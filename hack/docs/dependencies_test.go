@@ -4,6 +4,7 @@
 package docs
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +45,23 @@ func TestDependencies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestThePluginIsPortable: releases have kubectl-ko for other systems than Linux, and a package of this module that is for Linux only does not compile there.
+func TestThePluginIsPortable(t *testing.T) {
+	loaded, err := packages.Load(&packages.Config{
+		Context: t.Context(), Dir: root, Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps, Env: append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0"),
+	}, "./cmd/kubectl-ko")
+	if err != nil {
+		t.Fatalf("list the dependencies of the plugin: %v", err)
+	}
+	packages.Visit(loaded, nil, func(p *packages.Package) {
+		for _, linux := range []string{"golang.org/x/sys/unix", "github.com/vishvananda/netlink"} {
+			if _, imports := p.Imports[linux]; imports && strings.HasPrefix(p.PkgPath, module) {
+				t.Errorf("%s imports %s, and does not compile for Windows: put that into a file for Linux, as in internal/netprobe/socket", p.PkgPath, linux)
+			}
+		}
+	})
 }
 
 // dependencies returns the import paths of the packages of a pattern and of all that they import, without their tests.

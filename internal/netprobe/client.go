@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/netprobe/socket"
 )
 
 // Protocols of targets.
@@ -44,6 +46,8 @@ type Target struct {
 	Address  string `json:"address"`
 	// Want is the name of the server that must answer.
 	Want string `json:"want,omitempty"`
+	// Size of the IP packet with the datagram, in bytes, for UDP. Routers on the way may not fragment it. By default it is small.
+	Size int `json:"size,omitempty"`
 	// Blocked is true if there must be no answer.
 	Blocked bool `json:"blocked,omitempty"`
 	// Within bounds the time until the target answers, or no longer answers.
@@ -173,7 +177,16 @@ func datagram(ctx context.Context, t Target) error {
 		return fmt.Errorf("set the deadline: %w", err)
 	}
 	sent := fmt.Sprint(time.Now().UnixNano())
-	if _, err := connection.Write([]byte(sent)); err != nil {
+	packet := []byte(sent)
+	if t.Size > 0 {
+		if packet, err = padded(connection.(*net.UDPConn), sent, t.Size); err != nil {
+			return err
+		}
+	}
+	switch _, err := connection.Write(packet); {
+	case socket.TooLarge(err):
+		return fmt.Errorf("a packet of %d bytes is too large for the path", t.Size)
+	case err != nil:
 		return fmt.Errorf("send a datagram: %w", err)
 	}
 	buffer := make([]byte, largestDatagram)
@@ -185,6 +198,19 @@ func datagram(ctx context.Context, t Target) error {
 		return fmt.Errorf("%q answers instead of %q, or with another content", name, t.Want)
 	}
 	return nil
+}
+
+// padded returns a datagram whose IP packet has a size, and that may not be fragmented. The server does not return the padding.
+func padded(connection *net.UDPConn, content string, size int) ([]byte, error) {
+	largest, err := socket.ForbidFragments(connection)
+	if err != nil {
+		return nil, fmt.Errorf("forbid fragments: %w", err)
+	}
+	headers := socket.Headers(connection)
+	if size > largest+headers {
+		return nil, fmt.Errorf("a packet of %d bytes is too large: the path takes %d", size, largest+headers)
+	}
+	return append([]byte(content), make([]byte, max(size-headers-len(content), 0))...), nil
 }
 
 // resolve looks a name up in the family of the address that it must have.

@@ -53,6 +53,9 @@ func TestProbe(t *testing.T) {
 		}{
 			{Target{Protocol: TCP, Address: at, Want: "there", Within: soon}, ""},
 			{Target{Protocol: UDP, Address: at, Want: "there", Within: soon}, ""},
+			{Target{Protocol: UDP, Address: at, Want: "there", Size: 1400, Within: soon}, ""},
+			{Target{Protocol: UDP, Address: at, Want: "there", Size: 9000, Within: soon}, ""},
+			{Target{Protocol: UDP, Address: at, Want: "there", Size: 65537, Within: never}, "a packet of 65537 bytes is too large: the path takes 655"},
 			{Target{Protocol: Connect, Address: at, Within: soon}, ""},
 			{Target{Protocol: ICMP, Address: address, Within: soon}, ""},
 			{Target{Protocol: Name, Address: address, Want: address, Within: soon}, ""},

@@ -74,7 +74,7 @@ func echo(name string) http.HandlerFunc {
 	}
 }
 
-// echoDatagrams answers a datagram with the name, a line feed, and its content. An answer, which has a line feed, gets none: two servers would answer each other for ever.
+// echoDatagrams answers a datagram with the name, a line feed, and its content without padding (zero bytes). An answer, which has a line feed, gets none: two servers would answer each other for ever.
 func echoDatagrams(packets net.PacketConn, name string) error {
 	buffer := make([]byte, largestDatagram)
 	for {
@@ -85,7 +85,8 @@ func echoDatagrams(packets net.PacketConn, name string) error {
 		if bytes.ContainsRune(buffer[:n], '\n') {
 			continue
 		}
+		content, _, _ := bytes.Cut(buffer[:n], []byte{0})
 		// A reply that cannot be sent is lost like others: the client sends another datagram.
-		_, _ = packets.WriteTo(bytes.Join([][]byte{[]byte(name), buffer[:n]}, []byte("\n")), from)
+		_, _ = packets.WriteTo(bytes.Join([][]byte{[]byte(name), content}, []byte("\n")), from)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/kiln-net/kiln/internal/netprobe/socket"
 )
 
 const (
@@ -170,7 +170,7 @@ func (m Measurement) packets() (Result, error) {
 
 // fullPackets is packets with the largest UDP packets that the path takes without fragments.
 func (m Measurement) fullPackets() (Result, error) {
-	return m.flood(forbidFragments)
+	return m.flood(socket.ForbidFragments)
 }
 
 func (m Measurement) flood(size func(*net.UDPConn) (int, error)) (r Result, err error) {
@@ -198,7 +198,7 @@ func (m Measurement) flood(size func(*net.UDPConn) (int, error)) (r Result, err 
 		switch _, err := conn.Write(payload); {
 		case err == nil:
 			sent++
-		case errors.Is(err, unix.EMSGSIZE): // the kernel has learned a smaller MTU of the path, for example behind a translation
+		case socket.TooLarge(err): // the kernel has learned a smaller MTU of the path, for example behind a translation
 			if n, err = size(conn); err != nil {
 				return r, fmt.Errorf("find the size of packets: %w", err)
 			}
@@ -216,26 +216,6 @@ func (m Measurement) flood(size func(*net.UDPConn) (int, error)) (r Result, err 
 	}
 	received := min(after-before, sent)
 	return Result{Rate: float64(received) / took.Seconds(), Lost: 1 - float64(received)/float64(sent), Size: len(payload)}, nil
-}
-
-// forbidFragments makes the kernel refuse packets that are too large for the path (IP_MTU_DISCOVER, ip(7)). It returns the largest payload.
-func forbidFragments(conn *net.UDPConn) (payload int, err error) {
-	const headerIPv4, headerIPv6, headerUDP, largest = 20, 40, 8, 65507
-	level, discover, get, header := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU, headerIPv4
-	if to, ok := conn.RemoteAddr().(*net.UDPAddr); ok && to.IP.To4() == nil {
-		level, discover, get, header = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU, headerIPv6
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	mtu, socketErr := 0, error(nil)
-	err = raw.Control(func(fd uintptr) {
-		if socketErr = unix.SetsockoptInt(int(fd), level, discover, unix.IP_PMTUDISC_DO); socketErr == nil {
-			mtu, socketErr = unix.GetsockoptInt(int(fd), level, get)
-		}
-	})
-	return min(mtu-header-headerUDP, largest), errors.Join(err, socketErr)
 }
 
 func (m Measurement) counted() (n uint64, err error) {

@@ -14,9 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kiln-net/kiln/internal/netprobe"
+	"github.com/kiln-net/kiln/internal/netprobe/socket"
 )
 
 // The first byte of a TCP connection, after the key, selects what the server does with it.
@@ -54,11 +53,12 @@ func (s *Server) Serve(ctx context.Context, addresses ...string) error {
 		defer listener.Close()
 		defer packets.Close()
 		if s.Segmentation {
-			if err := segmented(packets, unix.UDP_GRO, 1); err != nil {
+			if err := socket.ReceiveSegments(packets.(*net.UDPConn)); err != nil {
 				return err
 			}
 		}
-		if err := buffered(packets); err != nil {
+		// Some seconds of packets wait: a burst that a limit passes is not to be lost after it.
+		if err := socket.Buffer(packets.(*net.UDPConn), 1<<24); err != nil {
 			return err
 		}
 		go s.count(packets)

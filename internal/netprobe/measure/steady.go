@@ -11,12 +11,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/kiln-net/kiln/internal/netprobe/socket"
 )
 
 // The server counts what arrives in each second by its own clock: packets and answers may wait in the queue of a limit.
@@ -157,31 +156,6 @@ func (m Measurement) steadyFull() (r Result, err error) {
 	return readArrivals(conn, m.Duration)
 }
 
-// segmented sets an option of UDP segmentation.
-func segmented(conn net.PacketConn, option, value int) error {
-	return set(conn, unix.IPPROTO_UDP, option, value)
-}
-
-// buffered lets some seconds of packets wait for this process, if it may (CAP_NET_ADMIN): a burst that a limit passes is not to be lost after it.
-func buffered(conn net.PacketConn) error {
-	err := set(conn, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<24)
-	if errors.Is(err, unix.EPERM) {
-		return nil
-	}
-	return err
-}
-
-func set(conn net.PacketConn, level, option, value int) error {
-	raw, err := conn.(*net.UDPConn).SyscallConn()
-	if err != nil {
-		return err
-	}
-	if controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) }); controlErr != nil {
-		return controlErr
-	}
-	return os.NewSyscallError("setsockopt", err)
-}
-
 // steady sends UDP packets at a rate.
 func (m Measurement) steady() (r Result, err error) {
 	conn, err := net.Dial("udp", m.Address)
@@ -193,7 +167,7 @@ func (m Measurement) steady() (r Result, err error) {
 	packet := make([]byte, steadyPacket)
 	binary.BigEndian.PutUint64(packet[copy(packet, append([]byte(m.Key), steadyMark...)):], number)
 	if m.Segmentation {
-		if err := segmented(conn.(*net.UDPConn), unix.UDP_SEGMENT, steadyPacket); err != nil {
+		if err := socket.SendSegments(conn.(*net.UDPConn), steadyPacket); err != nil {
 			return r, err
 		}
 		packet = bytes.Repeat(packet, segments)
