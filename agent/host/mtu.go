@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/node/providerbridge"
 )
@@ -20,10 +21,7 @@ import (
 // enforces that.
 const minMTU = 576
 
-// overhead is the overhead of tunnels over IPv4 in bytes, by type: outer headers and, for geneve, space for options. An IPv6 header has
-// 20 bytes more.
-var overhead = map[string]int{"geneve": 100, "vxlan": 50}
-
+// ipv6Overhead is the number of bytes that an IPv6 header has more than an IPv4 header.
 const ipv6Overhead = 20
 
 // PodMTU returns the MTU of pods whose traffic is tunnelled from the address encapsulation through an interface with MTU tunnelMTU. With
@@ -31,8 +29,8 @@ const ipv6Overhead = 20
 func PodMTU(tunnelMTU int, tunnelTypes []string, encapsulation netip.Addr) (int, error) {
 	headers := 0
 	for _, t := range tunnelTypes {
-		of, known := overhead[t]
-		if !known {
+		of := v1alpha1.TunnelType(t).Overhead()
+		if of == 0 {
 			return 0, fmt.Errorf("unknown tunnel type %q", t)
 		}
 		headers = max(headers, of)

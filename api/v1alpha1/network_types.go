@@ -26,6 +26,12 @@ const (
 	TunnelVXLAN  TunnelType = "vxlan"
 )
 
+// Overhead returns the number of bytes by which the MTU of pods is smaller than the MTU of the interface for tunnels over IPv4: outer headers and, for geneve,
+// space for options. It is 0 for an unknown type. An IPv6 header has 20 bytes more.
+func (t TunnelType) Overhead() int {
+	return map[TunnelType]int{TunnelGeneve: 100, TunnelVXLAN: 50}[t]
+}
+
 // Network holds the addresses of the cluster. Each list has one CIDR per family, at most two, in the order of preference.
 // +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || self.joinCIDRs.size() == 0 || self.joinCIDRs.size() == self.podCIDRs.size() && self.joinCIDRs.all(j, self.podCIDRs.exists(p, cidr(j).ip().family() == cidr(p).ip().family()))",message="joinCIDRs must have the families of podCIDRs",messageExpression=`'joinCIDRs must have the families of podCIDRs: ' + self.joinCIDRs.join(',') + ' does not fit ' + self.podCIDRs.join(',')`
 // +kubebuilder:validation:XValidation:rule="!has(self.podCIDRs) || !has(self.serviceCIDRs) || !self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap",messageExpression=`'podCIDRs and serviceCIDRs must not overlap: change ' + self.podCIDRs.join(',') + ', or set serviceCIDRs to those of the API server, which are ' + self.serviceCIDRs.join(',') + ' here'`

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kiln-net/kiln/agent/pinger"
+	"github.com/kiln-net/kiln/internal/envcheck"
 	"github.com/kiln-net/kiln/internal/netprobe"
 	"github.com/kiln-net/kiln/internal/netprobe/measure"
 )
@@ -35,7 +36,11 @@ func newNetprobeCommand() *cobra.Command {
 			})
 		},
 	}
-	command.AddCommand(serve, client, newMeasureCommand())
+	node := &cobra.Command{
+		Use: "node", Short: "Check the node by the settings of the standard input, in a pod of `kubectl ko env-check`", Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return withJSON(command, envcheck.ThisNode) },
+	}
+	command.AddCommand(serve, client, node, newMeasureCommand())
 	return command
 }
 

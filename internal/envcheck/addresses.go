@@ -133,7 +133,6 @@ var hostPorts = []int32{
 
 // ports looks for other pods that declare a port of Kiln on their node.
 func ports(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
-	const subject = "Ports of nodes"
 	var found []Finding
 	for _, pod := range c.Pods {
 		if ofKiln(pod.Labels) {
@@ -146,13 +145,13 @@ func ports(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 					number = port.ContainerPort
 				}
 				if slices.Contains(hostPorts, number) {
-					found = append(found, Finding{Failed, subject, fmt.Sprintf("pod %s/%s has port %d of node %s, which Kiln needs: move the pod to another port",
+					found = append(found, Finding{Failed, subjectPorts, fmt.Sprintf("pod %s/%s has port %d of node %s, which Kiln needs: move the pod to another port",
 						pod.Namespace, pod.Name, number, pod.Spec.NodeName)})
 				}
 			}
 		}
 	}
-	return append(found, Finding{Manual, subject, "the API shows declared ports of pods only. On each node compare `ss -lntu` with the ports in docs/operations/install.md"})
+	return append(found, Finding{Manual, subjectPorts, "the API shows declared ports of pods only. On each node compare `ss -lntu` with the ports in docs/operations/install.md"})
 }
 
 // ofKiln reports whether labels are those of a component of Kiln.

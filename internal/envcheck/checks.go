@@ -286,7 +286,6 @@ func definitions(c *Cluster, _ *v1alpha1.OVNClusterSpec) []Finding {
 }
 
 func kernel(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
-	const subject = "Kernel modules"
 	if spec.Nodes.Datapath == v1alpha1.DatapathUserspace {
 		return nil
 	}
@@ -295,6 +294,6 @@ func kernel(c *Cluster, spec *v1alpha1.OVNClusterSpec) []Finding {
 		versions[c.Nodes[i].Status.NodeInfo.KernelVersion] = true
 	}
 	encapsulation := cmp.Or(string(spec.Network.TunnelType), string(v1alpha1.TunnelGeneve))
-	return []Finding{{Manual, subject, fmt.Sprintf("the API does not show them. On each node run `modprobe -a openvswitch %s`, or use nodes.datapath Userspace. Kernels: %s",
+	return []Finding{{Manual, subjectModules, fmt.Sprintf("the API does not show them. On each node run `modprobe -a openvswitch %s`, or use nodes.datapath Userspace. Kernels: %s",
 		encapsulation, k8s.Some(slices.Sorted(maps.Keys(versions)), someNames))}}
 }

@@ -249,8 +249,8 @@ func (r *dropsRun) checkCluster(ctx context.Context) error {
 }
 
 // clockOffset compares the clock of the API server, which has the time of its nodes, with the one of this machine. It is 0 if the server does not say it.
-func (r *dropsRun) clockOffset(ctx context.Context) time.Duration {
-	review, err := r.pods.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+func (p *plugin) clockOffset(ctx context.Context) time.Duration {
+	review, err := p.pods.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil || review.CreationTimestamp.IsZero() {
 		return 0
 	}

@@ -34,13 +34,13 @@ const formatManifest = "ovncluster"
 
 // envCheck returns the command `kubectl ko env-check`.
 func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
-	var migrate bool
+	var c environmentCheck
 	var o output
-	var file string
 	cmd := &cobra.Command{
 		Use:   "env-check",
 		Short: "Checks whether the cluster fits Kiln, or with --migrate which settings of Kube-OVN would be lost",
-		Long: "Checks through the API whether the cluster fits Kiln. It changes nothing.\n\n" +
+		Long: "Checks whether the cluster fits Kiln: through the API, and on nodes by a pod on each, which it deletes at the end. It changes nothing else, and with\n" +
+			"--pods=false it only reads the API. Before the installation, --image names Kiln's image for these pods.\n\n" +
 			"With --migrate, it lists the kinds, fields, annotations and settings of an installed Kube-OVN that Kiln would not carry over, and\n" +
 			"proposes an OVNCluster.\n\n" +
 			"Exit codes: 0 if nothing failed and nothing is lost, 1 otherwise, 2 if the cluster cannot be read.",
@@ -53,10 +53,10 @@ func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 			if err != nil {
 				return p.unread(err)
 			}
-			if o.format == formatManifest && !migrate {
+			if o.format == formatManifest && !c.migrate {
 				return p.unread(fmt.Errorf("--output %s prints the OVNCluster that --migrate proposes: add --migrate, or use another format", formatManifest))
 			}
-			report, err := p.checkEnvironment(cmd.Context(), migrate, file)
+			report, err := p.checkEnvironment(cmd.Context(), c)
 			if err != nil {
 				return p.unread(err)
 			}
@@ -75,9 +75,11 @@ func (p *plugin) envCheck(source func() clientcmd.ClientConfig) *cobra.Command {
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return p.unread(err) })
 	f := cmd.Flags()
-	f.BoolVar(&migrate, "migrate", false, "list kinds, fields and flags of the installed Kube-OVN that Kiln would not carry over, and propose an OVNCluster")
+	f.BoolVar(&c.migrate, "migrate", false, "list kinds, fields and flags of the installed Kube-OVN that Kiln would not carry over, and propose an OVNCluster")
 	o.add(cmd, formatText, formatManifest)
-	f.StringVarP(&file, "filename", "f", "", "manifest with the OVNCluster to check for, and perhaps other documents; the default is the OVNCluster in the API, or `spec: {}` without one")
+	f.BoolVar(&c.onNodes, "pods", true, "check nodes by pods; without them, the command only reads the API")
+	c.run.add(f)
+	f.StringVarP(&c.file, "filename", "f", "", "manifest with the OVNCluster to check for, and perhaps other documents; the default is the OVNCluster in the API, or `spec: {}` without one")
 	return cmd
 }
 
@@ -90,11 +92,25 @@ func (p *plugin) unread(err error) error {
 	return utilexec.CodeExitError{Err: err, Code: exitUnread}
 }
 
-func (p *plugin) checkEnvironment(ctx context.Context, migrate bool, file string) (*envcheck.Report, error) {
-	if migrate && file != "" {
+// environmentCheck are the flags of `kubectl ko env-check`.
+type environmentCheck struct {
+	migrate bool
+	file    string
+	// onNodes: nodes are checked by pods, by those of run.
+	onNodes bool
+	run     podRunFlags
+}
+
+func (p *plugin) checkEnvironment(ctx context.Context, c environmentCheck) (*envcheck.Report, error) {
+	switch {
+	case c.migrate && c.file != "":
 		return nil, errors.New("--filename has no effect with --migrate, which proposes an OVNCluster: leave it out")
+	case (c.migrate || !c.onNodes) && len(c.run.nodes) > 0:
+		return nil, errors.New("--node has no effect with --migrate and with --pods=false, which check no nodes: leave it out")
+	case c.run.maxNodes < 1:
+		return nil, errors.New("--max-nodes must be greater than 0")
 	}
-	spec, err := specOf(file)
+	spec, err := specOf(c.file)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +118,7 @@ func (p *plugin) checkEnvironment(ctx context.Context, migrate bool, file string
 	if err != nil {
 		return nil, err
 	}
-	if migrate {
+	if c.migrate {
 		return envcheck.Migration(cluster)
 	}
 	if spec == nil && cluster.OVNCluster != nil {
@@ -111,7 +127,11 @@ func (p *plugin) checkEnvironment(ctx context.Context, migrate bool, file string
 	if spec == nil {
 		spec = &v1alpha1.OVNClusterSpec{}
 	}
-	return envcheck.Environment(cluster, spec), nil
+	report := envcheck.Environment(cluster, spec)
+	if !c.onNodes {
+		return report, nil
+	}
+	return report, p.newNodesRun(c.run).checkNodes(ctx, report, cluster, spec)
 }
 
 // specOf reads the OVNCluster in a manifest, which may have documents of other kinds; nil without a file.
