@@ -36,6 +36,9 @@ const (
 	OnSubnet        = "Subnet"
 	OnIP            = "IP"
 	OnNetworkPolicy = "NetworkPolicy"
+	OnSecurityGroup = "SecurityGroup"
+	// OnClusterPolicy are AdminNetworkPolicy, BaselineAdminNetworkPolicy and ClusterNetworkPolicy.
+	OnClusterPolicy = "cluster-wide policy"
 	OnSwitchLBRule  = "SwitchLBRule"
 	OnRouterLBRule  = "RouterLBRule"
 	OnOvnFip        = "OvnFip"
@@ -147,6 +150,9 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationLogActions, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationLogRate, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationLogDropsUntil, on: OnNetworkPolicy, role: RoleRequest},
+	{name: AnnotationLogDropsUntil, on: OnSecurityGroup, role: RoleRequest},
+	{name: AnnotationLogDropsUntil, on: OnSubnet, role: RoleRequest},
+	{name: AnnotationLogDropsUntil, on: OnClusterPolicy, role: RoleRequest},
 	{name: AnnotationEnforcement, on: OnNetworkPolicy, role: RoleRequest},
 	{name: AnnotationPolicyFor, on: OnNetworkPolicy, role: RoleRequest},
 })

@@ -3,7 +3,11 @@
 
 package v1
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
 // Annotation is the name of an annotation without its prefix. Each network attachment has its own annotations: the prefix is
 // `ovn.kubernetes.io/` for the pod's first network and `<provider>.kubernetes.io/` for any other.
@@ -92,6 +96,20 @@ const (
 
 // MaxLogDrops is the longest time from now to the value of AnnotationLogDropsUntil.
 const MaxLogDrops = time.Hour
+
+// ParseLogDrops returns the time from now to the value of AnnotationLogDropsUntil; 0 without the annotation, and if the time has passed.
+func ParseLogDrops(annotations map[string]string, now time.Time) (time.Duration, error) {
+	value := strings.TrimSpace(annotations[AnnotationLogDropsUntil.Key()])
+	if value == "" {
+		return 0, nil
+	}
+	until, err := time.Parse(time.RFC3339, value)
+	left := until.Sub(now)
+	if err != nil || left > MaxLogDrops {
+		return 0, fmt.Errorf("annotation %s is %.40q: write a time that is at most %s ahead, such as 2026-11-30T16:00:00Z", AnnotationLogDropsUntil.Key(), value, MaxLogDrops)
+	}
+	return max(left, 0), nil
+}
 
 // PodNICTypeVeth is the only supported type of device: a pair of virtual Ethernet devices.
 const PodNICTypeVeth = "veth-pair"

@@ -22,7 +22,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reconciler"
 )
@@ -87,15 +86,31 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if !known {
 		return ctrl.Result{}, nil // follow or forget enqueues it again
 	}
-	if policy == nil {
-		return r.apply(ctx, owner, func() compiled { return compiled{} })
+	var last compiled
+	compile := func() compiled {
+		if last = (compiled{}); policy != nil && !r.Ignore {
+			last = r.compileCluster(ctx, r.kind, policy)
+		}
+		return last
 	}
-	compile := func() compiled { return clusterNetworkPolicy(r.kind.read(policy), r.Sets.Numbers, r.nodes(ctx)) }
-	if r.Ignore {
-		compile = func() compiled { return compiled{} }
+	if policy == nil || r.Ignore {
+		r.forgetLogs(owner)
 	}
 	result, err := r.apply(ctx, owner, compile)
-	return result, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, policy, compile(), err, result.RequeueAfter > 0))
+	var patched error
+	if policy != nil {
+		patched = r.patchStatus(ctx, policy, compile(), err, result.RequeueAfter > 0)
+	}
+	result, err = r.settleLogs(ctx, owner, policy, &last, result, err)
+	return result, errors.Join(err, patched)
+}
+
+// compileCluster compiles a cluster-wide policy with its logs.
+func (r *Reconciler) compileCluster(ctx context.Context, kind clusterKind, policy client.Object) compiled {
+	c := clusterNetworkPolicy(kind.read(policy), r.Sets.Numbers, r.nodes(ctx))
+	r.logDrops(policy.GetAnnotations(), &c)
+	r.limitLogs(policy, &c)
+	return c
 }
 
 // patchStatus writes the conditions of a policy: its problems, and whether it is applied.

@@ -169,12 +169,12 @@ func (r *clusterReconciler) enqueueOwners() {
 	}
 }
 
-// events enqueues policies that are created, deleted, or change their spec.
+// events enqueues policies that are created, deleted, or change their spec or until when they log.
 func (r *clusterReconciler) events() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: r.event,
 		UpdateFunc: func(before, after any) {
-			if before.(client.Object).GetGeneration() != after.(client.Object).GetGeneration() {
+			if old, now := before.(client.Object), after.(client.Object); old.GetGeneration() != now.GetGeneration() || logsUntil(old) != logsUntil(now) {
 				r.event(after)
 			}
 		},
@@ -247,7 +247,7 @@ func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner
 			return fmt.Errorf("list %s: %w", k.resource, err)
 		}
 		err = meta.EachListItem(list, func(o runtime.Object) error {
-			c := clusterNetworkPolicy(k.read(o.(client.Object)), r.Sets.Numbers, r.nodes(ctx))
+			c := r.compileCluster(ctx, k, o.(client.Object))
 			uses[c.Owner] = c.uses
 			return nil
 		})

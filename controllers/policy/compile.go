@@ -40,8 +40,10 @@ type compiled struct {
 	flows int
 	// logRate is the maximum of packets per second that a NetworkPolicy adds to the logs of its namespace on a node. limitLogs sets it to 0 if no rule logs.
 	logRate int
-	// logLeft is the time after which a NetworkPolicy with AnnotationLogDropsUntil logs less; 0 without it.
+	// logLeft is the time after which a policy with AnnotationLogDropsUntil logs less; 0 without it.
 	logLeft time.Duration
+	// logProblem is the reason why a policy logs less than its annotations request.
+	logProblem string
 }
 
 // rows returns the rows that belong to the policy's owner.

@@ -157,7 +157,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // removePolicy removes the rows of a NetworkPolicy.
 func (r *Reconciler) removePolicy(ctx context.Context, key client.ObjectKey) (ctrl.Result, error) {
 	r.spend(key, time.Time{}, 0)
-	r.forgetLogs(key)
+	r.forgetLogs(translate.NetworkPolicyOwner(key.Namespace, key.Name))
 	result, err := r.apply(ctx, translate.NetworkPolicyOwner(key.Namespace, key.Name), func() compiled { return compiled{} })
 	if err != nil {
 		return result, err
@@ -202,8 +202,11 @@ func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {
 	if !r.spend(client.ObjectKeyFromObject(np), np.CreationTimestamp.Time, c.flows) {
 		c.refuse()
 	}
-	r.logDrops(np, &c)
+	r.logDrops(np.Annotations, &c)
 	r.limitLogs(np, &c)
+	if c.logProblem != "" {
+		c.problems = append(c.problems, c.logProblem)
+	}
 	return c
 }
 
@@ -230,7 +233,7 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 	r.patience.over(owner)
 	c := compile() // compile again: new sets now have the numbers of their ports
 	if c.logRate > 0 {
-		if err := r.writeMeter(ctx, owner.Namespace); err != nil {
+		if err := r.writeMeter(ctx, translate.LogsOf(owner)); err != nil {
 			return ctrl.Result{}, err
 		}
 	}

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -13,12 +14,16 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/serving/budget"
 )
@@ -35,7 +40,7 @@ const (
 // logBounds limits the number of logging rules of a namespace.
 var logBounds = budget.Bounds{Group: maxLoggingRules}
 
-// logs holds which NetworkPolicies log, and at which rates. The policies of a namespace share one meter. Its rate is the sum of their rates, at most maxLogRate.
+// logs holds which policies log, and at which rates. The policies of a namespace share one meter. Its rate is the sum of their rates, at most maxLogRate.
 type logs struct {
 	budget budget.Budget
 
@@ -78,24 +83,64 @@ func (l *logs) rate(namespace string) int {
 	return sum
 }
 
-// logDrops makes the default rules of a policy log until the time of its annotation. A value that cannot be read, or is too far ahead, is reported as a problem.
-func (r *Reconciler) logDrops(np *networkingv1.NetworkPolicy, c *compiled) {
-	value := strings.TrimSpace(np.Annotations[kubeovnv1.AnnotationLogDropsUntil.Key()])
-	if value == "" || c.Subjects == "" {
-		return
-	}
-	until, err := time.Parse(time.RFC3339, value)
-	left := until.Sub(r.now())
+// logDrops makes the rules of a policy that drop packets log until the time of its annotation.
+func (r *Reconciler) logDrops(annotations map[string]string, c *compiled) {
+	left, err := kubeovnv1.ParseLogDrops(annotations, r.now())
 	switch {
-	case err != nil || left > kubeovnv1.MaxLogDrops:
-		c.problems = append(c.problems, fmt.Sprintf("annotation %s is %.40q: write a time that is at most %s ahead, such as 2026-11-30T16:00:00Z",
-			kubeovnv1.AnnotationLogDropsUntil.Key(), value, kubeovnv1.MaxLogDrops))
+	case c.Subjects == "" && c.group == nil:
+	case err != nil:
+		c.logProblem = err.Error()
 	case left > 0:
-		c.logLeft = left
-		for i := range c.Rules {
-			c.Rules[i].Log = c.Rules[i].Log || c.Rules[i].Action == nb.ACLActionDrop
+		c.logLeft, c.logRate = left, cmp.Or(c.logRate, defaultLogRate)
+		c.logAllDrops()
+	}
+}
+
+// logAllDrops makes all rules that drop packets log.
+func (c *compiled) logAllDrops() {
+	for i := range c.Rules {
+		c.Rules[i].Log = c.Rules[i].Log || c.Rules[i].Action == nb.ACLActionDrop
+	}
+	if c.group != nil {
+		c.group.LogDefault = true
+		for i := range c.group.Rules {
+			c.group.Rules[i].Log = c.group.Rules[i].Action == nb.ACLActionDrop
 		}
 	}
+}
+
+// logNothing makes no rule log.
+func (c *compiled) logNothing() {
+	for i := range c.Rules {
+		c.Rules[i].Log = false
+	}
+	if c.group != nil {
+		c.group.LogDefault = false
+		for i := range c.group.Rules {
+			c.group.Rules[i].Log = false
+		}
+	}
+}
+
+// logging returns the number of rules that log.
+func (c *compiled) logging() (n int) {
+	for i := range c.Rules {
+		if c.Rules[i].Log {
+			n++
+		}
+	}
+	if c.group == nil {
+		return n
+	}
+	for i := range c.group.Rules {
+		if c.group.Rules[i].Log {
+			n++
+		}
+	}
+	if c.group.LogDefault {
+		n += 2 // one of each direction
+	}
+	return n
 }
 
 func (r *Reconciler) now() time.Time {
@@ -105,24 +150,39 @@ func (r *Reconciler) now() time.Time {
 	return time.Now()
 }
 
+// logKey is the key of a policy in logs and in their budget.
+func logKey(owner desired.Owner) types.NamespacedName {
+	if owner.Namespace == "" {
+		return types.NamespacedName{Namespace: translate.ClusterLogs, Name: owner.Kind + "/" + owner.Name}
+	}
+	return types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
+}
+
+// wake enqueues policies by their keys in logs.
+func (r *Reconciler) wake(keys []types.NamespacedName) {
+	for _, key := range keys {
+		owner := translate.NetworkPolicyOwner(key.Namespace, key.Name)
+		if key.Namespace == translate.ClusterLogs {
+			owner = desired.Owner{}
+			owner.Kind, owner.Name, _ = strings.Cut(key.Name, "/")
+		}
+		r.changed(podset.Changes{Users: []desired.Owner{owner}})
+	}
+}
+
 // limitLogs records how a policy logs. Its rules do not log if they exceed the bound of the namespace together with those of older policies.
-func (r *Reconciler) limitLogs(np *networkingv1.NetworkPolicy, c *compiled) {
-	key, logging := types.NamespacedName{Namespace: np.Namespace, Name: np.Name}, 0
-	for i := range c.Rules {
-		if c.Rules[i].Log {
-			logging++
-		}
-	}
-	verdict, others := r.logs.budget.Set(logBounds, budget.Object{Key: key, Group: key.Namespace, Created: np.CreationTimestamp.Time, Cost: logging})
-	for _, other := range others {
-		r.policies.AddKey(other)
-	}
+func (r *Reconciler) limitLogs(o client.Object, c *compiled) {
+	key, logging := logKey(c.Owner), c.logging()
+	verdict, others := r.logs.budget.Set(logBounds, budget.Object{Key: key, Group: key.Namespace, Created: o.GetCreationTimestamp().Time, Cost: logging})
+	r.wake(others)
 	if verdict != budget.Within {
-		for i := range c.Rules {
-			c.Rules[i].Log = false
+		c.logNothing()
+		of := "NetworkPolicies of its namespace"
+		if key.Namespace == translate.ClusterLogs {
+			of = "SecurityGroups and cluster-wide policies"
 		}
-		c.problems = append(c.problems, fmt.Sprintf("this policy logs nothing: together with the older NetworkPolicies of its namespace it has more than %d rules that log: "+
-			"remove enable_log and log_drops_until from some of them", maxLoggingRules))
+		c.logProblem = fmt.Sprintf("this policy logs nothing: together with the older %s it has more than %d rules that log: "+
+			"remove enable_log and log_drops_until from some of them", of, maxLoggingRules)
 	}
 	if verdict != budget.Within || logging == 0 {
 		c.logRate = 0
@@ -131,12 +191,28 @@ func (r *Reconciler) limitLogs(np *networkingv1.NetworkPolicy, c *compiled) {
 }
 
 // forgetLogs removes a policy that does not exist or is not applied.
-func (r *Reconciler) forgetLogs(key types.NamespacedName) {
+func (r *Reconciler) forgetLogs(owner desired.Owner) {
+	key := logKey(owner)
 	_, others := r.logs.budget.Set(logBounds, budget.Object{Key: key, Group: key.Namespace})
-	for _, other := range others {
-		r.policies.AddKey(other)
-	}
+	r.wake(others)
 	r.logs.set(key, 0)
+}
+
+// settleLogs reports why a SecurityGroup or a cluster-wide policy does not log, reads it again when it logs less, and removes the meter if it was the last that logged.
+func (r *Reconciler) settleLogs(ctx context.Context, owner desired.Owner, o client.Object, c *compiled, result ctrl.Result, err error) (ctrl.Result, error) {
+	if o == nil {
+		r.reported.Forget(owner)
+	} else if r.reported.New(owner, c.logProblem) {
+		k8s.Warn(r.Recorder, o, ReasonNotExpressed, c.logProblem)
+	}
+	written := err == nil && result.RequeueAfter == 0
+	if c.logLeft > 0 && (result.RequeueAfter == 0 || c.logLeft < result.RequeueAfter) {
+		result.RequeueAfter = c.logLeft
+	}
+	if !written { // the previous ACLs may still name the meter
+		return result, k8s.Unless(err, northbound.ErrWaiting)
+	}
+	return result, r.writeMeter(ctx, translate.LogsOf(owner))
 }
 
 // setupLogs adds the controller that restores meters, and deletes meters of namespaces without logging policies.

@@ -5,6 +5,7 @@ package policy_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -101,4 +105,70 @@ func TestTheLogOfDropsEnds(t *testing.T) {
 	clock.Store(&next) // the time came while no process ran
 	w.startWith(false, func() time.Time { return next })
 	w.meters()
+}
+
+// TestDropsOfGroupsAndClusterPoliciesAreLogged: a SecurityGroup and an AdminNetworkPolicy share a meter, log until the time of their annotation, and the controller may restart.
+func TestDropsOfGroupsAndClusterPoliciesAreLogged(t *testing.T) {
+	w := newWorld(t)
+	begin := time.Date(2026, 11, 30, 15, 0, 0, 0, time.UTC)
+	var clock atomic.Pointer[time.Time]
+	clock.Store(&begin)
+	now := func() time.Time { return *clock.Load() }
+	process := w.startWith(false, now)
+	w.grouped("web", "web")
+	sg := w.group("web", "ingressRules: [{ipVersion: ipv4, protocol: tcp, priority: 1, remoteType: address, remoteAddress: 0.0.0.0/0, portRangeMin: 80, portRangeMax: 80, policy: drop}]")
+	w.define("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1")
+	anp := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "admin"}}
+	w.createServed(anp, "{priority: 7, subject: {namespaces: {}}, ingress: [{name: a, action: Deny, from: [{namespaces: {}}]}, {name: b, action: Allow, from: [{namespaces: {}}]}]}", &anp.Spec)
+	w.condition(sg, &sg.Status.Conditions, "Ready", "True", "")
+	w.condition(anp, &anp.Status.Conditions, "Ready", "True", "")
+	w.meters()
+
+	const key = "ovn.kubernetes.io/log_drops_until"
+	until := begin.Add(20 * time.Millisecond)
+	annotate := func(o client.Object, value string) {
+		w.Change(o, func() { o.SetAnnotations(map[string]string{key: value}) })
+	}
+	annotate(sg, until.Format(time.RFC3339Nano))
+	w.logged("sg/web/egress/default", "sg/web/ingress/0", "sg/web/ingress/default")
+	w.meters(100)
+	later := begin.Add(time.Minute)
+	annotate(anp, later.Format(time.RFC3339))
+	w.logged("anp/admin/ingress/0/ip4", "anp/admin/ingress/0/ip6", "sg/web/egress/default", "sg/web/ingress/0", "sg/web/ingress/default")
+	w.meters(200)
+
+	clock.Store(&until) // the group logs no longer
+	w.logged("anp/admin/ingress/0/ip4", "anp/admin/ingress/0/ip6")
+	w.meters(100)
+	process.Stop()
+	process = w.startWith(false, now)
+	w.meters(100)
+	annotate(anp, "tomorrow")
+	w.logged()
+	w.meters()
+	w.Event(anp, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: policy.ReasonNotExpressed, Note: `annotation ovn.kubernetes.io/log_drops_until is "tomorrow": write a time`})
+	annotate(sg, later.Format(time.RFC3339))
+	w.meters(100)
+	process.Stop()
+	w.Delete(sg)
+	w.startWith(false, now)
+	w.logged()
+	w.meters()
+}
+
+// logged waits until exactly the ACLs with these names log.
+func (w *world) logged(want ...string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var names []string
+		for _, acl := range w.Database.Rows("ACL") {
+			if acl["log"] == true {
+				names = append(names, fmt.Sprint(acl["name"]))
+			}
+		}
+		if slices.Sort(names); fmt.Sprint(names) != fmt.Sprint(want) {
+			return fmt.Sprintf("%v log, want %v", names, want)
+		}
+		return ""
+	})
 }

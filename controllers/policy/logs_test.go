@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 func TestTheRateOfLogsIsBounded(t *testing.T) {
@@ -94,10 +95,10 @@ func TestTheLoggingRulesOfANamespaceAreBounded(t *testing.T) {
 		t.Errorf("%d rules of the older policy log", n)
 	}
 	n, c := compile(younger)
-	if n != 0 || c.logRate != 0 || len(c.Rules) != 501 || !slices.ContainsFunc(c.problems, func(p string) bool { return strings.Contains(p, "more than 1000 rules that log") }) {
-		t.Errorf("%d of %d rules of the younger policy log at %d packets per second; problems: %q", n, len(c.Rules), c.logRate, c.problems)
+	if n != 0 || c.logRate != 0 || len(c.Rules) != 501 || !strings.Contains(c.logProblem, "more than 1000 rules that log") {
+		t.Errorf("%d of %d rules of the younger policy log at %d packets per second; problems: %q", n, len(c.Rules), c.logRate, c.logProblem)
 	}
-	r.forgetLogs(types.NamespacedName{Namespace: "shop", Name: "older"})
+	r.forgetLogs(translate.NetworkPolicyOwner("shop", "older"))
 	if n, _ := compile(younger); n != 500 {
 		t.Errorf("%d rules of the younger policy log after the deletion of the older one", n)
 	}
@@ -121,7 +122,7 @@ func TestDropsAreLoggedUntilATime(t *testing.T) {
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}, Ingress: []networkingv1.NetworkPolicyIngressRule{{}},
 		}}
 		c := networkPolicy(np, fixedNumbers)
-		r.logDrops(np, &c)
+		r.logDrops(np.Annotations, &c)
 		r.limitLogs(np, &c)
 		var logging []string
 		for _, rule := range c.Rules {
@@ -136,9 +137,9 @@ func TestDropsAreLoggedUntilATime(t *testing.T) {
 		if c.logLeft != want.left || !slices.Equal(logging, wantLogging) || c.logRate != rate || r.logs.rate("shop") != rate {
 			t.Errorf("%.60q: %s left, the rules %v log, %d packets per second, %d in the namespace", value, c.logLeft, logging, c.logRate, r.logs.rate("shop"))
 		}
-		refused := len(c.problems) == 1 && strings.Contains(c.problems[0], "write a time that is at most 1h0m0s ahead") && len(c.problems[0]) < 300 && !strings.ContainsAny(c.problems[0], "\x1b\n")
-		if refused != want.refused || !refused && len(c.problems) > 0 {
-			t.Errorf("%.60q: %q", value, c.problems)
+		refused := strings.Contains(c.logProblem, "write a time that is at most 1h0m0s ahead") && len(c.logProblem) < 300 && !strings.ContainsAny(c.logProblem, "\x1b\n")
+		if refused != want.refused || !refused && c.logProblem != "" {
+			t.Errorf("%.60q: %q", value, c.logProblem)
 		}
 	}
 }
@@ -153,7 +154,7 @@ func TestBothReasonsToLogAddUp(t *testing.T) {
 	}}, Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{}}}}
 	for _, want := range []int{2, 1} { // rules that log, before and after the time
 		c := networkPolicy(np, fixedNumbers)
-		r.logDrops(np, &c)
+		r.logDrops(np.Annotations, &c)
 		logging := 0
 		for _, rule := range c.Rules {
 			if rule.Log {
@@ -164,5 +165,43 @@ func TestBothReasonsToLogAddUp(t *testing.T) {
 			t.Errorf("%s: %d of %d rules log, %d packets per second", now, logging, len(c.Rules), c.logRate)
 		}
 		now = now.Add(10 * time.Minute)
+	}
+}
+
+// TestTheLoggingRulesOfGroupsAreBounded: SecurityGroups and cluster-wide policies have one bound, and the younger group logs nothing.
+func TestTheLoggingRulesOfGroupsAreBounded(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	r := &Reconciler{Now: func() time.Time { return now }}
+	group := func(name string, age time.Duration, rules int) *kubeovnv1.SecurityGroup {
+		sg := &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{
+			Name: name, CreationTimestamp: metav1.Time{Time: now.Add(-age)}, Annotations: map[string]string{kubeovnv1.AnnotationLogDropsUntil.Key(): now.Add(time.Minute).UTC().Format(time.RFC3339)},
+		}}
+		for range rules {
+			sg.Spec.IngressRules = append(sg.Spec.IngressRules, kubeovnv1.SecurityGroupRule{
+				IPVersion: "ipv4", Protocol: "all", RemoteType: kubeovnv1.RemoteAddress, RemoteAddress: "0.0.0.0/0", Policy: kubeovnv1.SecurityGroupDrop, Priority: 1,
+			})
+		}
+		return sg
+	}
+	compile := func(sg *kubeovnv1.SecurityGroup) compiled {
+		return r.compileGroup(sg, func(string) bool { return true })
+	}
+	older, younger := group("older", time.Hour, 600), group("younger", 0, 500)
+	if c := compile(younger); c.logging() != 502 || c.logRate != defaultLogRate || c.logLeft != time.Minute {
+		t.Errorf("alone: %d rules log, at %d packets per second, for %s", c.logging(), c.logRate, c.logLeft)
+	}
+	if c := compile(older); c.logging() != 602 || len(c.problems) > 0 {
+		t.Errorf("the older group: %d rules log", c.logging())
+	}
+	if c := compile(younger); c.logging() != 0 || c.logRate != 0 || !strings.Contains(c.logProblem, "the older SecurityGroups and cluster-wide policies") {
+		t.Errorf("the younger group: %d rules log: %s", c.logging(), c.logProblem)
+	}
+	r.forgetLogs(translate.SecurityGroupOwner("older"))
+	if c := compile(younger); c.logging() != 502 {
+		t.Errorf("after the deletion: %d rules log", c.logging())
+	}
+	names, subjects := LoggedDrops(younger, World{Group: func(string) bool { return true }})
+	if !slices.Contains(names, "sg/younger/ingress/default") || !slices.Contains(names, "sg/younger/ingress/499") || subjects.Group != "younger" {
+		t.Errorf("names %q of the pods %s", names, subjects.String())
 	}
 }

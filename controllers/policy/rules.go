@@ -5,6 +5,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/serving/budget"
 )
@@ -75,6 +77,21 @@ func compileOf(o client.Object, w World) compiled {
 		}
 	}
 	return compiled{}
+}
+
+// LoggedDrops returns the names of the ACLs of a policy that drop packets and log them while it has AnnotationLogDropsUntil, and the set of its pods.
+func LoggedDrops(o client.Object, w World) (names []string, subjects podset.Selector) {
+	c := compileOf(o, w)
+	c.logAllDrops()
+	for _, row := range c.rows() {
+		if acl, is := row.Model.(*nb.ACL); is && acl.Log && acl.Action == nb.ACLActionDrop && acl.Name != nil && !slices.Contains(names, *acl.Name) {
+			names = append(names, *acl.Name)
+		}
+	}
+	if len(c.uses) > 0 { // the first one is of the subjects
+		subjects = c.uses[0]
+	}
+	return names, subjects
 }
 
 // ClusterKind is a kind of cluster-wide policies in one version.

@@ -39,7 +39,7 @@ func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("index security groups by the groups that they name: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&kubeovnv1.SecurityGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&kubeovnv1.SecurityGroup{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, k8s.Changed(logsUntil)))).
 		Watches(&kubeovnv1.SecurityGroup{}, handler.EnqueueRequestsFromMapFunc(r.groupsThatName), builder.WithPredicates(k8s.ComesOrGoes)).
 		WatchesRawSource(&r.groups).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindSecurityGroup)).
@@ -69,12 +69,34 @@ func (r *Reconciler) reconcileGroup(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get SecurityGroup: %w", err)
 	}
+	owner := translate.SecurityGroupOwner(req.Name)
 	if sg == nil {
-		return r.apply(ctx, translate.SecurityGroupOwner(req.Name), func() compiled { return compiled{} })
+		r.forgetLogs(owner)
+		result, err := r.apply(ctx, owner, func() compiled { return compiled{} })
+		return r.settleLogs(ctx, owner, nil, &compiled{}, result, err)
 	}
-	compile := func() compiled { return securityGroup(sg, r.groupExists(ctx)) }
-	result, err := r.apply(ctx, translate.SecurityGroupOwner(sg.Name), compile)
-	return result, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchGroup(ctx, sg, compile(), err, result.RequeueAfter > 0))
+	var last compiled
+	compile := func() compiled {
+		last = r.compileGroup(sg, r.groupExists(ctx))
+		return last
+	}
+	result, err := r.apply(ctx, owner, compile)
+	patched := r.patchGroup(ctx, sg, compile(), err, result.RequeueAfter > 0)
+	result, err = r.settleLogs(ctx, owner, sg, &last, result, err)
+	return result, errors.Join(err, patched)
+}
+
+// logsUntil returns the value of the annotation AnnotationLogDropsUntil.
+func logsUntil(o client.Object) string {
+	return o.GetAnnotations()[kubeovnv1.AnnotationLogDropsUntil.Key()]
+}
+
+// compileGroup compiles a security group with its logs.
+func (r *Reconciler) compileGroup(sg *kubeovnv1.SecurityGroup, exists func(group string) bool) compiled {
+	c := securityGroup(sg, exists)
+	r.logDrops(sg.Annotations, &c)
+	r.limitLogs(sg, &c)
+	return c
 }
 
 // groupExists returns a function that reports whether a group exists. If the lookup fails, it reports true, so that no problem is reported
@@ -127,7 +149,7 @@ func (r *Reconciler) restoreGroups(ctx context.Context, uses map[desired.Owner][
 		return fmt.Errorf("list security groups: %w", err)
 	}
 	for i := range list.Items {
-		c := securityGroup(&list.Items[i], func(string) bool { return true })
+		c := r.compileGroup(&list.Items[i], func(string) bool { return true }) // the logs of all groups share a meter
 		uses[c.Owner] = c.uses
 	}
 	return nil

@@ -59,14 +59,18 @@ type Reconciler struct {
 	SilentDelay, SilentEvery time.Duration
 	// UsageDelay is the delay between a change of a subnet's usage and the update of its status. Zero means 1 s.
 	UsageDelay time.Duration
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
 
 	// allocatorNetworks has the last network that the allocator received for each subnet, as text.
 	allocatorNetworks sync.Map
 	// lastDefaults has, by name, the last spec of each default subnet, with which it is created again after a forced deletion.
 	lastDefaults sync.Map
 	// notGrown has the reason, by name, why a default subnet cannot grow.
-	notGrown   sync.Map
-	admissions admissions
+	notGrown sync.Map
+	// logProblems are the reported problems of annotations, by name.
+	logProblems reconciler.Reports[string, string]
+	admissions  admissions
 	// silent paces the reports of silent gateways, and usage paces the reports of used addresses.
 	silent, usage reconciler.Paced
 }
@@ -81,6 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("gather inputs of subnet %s: %w", req.Name, err)
 	}
 	if in.subnet == nil {
+		r.logProblems.Forget(req.Name)
 		return ctrl.Result{}, r.missing(ctx, req.Name)
 	}
 	switch {
@@ -99,7 +104,25 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if result.unchecked {
 		return ctrl.Result{}, result.err // do not update the status: agents use the validated spec in it
 	}
-	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
+	if r.logProblems.New(req.Name, in.logProblem) {
+		k8s.Warn(r.Recorder, in.subnet, EventAnnotationInvalid, in.logProblem)
+	}
+	return ctrl.Result{RequeueAfter: in.logLeft}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
+}
+
+// EventAnnotationInvalid is the reason of the event on a subnet with an annotation whose value is invalid.
+const EventAnnotationInvalid = "AnnotationInvalid"
+
+func (r *Reconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}
+
+// logsUntil returns the value of the annotation AnnotationLogDropsUntil.
+func logsUntil(s *kubeovnv1.Subnet) string {
+	return s.Annotations[kubeovnv1.AnnotationLogDropsUntil.Key()]
 }
 
 // limitsChanged enqueues the subnets whose limits differ from the ones in their status, after a change of the OVNCluster.

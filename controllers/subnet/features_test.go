@@ -7,11 +7,18 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/internal/address/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -283,4 +290,53 @@ func TestAnEmptySubnetMovesToAnotherVPC(t *testing.T) {
 	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default", "tenant-shop")
 	n.Delete(s)
 	n.Gone(s)
+}
+
+// TestDropsOfRulesAreLoggedUntilATime: no event says that the time of the annotation has come.
+func TestDropsOfRulesAreLoggedUntilATime(t *testing.T) {
+	n := start(t)
+	begin := time.Date(2026, 11, 30, 15, 0, 0, 0, time.UTC)
+	var clock atomic.Pointer[time.Time]
+	clock.Store(&begin)
+	n.runWith(cache.Options{}, func(r *subnet.Reconciler) { r.Now = func() time.Time { return *clock.Load() } })
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.30.0.0/24", ACLs: []kubeovnv1.ACL{
+		{Direction: "to-lport", Priority: 2000, Match: "tcp.dst == 22", Action: "drop"}, {Direction: "to-lport", Priority: 1900, Match: "ip4", Action: "allow-related"},
+	}}}
+	n.Create(s)
+	logged := func(want string, meters int) {
+		t.Helper()
+		n.Eventually(func() string {
+			var names []string
+			for _, acl := range n.Database.Rows("ACL") {
+				if acl["log"] == true {
+					names = append(names, fmt.Sprint(acl["name"]))
+				}
+			}
+			used := 0
+			for _, meter := range n.Database.Rows("Meter") {
+				if strings.HasPrefix(fmt.Sprint(meter["name"]), "private-") {
+					used++
+				}
+			}
+			ready := meta.IsStatusConditionTrue(n.subnet("shop").Status.Conditions, kubeovnv1.ConditionReady)
+			if got := fmt.Sprint(names); got != want || used != meters || !ready {
+				return fmt.Sprintf("%s log, by %d meters", got, used)
+			}
+			return ""
+		})
+	}
+	logged("[]", 0)
+	annotate := func(value string) {
+		n.change(s, func() { s.Annotations = map[string]string{kubeovnv1.AnnotationLogDropsUntil.Key(): value} })
+	}
+	until := begin.Add(20 * time.Millisecond)
+	annotate(until.Format(time.RFC3339Nano))
+	logged("[acls/to-lport/2000/shop]", 1)
+	clock.Store(&until)
+	logged("[]", 0)
+	annotate(until.Add(time.Minute).Format(time.RFC3339))
+	logged("[acls/to-lport/2000/shop]", 1)
+	annotate(until.Add(48 * time.Hour).Format(time.RFC3339))
+	logged("[]", 0)
+	n.Event(s, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: subnet.EventAnnotationInvalid, Note: "write a time that is at most 1h0m0s ahead"})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 // inputs is the state from which a subnet's rows and status are computed.
@@ -44,6 +46,9 @@ type inputs struct {
 	balanced []netip.Addr
 	// vlan is the Vlan of an underlay subnet, nil if it does not exist. lastVlan is the one of its last valid spec.
 	vlan, lastVlan *kubeovnv1.Vlan
+	// logLeft is the time for which drops by its acls are logged; logProblem is the reason why its annotation about that is ignored.
+	logLeft    time.Duration
+	logProblem string
 }
 
 // gather reads the inputs from the cache. subnet is nil if the object does not exist.
@@ -60,6 +65,12 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 // gatherFor reads the inputs of a subnet with a given spec.
 func (r *Reconciler) gatherFor(ctx context.Context, subnet *kubeovnv1.Subnet) (inputs, error) {
 	in := inputs{subnet: subnet}
+	left, logErr := kubeovnv1.ParseLogDrops(subnet.Annotations, r.now())
+	if logErr != nil {
+		in.logProblem = logErr.Error()
+	} else if slices.ContainsFunc(subnet.Spec.ACLs, translate.Drops) {
+		in.logLeft = left
+	}
 	vpc, err := k8s.Find[kubeovnv1.Vpc](ctx, r.Client, client.ObjectKey{Name: lookup.VpcOf(subnet)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return inputs{}, fmt.Errorf("get its VPC: %w", err)

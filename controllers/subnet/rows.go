@@ -32,6 +32,7 @@ func rowInputs(in inputs, c checked, localnet *translate.Localnet) translate.Sub
 		AllowSubnets:      c.features.AllowSubnets,
 		NodeCIDRs:         in.nodeCIDRs(),
 		ACLs:              spec.ACLs,
+		LogDrops:          in.logLeft > 0,
 		AllowEWTraffic:    spec.AllowEWTraffic,
 		VirtualPorts:      in.virtualPorts(c.features.Vips),
 		Proxied:           in.balanced,

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/envcheck"
+	"github.com/kiln-net/kiln/internal/trace/reader"
 )
 
 // plugin is the state that the commands share.
@@ -144,7 +144,7 @@ func (p *plugin) connect(source clientcmd.ClientConfig) error {
 	if p.pods, err = kubernetes.NewForConfig(p.config); err != nil {
 		return fmt.Errorf("make a client of pods: %w", err)
 	}
-	scheme, err := envcheck.Scheme()
+	scheme, err := reader.Scheme()
 	if err != nil {
 		return err
 	}

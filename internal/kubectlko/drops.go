@@ -5,7 +5,6 @@ package kubectlko
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,11 +13,13 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/acllog"
+	"github.com/kiln-net/kiln/internal/trace"
 )
 
 const (
@@ -30,12 +31,13 @@ const (
 	maxDropPolicies, maxDropNodes = 200, 100
 )
 
-const dropsHelp = `Drops of NetworkPolicies that select the pods are logged while the command runs: it sets the annotation ovn.kubernetes.io/log_drops_until on them, and removes it at the
-end. Private subnets log at any time. Nodes log at most 1,000 packets per second and namespace, so counts are lower bounds.
+const dropsHelp = `Drops of NetworkPolicies, security groups, cluster-wide policies and acls of Subnets that apply to the pods are logged while the command runs: it sets the annotation
+ovn.kubernetes.io/log_drops_until on these objects, and removes it at the end. Private subnets log at any time. Nodes log at most 1,000 packets per second of a namespace, as many of all
+security groups and cluster-wide policies, and 10 of a subnet, so counts are lower bounds.
 
-Not logged: security groups, acls of Subnets, cluster-wide policies, port security, missing routes, ports that are not bound. See "kubectl ko trace".
+Not logged: port security, missing routes, ports that are not bound. See "kubectl ko trace".
 
-It needs get of pods/log and list of pods in Kiln's namespace: the logs have packets of all namespaces. Without patch of networkpolicies, it shows only drops that are logged already.`
+It needs get of pods/log and list of pods in Kiln's namespace: the logs have packets of all namespaces. Of objects that you may not patch, it shows only drops that are logged already.`
 
 // dropsFlags are the flags of `kubectl ko drops`.
 type dropsFlags struct {
@@ -80,7 +82,11 @@ type dropsRun struct {
 
 	watched *watched
 	// requests are the annotations that this run has written.
-	requests map[types.NamespacedName]string
+	requests map[trace.Object]string
+	// kinds are the kinds of annotated objects.
+	kinds map[string]schema.GroupVersionKind
+	// ignored: Kiln does not apply NetworkPolicies and cluster-wide policies.
+	ignored bool
 	// followed are the nodes whose log is read. ended receives nodes whose log has ended, and packets the packets of all logs.
 	followed map[string]bool
 	ended    chan logEnd
@@ -110,7 +116,7 @@ func (t dropsTarget) String() string {
 
 func (p *plugin) newDropsRun(kind, name string, o dropsFlags) (*dropsRun, error) {
 	r := &dropsRun{
-		plugin: p, dropsFlags: o, requests: map[types.NamespacedName]string{}, followed: map[string]bool{}, noted: map[string]bool{},
+		plugin: p, dropsFlags: o, requests: map[trace.Object]string{}, kinds: map[string]schema.GroupVersionKind{}, followed: map[string]bool{}, noted: map[string]bool{},
 		ended: make(chan logEnd, maxDropNodes), packets: make(chan loggedPacket, maxDropNodes),
 	}
 	r.names.plugin = p
@@ -243,7 +249,8 @@ func (r *dropsRun) checkCluster(ctx context.Context) error {
 		return fmt.Errorf("logging.ovnController of the OVNCluster is %s: packets are logged with info", level)
 	}
 	if oc.Spec.Policies.NetworkPolicies == v1alpha1.NetworkPoliciesIgnored {
-		return errors.New("policies.networkPolicies of the OVNCluster is Ignored: another component drops packets")
+		r.ignored = true
+		r.note("policies.networkPolicies of the OVNCluster is Ignored: another component applies NetworkPolicies and cluster-wide policies, and its drops are not logged")
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	kindNetworkPolicy, kindSubnet = "NetworkPolicy", "Subnet"
+	kindNetworkPolicy, kindSubnet, kindSecurityGroup = "NetworkPolicy", "Subnet", "SecurityGroup"
 	// maxACLName is the length at which the names of ACLs are cut (ovn-nb(5)).
 	maxACLName = 63
 )
@@ -185,7 +185,7 @@ func (r *dropsRun) deciders(p acllog.Packet) []trace.Object {
 		objects = []trace.Object{{Kind: kindNetworkPolicy, Namespace: m[3], Name: m[1]}}
 	}
 	for i := range objects {
-		if objects[i].Kind != kindNetworkPolicy {
+		if objects[i].Kind == kindSubnet || objects[i].Rule != "" {
 			continue
 		}
 		if objects[i].Rule = "egress"; p.ToPort {

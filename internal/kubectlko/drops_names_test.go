@@ -14,13 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/acllog"
 	"github.com/kiln-net/kiln/internal/testing/must"
+	"github.com/kiln-net/kiln/internal/trace"
 )
 
 // dropsRun returns a run that has read the cluster.
@@ -156,12 +156,12 @@ func TestDropsAreBounded(t *testing.T) {
 
 // TestManyPoliciesLeaveOthersTheirPlaces: a namespace with many policies cannot prevent that those of another one on the same node are annotated.
 func TestManyPoliciesLeaveOthersTheirPlaces(t *testing.T) {
-	var keys []types.NamespacedName
+	var keys []trace.Object
 	for i := range 2 * maxDropPolicies {
-		keys = append(keys, types.NamespacedName{Namespace: "a", Name: fmt.Sprintf("%03d", i)})
+		keys = append(keys, trace.Object{Kind: "NetworkPolicy", Namespace: "a", Name: fmt.Sprintf("%03d", i)})
 	}
-	keys = append(keys, types.NamespacedName{Namespace: "b", Name: "1"}, types.NamespacedName{Namespace: "b", Name: "0"})
-	if first := fmt.Sprint(inTurns(keys)[:5]); first != "[a/000 b/0 a/001 b/1 a/002]" {
+	keys = append(keys, trace.Object{Kind: "NetworkPolicy", Namespace: "b", Name: "1"}, trace.Object{Kind: "NetworkPolicy", Namespace: "b", Name: "0"})
+	if first := fmt.Sprint(inTurns(keys)[:5]); first != "[NetworkPolicy a/000 NetworkPolicy b/0 NetworkPolicy a/001 NetworkPolicy b/1 NetworkPolicy a/002]" {
 		t.Errorf("the first ones are %s", first)
 	}
 }
@@ -181,7 +181,7 @@ func TestDropsFollowNewPods(t *testing.T) {
 	must.Succeed(t, err)
 	run.renewals = renewals
 	r.start(run.run)
-	r.prints(r.notes, "no NetworkPolicy that you may list selects these pods\n")
+	r.prints(r.notes, "no policy that you may list selects these pods\n")
 	w.runPod("shop", "new", 9)
 	np := w.isolate("shop", "closed")
 	line := dropLine("np/closed.shop/ingress/default", "to-lport", "10.16.0.5", "10.16.0.9", 80)

@@ -13,13 +13,15 @@ import (
 	"strings"
 	"time"
 
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/trace"
 )
 
 // request makes the policies log for dropsLease, at most until the end of the run. A later time of another run stays.
@@ -28,19 +30,23 @@ func (r *dropsRun) request(ctx context.Context, until time.Time) {
 	var annotated []string
 	keys := inTurns(slices.Collect(maps.Keys(r.watched.policies)))
 	if len(keys) > maxDropPolicies {
-		r.note("%d NetworkPolicies select these pods, and only %d are annotated: name a pod", len(keys), maxDropPolicies)
+		r.note("%d policies select these pods, and only %d are annotated: name a pod", len(keys), maxDropPolicies)
 	}
 	for _, key := range keys[:min(len(keys), maxDropPolicies)] {
 		if ctx.Err() != nil {
 			return
 		}
 		policy := r.watched.policies[key]
-		if other := policy.Annotations[kubeovnv1.AnnotationLogDropsUntil.Key()]; other != r.requests[key] && laterThan(other, value) {
+		if other := policy.GetAnnotations()[kubeovnv1.AnnotationLogDropsUntil.Key()]; other != r.requests[key] && laterThan(other, value) {
 			continue
 		}
 		_, again := r.requests[key]
-		if err := r.annotate(ctx, policy, value); err != nil {
-			r.note("NetworkPolicy %s may log nothing: %v", key, missingRight(err, "patch networkpolicies.networking.k8s.io in namespace "+key.Namespace))
+		if err := r.annotate(ctx, key, policy, value); err != nil {
+			right := "patch " + resourceOf(key.Kind)
+			if key.Namespace != "" {
+				right += " in namespace " + key.Namespace
+			}
+			r.note("%s may log nothing: %v", key, missingRight(err, right))
 			continue
 		}
 		if !again {
@@ -48,7 +54,7 @@ func (r *dropsRun) request(ctx context.Context, until time.Time) {
 		}
 	}
 	if len(annotated) > 0 {
-		r.note("annotated with %s, until the end: NetworkPolicy %s", kubeovnv1.AnnotationLogDropsUntil.Key(), k8s.Some(annotated, listed))
+		r.note("annotated with %s, until the end: %s", kubeovnv1.AnnotationLogDropsUntil.Key(), k8s.Some(annotated, listed))
 	}
 }
 
@@ -69,17 +75,19 @@ func laterThan(text, than string) bool {
 }
 
 // annotate writes an annotation. An interrupt does not end the request: the annotation could be written after withdraw.
-func (r *dropsRun) annotate(ctx context.Context, policy *networkingv1.NetworkPolicy, value string) error {
+func (r *dropsRun) annotate(ctx context.Context, key trace.Object, policy client.Object, value string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{kubeovnv1.AnnotationLogDropsUntil.Key(): value}}})
 	if err != nil {
 		return fmt.Errorf("encode a patch: %w", err)
 	}
-	key := client.ObjectKeyFromObject(policy)
+	if r.kinds[key.Kind], err = r.objects.GroupVersionKindFor(policy); err != nil {
+		return fmt.Errorf("find its kind: %w", err)
+	}
 	before, had := r.requests[key]
 	r.requests[key] = value // it is withdrawn, too, if the answer is lost
-	err = r.objects.Patch(ctx, &networkingv1.NetworkPolicy{ObjectMeta: policy.ObjectMeta}, client.RawPatch(types.MergePatchType, patch))
+	err = r.objects.Patch(ctx, r.metadata(key), client.RawPatch(types.MergePatchType, patch))
 	switch {
 	case err == nil:
 		return nil
@@ -92,39 +100,62 @@ func (r *dropsRun) annotate(ctx context.Context, policy *networkingv1.NetworkPol
 	return fmt.Errorf("annotate it: %w", err)
 }
 
+// metadata returns the metadata of an object, of which a patch changes only the annotation.
+func (r *dropsRun) metadata(key trace.Object) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	o.SetGroupVersionKind(r.kinds[key.Kind])
+	return o
+}
+
 // withdraw removes the annotations of this run. Values that others have written stay.
 func (r *dropsRun) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deletion)
 	defer cancel()
 	path := "/metadata/annotations/" + strings.ReplaceAll(kubeovnv1.AnnotationLogDropsUntil.Key(), "/", "~1") // RFC 6901
-	for _, key := range slices.SortedFunc(maps.Keys(r.requests), byNamespacedName) {
+	for _, key := range slices.SortedFunc(maps.Keys(r.requests), byName) {
 		patch, err := json.Marshal([]map[string]string{{"op": "test", "path": path, "value": r.requests[key]}, {"op": "remove", "path": path}})
 		if err == nil {
-			policy := &networkingv1.NetworkPolicy{}
-			policy.Namespace, policy.Name = key.Namespace, key.Name
-			err = r.objects.Patch(ctx, policy, client.RawPatch(types.JSONPatchType, patch))
+			err = r.objects.Patch(ctx, r.metadata(key), client.RawPatch(types.JSONPatchType, patch))
 		}
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) { // invalid: another value is there
-			r.note("NetworkPolicy %s logs until %s, because its annotation %s could not be removed: %v", key, r.requests[key], kubeovnv1.AnnotationLogDropsUntil.Key(), err)
+			r.note("%s logs until %s, because its annotation %s could not be removed: %v", key, r.requests[key], kubeovnv1.AnnotationLogDropsUntil.Key(), err)
 		}
 	}
 	clear(r.requests)
 }
 
 // inTurns sorts policies so that namespaces take turns: a namespace with many policies leaves others their places.
-func inTurns(keys []types.NamespacedName) []types.NamespacedName {
-	slices.SortFunc(keys, byNamespacedName)
-	turn, count := map[types.NamespacedName]int{}, map[string]int{}
+func inTurns(keys []trace.Object) []trace.Object {
+	slices.SortFunc(keys, byName)
+	turn, count := map[trace.Object]int{}, map[string]int{}
 	for _, key := range keys {
 		turn[key] = count[key.Namespace]
 		count[key.Namespace]++
 	}
-	slices.SortStableFunc(keys, func(a, b types.NamespacedName) int { return cmp.Compare(turn[a], turn[b]) })
+	slices.SortStableFunc(keys, func(a, b trace.Object) int { return cmp.Compare(turn[a], turn[b]) })
 	return keys
 }
 
-func byNamespacedName(a, b types.NamespacedName) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+func byName(a, b trace.Object) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+}
+
+// resourceOf returns the resource of a kind of policies.
+func resourceOf(kind string) string {
+	switch kind {
+	case kindNetworkPolicy:
+		return "networkpolicies.networking.k8s.io"
+	case kindSecurityGroup:
+		return "security-groups.kubeovn.io"
+	case kindSubnet:
+		return "subnets.kubeovn.io"
+	}
+	for _, k := range policy.ClusterKinds() {
+		if k.Name == kind {
+			return k.Resource + "." + trace.GroupPolicies
+		}
+	}
+	return kind
 }
 
 // missingRight replaces the error of a request that the user may not make.

@@ -15,13 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/trace"
@@ -32,12 +32,13 @@ type watched struct {
 	// addresses are the pods by their addresses, and nodes the nodes that they are on.
 	addresses map[netip.Addr][]owner
 	nodes     []string
-	// policies are the NetworkPolicies that select them and drop packets.
-	policies map[types.NamespacedName]*networkingv1.NetworkPolicy
+	// policies are the policies that select them and drop packets, and the Subnets whose acls do, by their names.
+	policies map[trace.Object]client.Object
 	// acls are the objects with ACLs that log, by the names of these.
 	acls map[string][]trace.Object
-	// grouped are pods with security groups, and ruled the Subnets of pods that have acls: drops by these are not logged.
-	grouped, ruled []string
+	// pods are the pods, and groups the security groups that they name.
+	pods   []*corev1.Pod
+	groups map[string]bool
 	// vpcs are the VPCs of Subnets. It is nil if the user may not read Subnets.
 	vpcs map[string]string
 }
@@ -55,7 +56,7 @@ func (r *dropsRun) read(ctx context.Context) (*watched, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &watched{addresses: map[netip.Addr][]owner{}, policies: map[types.NamespacedName]*networkingv1.NetworkPolicy{}, acls: map[string][]trace.Object{}}
+	w := &watched{addresses: map[netip.Addr][]owner{}, policies: map[trace.Object]client.Object{}, acls: map[string][]trace.Object{}, groups: map[string]bool{}}
 	switches, nodes, byNamespace := map[string]bool{}, map[string]bool{}, map[string][]*corev1.Pod{}
 	for i := range pods {
 		pod := &pods[i]
@@ -70,8 +71,9 @@ func (r *dropsRun) read(ctx context.Context) (*watched, error) {
 		}
 		nodes[pod.Spec.NodeName], switches[network.LogicalSwitch] = true, true
 		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
-		if len(kubeovnv1.ParseSecurityGroups(pod.Annotations)) > 0 {
-			w.grouped = append(w.grouped, pod.Namespace+"/"+pod.Name)
+		w.pods = append(w.pods, pod)
+		for _, group := range kubeovnv1.ParseSecurityGroups(pod.Annotations) {
+			w.groups[group] = true
 		}
 	}
 	w.nodes = slices.Sorted(maps.Keys(nodes))
@@ -79,9 +81,18 @@ func (r *dropsRun) read(ctx context.Context) (*watched, error) {
 		return nil, fmt.Errorf("%s has no pod with an address of Kiln: pods in the network of their node, and pods that have ended, have none", r.target)
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
+		if r.ignored {
+			break
+		}
 		if err := r.readPolicies(ctx, w, namespace, byNamespace[namespace]); err != nil {
 			return nil, err
 		}
+	}
+	if err := r.readGroups(ctx, w); err != nil {
+		return nil, err
+	}
+	if err := r.readClusterPolicies(ctx, w); err != nil {
+		return nil, err
 	}
 	return w, r.readSubnets(ctx, w, switches)
 }
@@ -127,15 +138,16 @@ func (r *dropsRun) readPolicies(ctx context.Context, w *watched, namespace strin
 		}
 		for _, row := range rules.Rows {
 			if acl, is := row.Model.(*nb.ACL); is && acl.Action == nb.ACLActionDrop && acl.Name != nil {
-				w.policies[client.ObjectKeyFromObject(np)] = np
-				w.addACL(*acl.Name, trace.Object{Kind: kindNetworkPolicy, Namespace: np.Namespace, Name: np.Name})
+				o := trace.Object{Kind: kindNetworkPolicy, Namespace: np.Namespace, Name: np.Name}
+				w.policies[o] = np
+				w.addACL(*acl.Name, o)
 			}
 		}
 	}
 	return nil
 }
 
-// readSubnets adds the private Subnets, whose drops are logged, and the VPCs of Subnets.
+// readSubnets adds the private Subnets, whose drops are logged, the acls of the pods' Subnets, and the VPCs of Subnets.
 func (r *dropsRun) readSubnets(ctx context.Context, w *watched, switches map[string]bool) error {
 	list := &kubeovnv1.SubnetList{}
 	if err := r.objects.List(ctx, list); err != nil {
@@ -152,22 +164,23 @@ func (r *dropsRun) readSubnets(ctx context.Context, w *watched, switches map[str
 		if subnet.Spec.Private {
 			w.addACL(subnet.Name[:min(len(subnet.Name), maxACLName)], trace.Object{Kind: kindSubnet, Name: subnet.Name})
 		}
-		if switches[subnet.Name] && len(subnet.Spec.ACLs) > 0 {
-			w.ruled = append(w.ruled, subnet.Name)
+		for _, rule := range subnet.Spec.ACLs {
+			o := trace.Object{Kind: kindSubnet, Name: subnet.Name}
+			if !switches[subnet.Name] || !translate.Drops(rule) {
+				continue
+			}
+			w.policies[o] = subnet
+			o.Rule = fmt.Sprintf("acls with direction %s and priority %d", rule.Direction, rule.Priority)
+			w.addACL(translate.SubnetACLName(subnet.Name, rule), o)
 		}
 	}
 	return nil
 }
 
-// explain prints the nodes, and objects whose drops are not logged.
+// explain prints the nodes.
 func (r *dropsRun) explain() {
 	if len(r.watched.policies) == 0 {
-		r.note("no NetworkPolicy that you may list selects these pods")
+		r.note("no policy that you may list selects these pods")
 	}
 	r.note("following the logs of nodes %s for %s", k8s.Some(r.watched.nodes, listed), r.duration)
-	for kind, of := range map[string][]string{"security groups of pods": r.watched.grouped, "acls of Subnets": r.watched.ruled} {
-		if len(of) > 0 {
-			r.note("not logged: drops by %s (%s): see `kubectl ko trace`", kind, k8s.Some(of, listed))
-		}
-	}
 }

@@ -18,9 +18,9 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/envcheck"
 	"github.com/kiln-net/kiln/internal/testing/must"
 	"github.com/kiln-net/kiln/internal/testing/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/trace/reader"
 )
 
 // world is an API server with an OVNCluster. Programs in pods are tested by the end-to-end suite: there is no kubelet here.
@@ -64,7 +64,7 @@ func useWorld(t *testing.T, env *apiserver.Server) *world {
 	t.Helper()
 	w := &world{T: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	must.Succeed(w, os.WriteFile(w.kubeconfig, env.KubeConfig, 0o600))
-	scheme, err := envcheck.Scheme()
+	scheme, err := reader.Scheme()
 	must.Succeed(w, err)
 	w.objects, err = client.NewWithWatch(env.Config, client.Options{Scheme: scheme})
 	must.Succeed(w, err)

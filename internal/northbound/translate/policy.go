@@ -125,9 +125,9 @@ func (p *policy) acl(r PolicyRule, key string, conditions ...string) {
 	acl := aclOn(groupName(p.in.Subjects), r.Direction, conditions...)
 	acl.Priority, acl.Tier, acl.Action, acl.Name = r.Priority, p.in.Tier, r.Action, new(cut(p.in.Title+"/"+r.Key+key, maxACLName))
 	if r.Log {
-		acl.Log, acl.Meter, acl.Severity = true, new(meterName(p.in.Owner.Namespace)), new(nb.ACLSeverityInfo)
-		if r.Action == nb.ACLActionDrop {
-			acl.Severity = new(nb.ACLSeverityWarning)
+		logDrops(acl, LogsOf(p.in.Owner))
+		if r.Action != nb.ACLActionDrop {
+			acl.Severity = new(nb.ACLSeverityInfo)
 		}
 	}
 	p.rows = append(p.rows, desired.Row{Key: "acl/" + r.Key + key, Model: acl, Parent: &p.parent})

@@ -4,12 +4,25 @@
 package translate
 
 import (
+	"cmp"
+
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
 // KindPolicyLogs owns the meter of the logs of a namespace's NetworkPolicies.
 const KindPolicyLogs = "PolicyLogs"
+
+// ClusterLogs stands for the namespace of SecurityGroups and cluster-wide policies, which have a common meter. No namespace has this name.
+const ClusterLogs = "cluster_wide"
+
+// LogsOf returns the namespace whose meter the rules of a policy use, or ClusterLogs.
+func LogsOf(policy desired.Owner) string { return cmp.Or(policy.Namespace, ClusterLogs) }
+
+// logDrops makes an ACL that drops packets log them, by the meter of a namespace.
+func logDrops(acl *nb.ACL, namespace string) {
+	acl.Log, acl.Meter, acl.Severity = true, new(meterName(namespace)), new(nb.ACLSeverityWarning)
+}
 
 // PolicyLogsOwner returns the owner of the meter of a namespace.
 func PolicyLogsOwner(namespace string) desired.Owner {

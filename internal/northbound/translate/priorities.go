@@ -60,7 +60,8 @@ const (
 	priorityNodeAllow    = 3000  // traffic from nodes to a private subnet
 	prioritySecurityBase = 2005  // what pods with security groups need: DHCP, VRRP
 	prioritySecuritySame = 2004  // traffic between pods of one security group
-	prioritySecurityDrop = 2003  // all other traffic of pods with security groups
+	prioritySecurityLog  = 2003  // all other traffic of pods with a security group whose drops are logged (Kiln's)
+	prioritySecurityDrop = 2002  // all other traffic of pods with security groups (2003 in Kube-OVN)
 	PriorityPolicyAllow  = 2001  // rules of NetworkPolicies
 	PriorityPolicyDrop   = 2000  // all other traffic of isolated pods
 	priorityEastWest     = 1900  // traffic within a subnet

@@ -37,6 +37,8 @@ type SecurityGroupInputs struct {
 	// Tier is TierPolicy or TierBaseline.
 	Tier  int
 	Rules []SecurityGroupRule
+	// LogDefault: packets that no group allows are logged.
+	LogDefault bool
 }
 
 // SecurityGroupRule is one rule of one family. An invalid Remote or Local means any address.
@@ -56,6 +58,8 @@ type SecurityGroupRule struct {
 	// Ports are destination ports, SourcePorts source ports; First == 0 means any.
 	Ports       PortRange
 	SourcePorts PortRange
+	// Log: packets are logged, by the meter of ClusterLogs. Only rules that drop do.
+	Log bool
 }
 
 // PortRange is a range of ports.
@@ -67,13 +71,21 @@ func SecurityGroup(in SecurityGroupInputs) []desired.Row {
 	parent := desired.GroupACLs(SubjectsRef(in.Subjects))
 	group := groupName(in.Subjects)
 	var rows []desired.Row
-	add := func(key string, priority int, direction Direction, action nb.ACLAction, conditions ...string) {
+	add := func(key string, priority int, direction Direction, action nb.ACLAction, log bool, conditions ...string) {
 		acl := aclOn(group, direction, conditions...)
 		acl.Priority, acl.Tier, acl.Action, acl.Name = priority, in.Tier, action, new(cut("sg/"+in.Name+"/"+key, maxACLName))
+		if log {
+			logDrops(acl, ClusterLogs)
+		}
 		rows = append(rows, desired.Row{Key: "acl/" + key, Model: acl, Parent: &parent})
 	}
 	for _, r := range in.Rules {
-		add(r.Key, prioritySecurityRule-r.Priority, r.Direction, r.Action, r.conditions()...)
+		add(r.Key, prioritySecurityRule-r.Priority, r.Direction, r.Action, r.Log, r.conditions()...)
+	}
+	for _, direction := range []Direction{Ingress, Egress} {
+		if in.LogDefault { // it drops what the ACLs of IsolationInputs.Grouped would drop, which belong to no group
+			add(string(direction)+"/default", prioritySecurityLog, direction, nb.ACLActionDrop, true, "ip")
+		}
 	}
 	if in.Same == "" {
 		return rows
@@ -82,7 +94,7 @@ func SecurityGroup(in SecurityGroupInputs) []desired.Row {
 		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
 			ip := familyName(family)
 			set := "$" + setName(PeersRef(PodSetPart{Name: in.Same}, family))
-			add(string(direction)+"/same/"+ip, prioritySecuritySame, direction, nb.ACLActionAllowRelated,
+			add(string(direction)+"/same/"+ip, prioritySecuritySame, direction, nb.ACLActionAllowRelated, false,
 				ip+"."+remoteSide(direction)+" == "+set)
 		}
 	}

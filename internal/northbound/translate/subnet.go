@@ -38,7 +38,9 @@ type SubnetInputs struct {
 	NodeCIDRs    []netip.Prefix
 	// ACLs are the user's, with parsed matches. AllowEWTraffic allows traffic between ports of the subnet, unless an ACL with a
 	// higher priority matches.
-	ACLs           []kubeovnv1.ACL
+	ACLs []kubeovnv1.ACL
+	// LogDrops: packets that ACLs drop are logged.
+	LogDrops       bool
 	AllowEWTraffic bool
 
 	// VirtualPorts represent addresses that several ports share.

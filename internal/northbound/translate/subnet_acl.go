@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
@@ -15,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// privateDropLog is the maximum number of log entries per second and node for packets that a private subnet drops.
+// privateDropLog is the maximum number of log entries per second and node for packets that a subnet drops.
 const privateDropLog = 10
 
 // subnetACLs are the ACLs of a subnet. OVN passes neighbour discovery, router advertisements and DHCP answers before it
@@ -35,12 +36,30 @@ func subnetACLs(in SubnetInputs) []desired.Row {
 		}
 	}
 	for _, rule := range in.ACLs {
-		acls.add(userRules, &nb.ACL{
-			Direction: rule.Direction, Priority: rule.Priority, Action: rule.Action, Match: rule.Match,
-		})
+		acl := &nb.ACL{Direction: rule.Direction, Priority: rule.Priority, Action: rule.Action, Match: rule.Match}
+		if in.LogDrops && Drops(rule) {
+			acl.Log, acl.Severity, acl.Name, acl.Meter = true, new(nb.ACLSeverityWarning), new(SubnetACLName(in.Name, rule)), new(subnetMeter(in.Name))
+		}
+		acls.add(userRules, acl)
+	}
+	if in.Private || in.LogDrops && slices.ContainsFunc(in.ACLs, Drops) {
+		acls.rows = append(acls.rows, logMeter(in.Name, subnetMeter(in.Name))...)
 	}
 	return acls.rows
 }
+
+// Drops reports whether a rule of a subnet's acls drops packets.
+func Drops(rule kubeovnv1.ACL) bool {
+	return rule.Action == nb.ACLActionDrop || rule.Action == nb.ACLActionReject
+}
+
+// SubnetACLName is the name of a rule of a subnet's acls in logs. Rules with one direction and priority share it.
+func SubnetACLName(subnet string, rule kubeovnv1.ACL) string {
+	return cut(fmt.Sprintf("acls/%s/%d/%s", rule.Direction, rule.Priority, subnet), maxACLName)
+}
+
+// subnetMeter is the name of the meter of a subnet's logs.
+func subnetMeter(subnet string) string { return "private-" + SwitchRef(subnet).UUID() }
 
 // userRules is the group of the rows of a subnet's spec.acls in their keys.
 const userRules = "user"
@@ -68,13 +87,11 @@ func (s *aclSet) add(group string, acl *nb.ACL) {
 // the destination. Nodes may, from their own addresses and their addresses on the join subnet, for kubelet's probes and for
 // Service traffic from outside the cluster.
 func (s *aclSet) private(in SubnetInputs) {
-	meter := "private-" + SwitchRef(in.Name).UUID()
-	name := in.Name[:min(len(in.Name), 63)]
+	meter, name := subnetMeter(in.Name), in.Name[:min(len(in.Name), 63)]
 	s.add("private", &nb.ACL{
 		Direction: nb.ACLDirectionToLport, Priority: priorityPrivateDrop, Action: nb.ACLActionDrop, Match: "ip",
 		Log: true, Severity: new(nb.ACLSeverityWarning), Name: &name, Meter: &meter,
 	})
-	s.rows = append(s.rows, logMeter(in.Name, meter)...)
 	for _, cidr := range in.CIDRs {
 		s.allow(priorityPrivateAllow, between(cidr, cidr))
 		for _, other := range in.AllowSubnets {
