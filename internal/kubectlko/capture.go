@@ -199,6 +199,11 @@ func capturePod(node string) *corev1.Pod {
 func (p *plugin) wait(ctx context.Context, pod *corev1.Pod, limit time.Duration, until corev1.PodPhase) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	return p.watch(ctx, pod, func(now *corev1.Pod) bool { return now.Status.Phase == until })
+}
+
+// watch waits until a pod is as wanted. Its error has the reason why the container waits, or has failed.
+func (p *plugin) watch(ctx context.Context, pod *corev1.Pod, wanted func(now *corev1.Pod) bool) error {
 	reason := "it is not scheduled"
 	named := fields.OneTermEqualSelector("metadata.name", pod.Name).String()
 	pods := p.pods.CoreV1().Pods(pod.Namespace)
@@ -225,7 +230,7 @@ func (p *plugin) wait(ctx context.Context, pod *corev1.Pod, limit time.Duration,
 		switch {
 		case e.Type == watch.Deleted:
 			return false, errors.New("it was deleted")
-		case now.Status.Phase == until:
+		case wanted(now):
 			return true, nil
 		case now.Status.Phase == corev1.PodFailed || now.Status.Phase == corev1.PodSucceeded:
 			return false, fmt.Errorf("it has ended: %s", now.Status.Message)

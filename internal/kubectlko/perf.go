@@ -45,6 +45,8 @@ type perfFlags struct {
 	duration time.Duration
 	hostPort uint16
 	output   output
+	// disrupt: times of recovery are measured instead. yes confirms it.
+	disrupt, yes bool
 }
 
 // perf returns the command `kubectl ko perf`.
@@ -56,6 +58,8 @@ func (p *plugin) perf() *cobra.Command {
 		Short: "Throughput, loss and round trips between pods, between nodes, and to a Service",
 		Long: "It creates pods with Kiln's image and a Service in a namespace of its own, and deletes them at the end. The server is on the first node, clients are on\n" +
 			"this node and on the second one. Measurements are made one after another, in all address families. IMAGE is another way to set --image.\n\n" +
+			"With --disrupt --yes it measures what the loss of a leader means instead: it deletes the pods of the leaders of both databases and of the active\n" +
+			"ovn-northd, one after another, and measures how long new pods wait for an address and until they run, and the packets that a running flow loses.\n\n" +
 			"Exit codes: 0 if all measurements succeed, 1 otherwise.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -70,6 +74,8 @@ func (p *plugin) perf() *cobra.Command {
 	run.addImage(f)
 	f.DurationVar(&o.duration, "duration", 5*time.Second, "duration of each measurement")
 	f.Uint16Var(&o.hostPort, "host-port", perfHostPort, "port of the server on the first node's addresses, for the network of nodes")
+	f.BoolVar(&o.disrupt, "disrupt", false, "measure the recovery from the loss of leaders, by deleting their pods")
+	f.BoolVar(&o.yes, "yes", false, "delete the pods, with --disrupt")
 	o.output.add(cmd, formatText)
 	return cmd
 }
@@ -83,12 +89,15 @@ type perfRun struct {
 	// key is what the servers answer to: others can reach them, too.
 	key     string
 	service *corev1.Service
+	// created is the number of pods that --disrupt has created. flowTime and flowLead are the constants, unless a test changes them.
+	created            int
+	flowTime, flowLead time.Duration
 	// measure makes measurements in a pod.
 	measure func(ctx context.Context, in *corev1.Pod, list []measure.Measurement) ([]measure.Outcome, error)
 }
 
 func (p *plugin) newPerfRun(run podRunFlags, o perfFlags) *perfRun {
-	r := &perfRun{podRun: p.newPodRun(run, ""), perfFlags: o, key: rand.Text()}
+	r := &perfRun{podRun: p.newPodRun(run, ""), perfFlags: o, key: rand.Text(), flowTime: flowTime, flowLead: flowLead}
 	r.measure, r.results = p.measureInPod, p.errOut // out has the report only
 	return r
 }
@@ -115,7 +124,10 @@ func (r *perfRun) run(ctx context.Context) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	if err := r.checkRights(ctx, append(r.podRights(), right{r.name, corev1.GroupName, "services", "create"})); err != nil {
+	if err := r.checkRights(ctx, append(append(r.podRights(), right{r.name, corev1.GroupName, "services", "create"}), r.disruptRights()...)); err != nil {
+		return err
+	}
+	if err := r.mayDisrupt(ctx); err != nil {
 		return err
 	}
 	if err := r.findHosts(ctx); err != nil {
@@ -126,6 +138,10 @@ func (r *perfRun) run(ctx context.Context) error {
 	fmt.Fprintf(r.errOut, "starting pods on %d nodes, in namespace %s\n", len(r.hosts), r.name)
 	if err := r.create(ctx); err != nil {
 		return err
+	}
+	if r.disrupt {
+		report, err := r.disruptAll(ctx)
+		return errors.Join(err, writeAs(r.out, r.printer, report, report.write))
 	}
 	report, err := r.measureAll(ctx)
 	return errors.Join(err, writeAs(r.out, r.printer, report, report.write), r.failure(report))

@@ -23,6 +23,8 @@ type PerfReport struct {
 	// Seconds is the duration of each measurement.
 	Seconds float64   `json:"seconds"`
 	Rows    []PerfRow `json:"rows"`
+	// Recovery has the measurements of --disrupt, which makes no others.
+	Recovery []PerfRecovery `json:"recovery,omitempty"`
 }
 
 // PerfRow has the measurements of a path with one protocol in one address family.
@@ -132,6 +134,9 @@ func (r *perfRun) failure(report *PerfReport) error {
 
 // write writes the report as a table.
 func (p *PerfReport) write(out io.Writer) error {
+	if len(p.Recovery) > 0 {
+		return p.writeRecovery(out)
+	}
 	if len(p.Rows) == 0 {
 		return nil
 	}

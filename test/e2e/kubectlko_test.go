@@ -18,8 +18,12 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gbytes"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/envcheck"
 	"github.com/kiln-net/kiln/internal/kubectlko"
 	"github.com/kiln-net/kiln/test/cluster"
 )
@@ -210,6 +214,74 @@ var _ = Describe("kubectl ko", func() {
 		_, table, _ := strings.Cut(string(out.Contents()), "PACKETS")
 		Expect(table).To(And(ContainSubstring(sources[0]), ContainSubstring(to.Spec.NodeName)))
 	}, SpecTimeout(6*time.Minute))
+
+	It("shows what security groups and acls of a subnet drop, and leaves no annotation", func(ctx SpecContext) {
+		makeNamespace(ctx, koNamespace)
+		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, koNamespace) }, NodeTimeout(2*time.Minute))
+		from := serve(ctx, koNamespace, "from", 0)
+		group := &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: koNamespace}, Spec: kubeovnv1.SecurityGroupSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{koNamespace}}}
+		Expect(suite.Objects.Create(ctx, group)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { deleteObjects(ctx, group) }, NodeTimeout(time.Minute))
+		grouped := cluster.Server(koNamespace, "grouped", suite.Workers[1])
+		grouped.Annotations = map[string]string{keyGroups: group.Name}
+		grouped, err := suite.Cluster.Run(ctx, grouped)
+		Expect(err).NotTo(HaveOccurred())
+		ruled := apartFrom(ctx, "", kubeovnv1.SubnetSpec{ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 1500, Match: fmt.Sprintf("tcp.dst == %d", cluster.HTTPPort), Action: "drop"}}})
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: symptomsElsewhere}}
+		for _, tt := range []struct {
+			to     *corev1.Pod
+			object client.Object
+			by     string
+		}{
+			{grouped, group, "SecurityGroup " + group.Name + ", ingress"},
+			{ruled, subnet, "Subnet " + subnet.Name + ", acls with direction to-lport and priority 1500"},
+		} {
+			annotation := func() (string, error) {
+				err := suite.Objects.Get(ctx, client.ObjectKeyFromObject(tt.object), tt.object)
+				return tt.object.GetAnnotations()["ovn.kubernetes.io/log_drops_until"], err
+			}
+			running, interrupt := context.WithCancel(ctx)
+			out, ended := gbytes.NewBuffer(), make(chan error, 1)
+			cmd := kubectlko.NewCommand(strings.NewReader(""), out, GinkgoWriter)
+			cmd.SetArgs([]string{"--kubeconfig=" + suite.Lab.Kubeconfig(), "drops", "pod", nameOf(tt.to), "--for=5m"})
+			go func() { ended <- cmd.ExecuteContext(running) }()
+			Eventually(annotation).WithContext(ctx).WithTimeout(30 * time.Second).ShouldNot(BeEmpty())
+			for _, address := range addressesOf(tt.to) {
+				Eventually(func(g Gomega) {
+					_, err := suite.Cluster.Exec(ctx, from, "curl", "-sfg", "-m", "1", "http://"+net.JoinHostPort(address, fmt.Sprint(cluster.HTTPPort))+"/hostname")
+					g.Expect(err).To(HaveOccurred())
+					g.Expect(string(out.Contents())).To(ContainSubstring(fmt.Sprintf("→ pod %s (%s)  tcp %d  dropped by %s\n", nameOf(tt.to), address, cluster.HTTPPort, tt.by)))
+				}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+			}
+			interrupt()
+			Eventually(ended).WithContext(ctx).WithTimeout(time.Minute).Should(Receive(BeNil()))
+			Expect(annotation()).To(BeEmpty())
+		}
+	}, SpecTimeout(10*time.Minute))
+
+	It("checks nodes and the paths between them, and leaves nothing", func(ctx SpecContext) {
+		out, err := ko(ctx, "env-check", "-o", "json", "--node="+suite.Workers[0], "--node="+suite.Workers[1])
+		var report envcheck.Report
+		Expect(json.Unmarshal([]byte(out), &report)).To(Succeed(), "%v: %s", err, out)
+		levels := map[string]envcheck.Level{}
+		for _, f := range report.Findings {
+			Expect(f.Subject).NotTo(Equal("Nodes"), "%+v", f)
+			if _, worse := levels[f.Subject]; !worse { // the most important ones come first
+				levels[f.Subject] = f.Level
+			}
+		}
+		for _, subject := range []string{"CNI configuration", "MTU of nodes", "Packets between nodes"} {
+			Expect(levels[subject]).To(BeElementOf(envcheck.OK, envcheck.Level("")), "%s of %s", subject, out)
+		}
+		Expect(levels).To(And(HaveKey("Kernel modules"), HaveKey("Kernel parameters"), HaveKey("CNI configuration"), HaveKey("Packets between nodes")))
+		expectNoRuns(ctx)
+	}, SpecTimeout(4*time.Minute))
+
+	It("refuses to delete leaders of databases with one member", func(ctx SpecContext) {
+		out, err := ko(ctx, "perf", "--disrupt", "--yes")
+		Expect(err).To(MatchError(ContainSubstring("without one of them no other could take over: 3 are needed; nothing was deleted")), out)
+		expectNoRuns(ctx)
+	}, SpecTimeout(time.Minute))
 
 	It("makes an archive for a report of a defect", func(ctx SpecContext) {
 		file := filepath.Join(GinkgoT().TempDir(), "dump.tar.gz")

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/kubectlko"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
@@ -118,6 +119,27 @@ func databaseSpecs(p **pair) {
 		}
 		Expect(running.end(ctx).losses()).To(BeEmpty())
 	}, SpecTimeout(10*time.Minute))
+
+	It("recover from the loss of their leaders, and `kubectl ko perf` measures it", Label(timed, mayRestart), func(ctx SpecContext) {
+		spec := grown(asInstalled())
+		spec.Central.NorthdReplicas = 2
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+		for _, db := range trialDatabases {
+			settled(ctx, db, 3)
+		}
+		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+		out, err := ko(ctx, "perf", "--disrupt", "--yes", "-o", "json", "--node="+suite.Workers[0], "--node="+suite.Workers[1])
+		Expect(err).NotTo(HaveOccurred(), out)
+		var report kubectlko.PerfReport
+		Expect(json.Unmarshal([]byte(out), &report)).To(Succeed())
+		Expect(report.Recovery).To(HaveLen(3))
+		for _, r := range report.Recovery {
+			AddReportEntry("recovery", fmt.Sprintf("%+v", r))
+			Expect(r.Start).To(And(BeNumerically(">", 0), BeNumerically("<", 30)), "%+v", r)
+			Expect(r.Lost).To(BeNumerically("<=", r.Sent/100), "an existing flow needs no database: %+v", r)
+		}
+		expectNoRuns(ctx)
+	}, SpecTimeout(15*time.Minute))
 
 	It("recover when nothing of the southbound database is left", Label(timed, mayRestart), func(ctx SpecContext) {
 		running := startFlows(ctx, *p)

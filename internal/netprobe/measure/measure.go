@@ -43,8 +43,9 @@ type Measurement struct {
 // Packets and Full; bits that arrived after the first 3 s for Steady and SteadyFull.
 type Result struct {
 	Rate float64 `json:"rate"`
-	// Lost is the part of packets that did not arrive, or of datagrams without an echo.
+	// Lost is the part of packets that did not arrive, or of datagrams without an echo. Sent is the number of packets, for Steady.
 	Lost float64 `json:"lost,omitempty"`
+	Sent int     `json:"sent,omitempty"`
 	// Size is the payload of a packet in bytes, for Packets and Full.
 	Size int `json:"size,omitempty"`
 	// Median and P99 are times of an exchange or a connection in microseconds.

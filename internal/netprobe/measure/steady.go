@@ -190,5 +190,10 @@ func (m Measurement) steady() (r Result, err error) {
 	if r, err = readArrivals(asked, m.Duration); err == nil && len(r.Seconds) == 0 {
 		err = errors.New("no packet arrived")
 	}
+	arrived := 0.0
+	for _, bits := range r.Seconds {
+		arrived += bits
+	}
+	r.Sent, r.Lost = int(sent/8/steadyPacket), max(1-arrived/sent, 0)
 	return r, err
 }
