@@ -146,7 +146,7 @@ const (
 // node is the file system of a process in the network of a node, with the directories above.
 type node struct{ fs.FS }
 
-// largestFile bounds what is read of a file.
+// largestFile is the number of bytes that are read of a file.
 const largestFile = 8 << 20
 
 // read returns the content of a file without surrounding space; "" if it cannot be read.

@@ -102,8 +102,8 @@ type nftChain struct {
 	Policy string `json:"policy"`
 }
 
-// Firewall checks the output of `nft -j list chains` of a node for firewalls that may drop tunnels. Their rules are not evaluated: whether packets pass is
-// what the probes between nodes show.
+// Firewall checks the output of `nft -j list chains` of a node for firewalls that may drop tunnels. Their rules are not evaluated: the probes
+// between nodes show whether packets pass.
 func Firewall(output []byte, s NodeSettings) []Finding {
 	var list struct {
 		Objects []nftObject `json:"nftables"`

@@ -83,7 +83,7 @@ func SecurityGroup(in SecurityGroupInputs) []desired.Row {
 		add(r.Key, prioritySecurityRule-r.Priority, r.Direction, r.Action, r.Log, r.conditions()...)
 	}
 	for _, direction := range []Direction{Ingress, Egress} {
-		if in.LogDefault { // it drops what the ACLs of IsolationInputs.Grouped would drop, which belong to no group
+		if in.LogDefault { // the ACLs of IsolationInputs.Grouped, which belong to no group, would drop the same packets
 			add(string(direction)+"/default", prioritySecurityLog, direction, nb.ACLActionDrop, true, "ip")
 		}
 	}
