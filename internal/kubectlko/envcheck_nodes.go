@@ -59,9 +59,13 @@ func (p *plugin) newNodesRun(o podRunFlags) *nodesRun {
 		return report, err
 	}
 	r.firewall = func(ctx context.Context, in *corev1.Pod) ([]byte, error) {
-		out := &bytes.Buffer{}
-		err := p.run(ctx, in, []string{"nft", "-j", "list", "chains"}, &limited{out, largestOutput})
-		return out.Bytes(), err
+		out, problems := &bytes.Buffer{}, &bytes.Buffer{}
+		other := *p
+		other.errOut = &limited{problems, largestOutput} // text of a node is no text for the terminal
+		if err := other.run(ctx, in, []string{"nft", "-j", "list", "chains"}, &limited{out, largestOutput}); err != nil {
+			return nil, fmt.Errorf("%w %s", err, plain(strings.TrimSpace(problems.String())))
+		}
+		return out.Bytes(), nil
 	}
 	return r
 }
@@ -106,7 +110,7 @@ func (r *nodesRun) chooseNodes(ctx context.Context, c *envcheck.Cluster, spec *v
 		}
 		image := cmp.Or(r.image, images[node.Name], images[""])
 		if image == "" {
-			return linux, errors.New("Kiln is not installed, so that its image is not known: name it with --image. Docs: docs/operations/kubectl-ko.md#checking-nodes") //nolint:staticcheck,revive // a sentence of the report
+			return linux, errors.New("the image is not known, because Kiln is not installed: name it with --image. See docs/operations/kubectl-ko.md#checking-nodes")
 		}
 		r.hosts = append(r.hosts, host{node.Name, image})
 		s := envcheck.SettingsOf(c, spec, node)

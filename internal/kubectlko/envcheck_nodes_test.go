@@ -152,7 +152,7 @@ func TestNodesThatAreNotChecked(t *testing.T) {
 
 	w.run = w.newNodesRun(podRunFlags{maxNodes: 8})
 	must.Succeed(t, w.objects.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(metav1.NamespaceSystem), client.GracePeriodSeconds(0)))
-	w.has(w.report(t.Context()), "nodes were not checked: Kiln is not installed, so that its image is not known: name it with --image")
+	w.has(w.report(t.Context()), "nodes were not checked: the image is not known, because Kiln is not installed: name it with --image")
 
 	w.as("reader")
 	w.allow("reader", rule("", "pods", "list"))

@@ -62,7 +62,7 @@ func control(conn syscall.Conn, f func(fd int) error) error {
 	if err != nil {
 		return err
 	}
-	if controlErr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); controlErr != nil { //nolint:gosec // file descriptors are small
+	if controlErr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); controlErr != nil {
 		return controlErr
 	}
 	return os.NewSyscallError("setsockopt", err)
