@@ -162,7 +162,7 @@ func Isolation(in IsolationInputs) []desired.Row {
 	group, acls := setName(ref), desired.GroupACLs(ref)
 	rows := []desired.Row{{Key: ref.Key, Model: &nb.PortGroup{Name: group, ExternalIDs: map[string]string{idSelector: "any policy"}}}}
 	always := func(key string, acl *nb.ACL) {
-		acl.Action, acl.Name = nb.ACLActionAllowRelated, new(cut("always/"+key, maxACLName))
+		acl.Action, acl.Name = nb.ACLActionAllowRelated, new(cut("always/"+key))
 		rows = append(rows, desired.Row{Key: "acl/" + key, Model: acl, Parent: &acls})
 	}
 	for _, node := range in.Nodes {

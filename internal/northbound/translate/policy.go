@@ -123,7 +123,7 @@ func (p *policy) rule(r PolicyRule) {
 // acl adds an ACL that matches if all conditions are true. It ignores empty conditions.
 func (p *policy) acl(r PolicyRule, key string, conditions ...string) {
 	acl := aclOn(groupName(p.in.Subjects), r.Direction, conditions...)
-	acl.Priority, acl.Tier, acl.Action, acl.Name = r.Priority, p.in.Tier, r.Action, new(cut(p.in.Title+"/"+r.Key+key, maxACLName))
+	acl.Priority, acl.Tier, acl.Action, acl.Name = r.Priority, p.in.Tier, r.Action, new(cut(p.in.Title+"/"+r.Key+key))
 	if r.Log {
 		logDrops(acl, LogsOf(p.in.Owner))
 		if r.Action != nb.ACLActionDrop {
@@ -203,4 +203,5 @@ func setNames(parts []PodSetPart, family ipfamily.Family) []string {
 // groupName is the name of the port group of a set of pods.
 func groupName(set string) string { return setName(SubjectsRef(set)) }
 
-func cut(s string, length int) string { return s[:min(len(s), length)] }
+// cut returns a name of an ACL, which has at most maxACLName bytes.
+func cut(s string) string { return s[:min(len(s), maxACLName)] }

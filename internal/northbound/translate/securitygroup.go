@@ -73,7 +73,7 @@ func SecurityGroup(in SecurityGroupInputs) []desired.Row {
 	var rows []desired.Row
 	add := func(key string, priority int, direction Direction, action nb.ACLAction, log bool, conditions ...string) {
 		acl := aclOn(group, direction, conditions...)
-		acl.Priority, acl.Tier, acl.Action, acl.Name = priority, in.Tier, action, new(cut("sg/"+in.Name+"/"+key, maxACLName))
+		acl.Priority, acl.Tier, acl.Action, acl.Name = priority, in.Tier, action, new(cut("sg/"+in.Name+"/"+key))
 		if log {
 			logDrops(acl, ClusterLogs)
 		}

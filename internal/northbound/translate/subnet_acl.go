@@ -55,7 +55,7 @@ func Drops(rule kubeovnv1.ACL) bool {
 
 // SubnetACLName is the name of a rule of a subnet's acls in logs. Rules with one direction and priority share it.
 func SubnetACLName(subnet string, rule kubeovnv1.ACL) string {
-	return cut(fmt.Sprintf("acls/%s/%d/%s", rule.Direction, rule.Priority, subnet), maxACLName)
+	return cut(fmt.Sprintf("acls/%s/%d/%s", rule.Direction, rule.Priority, subnet))
 }
 
 // subnetMeter is the name of the meter of a subnet's logs.
