@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kiln-net/kiln/agent/speaker/bgp"
 	"github.com/kiln-net/kiln/agent/speaker/routes"
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -66,6 +65,11 @@ var kinds = []kind{
 		func(t *routes.Table, o client.Object) { t.SetService(o.(*corev1.Service)) },
 		(*routes.Table).DeleteService,
 	},
+	{
+		"EgressAddress", func() client.Object { return &kubeovnv1.EgressAddress{} },
+		func(t *routes.Table, o client.Object) { t.SetEgress(o.(*kubeovnv1.EgressAddress)) },
+		func(t *routes.Table, k types.NamespacedName) { t.DeleteEgress(k.Name) },
+	},
 }
 
 // settings returns the parts of spec.speaker that the table depends on.
@@ -73,7 +77,7 @@ func settings(spec *v1alpha1.Speaker, pools []v1alpha1.LoadBalancerPool) routes.
 	if spec == nil {
 		return routes.Settings{}
 	}
-	s := routes.Settings{Namespaces: spec.Namespaces, Nodes: bgp.Selector(spec), MaxPrefixes: int(spec.MaxPrefixesPerNamespace)}
+	s := routes.Settings{Namespaces: spec.Namespaces, Nodes: spec.Selector(), MaxPrefixes: int(spec.MaxPrefixesPerNamespace)}
 	for i := range pools {
 		if pools[i].Announcement == v1alpha1.AnnounceAlways {
 			s.Classes = append(s.Classes, pools[i].Class)
@@ -114,7 +118,8 @@ func (r *Reconciler) load(ctx context.Context) error {
 	var pods corev1.PodList
 	var endpoints discoveryv1.EndpointSliceList
 	var services corev1.ServiceList
-	for _, list := range []client.ObjectList{&nodes, &subnets, &pods, &endpoints, &services} {
+	var egresses kubeovnv1.EgressAddressList
+	for _, list := range []client.ObjectList{&nodes, &subnets, &pods, &endpoints, &services, &egresses} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
@@ -133,6 +138,9 @@ func (r *Reconciler) load(ctx context.Context) error {
 	}
 	for i := range services.Items {
 		r.table.SetService(&services.Items[i])
+	}
+	for i := range egresses.Items {
+		r.table.SetEgress(&egresses.Items[i])
 	}
 	return nil
 }

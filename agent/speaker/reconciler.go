@@ -187,7 +187,7 @@ func (r *Reconciler) fill(s *bgpstate.State) {
 	defer r.mu.Unlock()
 	owners := r.table.OwnersOf()
 	for _, p := range r.table.Announced() {
-		s.Prefixes = append(s.Prefixes, bgpstate.Prefix{Prefix: p.String(), Object: owners[p].String()})
+		s.Prefixes = append(s.Prefixes, bgpstate.Prefix{Prefix: p.String(), Object: owners[p.Prefix].String()})
 	}
 	for owner, reason := range r.table.Refused() {
 		s.Refused = append(s.Refused, bgpstate.Refusal{Object: owner.String(), Reason: reason})

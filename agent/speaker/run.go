@@ -71,6 +71,8 @@ func mapper() meta.RESTMapper {
 	m.Add(corev1.SchemeGroupVersion.WithKind("Service"), meta.RESTScopeNamespace)
 	m.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
 	m.Add(kubeovnv1.GroupVersion.WithKind("Subnet"), meta.RESTScopeRoot)
+	m.AddSpecific(kubeovnv1.GroupVersion.WithKind("EgressAddress"), kubeovnv1.GroupVersion.WithResource("egress-addresses"),
+		kubeovnv1.GroupVersion.WithResource("egress-address"), meta.RESTScopeRoot)
 	return m
 }
 

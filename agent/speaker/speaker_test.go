@@ -206,6 +206,8 @@ func TestEventsReachARouter(t *testing.T) {
 	must.Succeed(t, w.client.Update(t.Context(), slice))
 	w.has("10.1.0.0/16", cluster, "203.0.113.9/32")
 
+	w.egress("10.1.0.0/16", cluster, "203.0.113.9/32")
+
 	t.Log("the node")
 	var node corev1.Node
 	must.Succeed(t, w.client.Get(t.Context(), client.ObjectKey{Name: "node-a"}, &node))
@@ -226,6 +228,38 @@ func TestEventsReachARouter(t *testing.T) {
 	node.Labels = nil
 	must.Succeed(t, w.client.Update(t.Context(), &node))
 	t.Logf("the routes of a node without the label were withdrawn after %s", w.has())
+}
+
+// egress moves the address of an EgressAddress between two nodes. before are the other routes.
+func (w *world) egress(before ...string) {
+	w.Helper()
+	w.Log("EgressAddresses")
+	with := append(slices.Clone(before), "198.51.100.9/32")
+	out := &kubeovnv1.EgressAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: "out", Annotations: map[string]string{kubeovnv1.AnnotationBGP.Key(): "true"}},
+		Spec:       kubeovnv1.EgressAddressSpec{Addresses: []string{"198.51.100.9"}, NodeSelector: &metav1.LabelSelector{}},
+		Status:     kubeovnv1.EgressAddressStatus{Node: "node-a", Addresses: []string{"198.51.100.9"}, NodeSince: new(metav1.Now())},
+	}
+	w.create(out)
+	w.has(with...)
+	move := func(to string) {
+		w.Helper()
+		must.Succeed(w.T, w.client.Get(w.Context(), client.ObjectKeyFromObject(out), out))
+		out.Status.Node = to
+		must.Succeed(w.T, w.client.Status().Update(w.Context(), out))
+	}
+	move("node-b")
+	w.Logf("the route of an egress address that moved was withdrawn after %s", w.has(before...))
+	move("node-a")
+	w.has(with...)
+	out.Annotations = nil
+	must.Succeed(w.T, w.client.Update(w.Context(), out))
+	w.has(before...)
+	out.Annotations = map[string]string{kubeovnv1.AnnotationBGP.Key(): "true"}
+	must.Succeed(w.T, w.client.Update(w.Context(), out))
+	w.has(with...)
+	must.Succeed(w.T, w.client.Delete(w.Context(), out))
+	w.has(before...)
 }
 
 // warned waits for an event about an object.

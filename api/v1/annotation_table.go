@@ -44,6 +44,7 @@ const (
 	OnOvnFip        = "OvnFip"
 	OnOvnSnatRule   = "OvnSnatRule"
 	OnOvnDnatRule   = "OvnDnatRule"
+	OnEgressAddress = "EgressAddress"
 )
 
 // annotationEntry is a row of annotationTable: an annotation on objects of one kind.
@@ -136,6 +137,7 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationBGP, on: OnService, role: RoleRequest},       // the speaker checks it: another annotation of the Service stays in effect
 	{name: AnnotationIPAddress, on: OnService, role: RoleRequest}, // the controller of pools checks it
 	{name: AnnotationBGP, on: OnSubnet, role: RoleRequest},
+	{name: AnnotationBGP, on: OnEgressAddress, role: RoleRequest},
 
 	{name: AnnotationLogicalRouter, on: OnSwitchLBRule, role: RoleRequest},
 	{name: AnnotationLogicalSwitch, on: OnSwitchLBRule, role: RoleRequest},
@@ -200,7 +202,7 @@ var ignoredAnnotations = map[string]string{
 // than pods that request features that this version does not have.
 var (
 	foreignResults = []string{
-		"vf", "vf_representor", "switch_lb_vip", "router_lb_vip", "vpc_nat_gw", "vpc_nat_gw_init",
+		"vf", "vf_representor", "switch_lb_vip", "router_lb_vip", "vpc_nat", "vpc_nat_gw", "vpc_nat_gw_init",
 		"service_external_ip_from_subnet", "err_mesg",
 	}
 	foreignRequests = []string{"tunnel_interface", "node_networks", "vpc_lb", "attachmentprovider", "lb_svc_img"}

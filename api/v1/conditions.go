@@ -39,6 +39,8 @@ const (
 	ConditionExternalReady = "ExternalReady"
 	// ConditionBFDUp exists on VPCs with BFD sessions between their external ports and routers of the physical network: all of them are up.
 	ConditionBFDUp = "BFDUp"
+	// ConditionAnnounced exists on EgressAddresses with the annotation AnnotationBGP: the node that has the addresses announces them.
+	ConditionAnnounced = "Announced"
 	// ConditionEndpointsChecked exists on SwitchLBRules and RouterLBRules whose health checks are not turned off: OVN checks every endpoint
 	// and skips unhealthy ones.
 	ConditionEndpointsChecked = "EndpointsChecked"

@@ -61,6 +61,9 @@ type EgressAddressStatus struct {
 	Node string `json:"node,omitempty"`
 	// +optional
 	Standby string `json:"standby,omitempty"`
+	// nodeSince is when node got the addresses. It is later than that of each former node, also if clocks differ, so that routers prefer the routes of the newest node.
+	// +optional
+	NodeSince *metav1.Time `json:"nodeSince,omitempty"`
 	// validatedSpec is the last spec that was found valid. It is applied while the current spec is invalid or not validated yet.
 	// +optional
 	// +kubebuilder:validation:Schemaless

@@ -679,6 +679,10 @@ func (in *EgressAddressStatus) DeepCopyInto(out *EgressAddressStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.NodeSince != nil {
+		in, out := &in.NodeSince, &out.NodeSince
+		*out = (*in).DeepCopy()
+	}
 	if in.ValidatedSpec != nil {
 		in, out := &in.ValidatedSpec, &out.ValidatedSpec
 		*out = new(EgressAddressSpec)

@@ -61,7 +61,7 @@ func TestAPassivePeerEndsNoOtherSession(t *testing.T) {
 			r := newRouter(t, 65002, session(node4, 65001))
 			s := NewServer(slog.New(slog.DiscardHandler), test.port(t))
 			t.Cleanup(func() { must.Succeed(t, s.Configure(t.Context(), nil)) })
-			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+			must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 			active, other := r.peer(router4, 65002), v1alpha1.SpeakerPeer{Address: router6, ASN: 65002}
 			passive(&other)
 			must.Succeed(t, s.Configure(t.Context(), with(active)))
@@ -87,7 +87,7 @@ func TestTheServerListensWhenThePortIsFree(t *testing.T) {
 	l, err := net.Listen("tcp6", fmt.Sprintf("[::]:%d", s.port))
 	must.Succeed(t, err)
 	r := newRouter(t, 65002, session(node4, 65001, func(p *api.Peer) { p.Transport.PassiveMode, p.Transport.RemotePort = false, uint32(s.port) }))
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	config := with(r.peer(router4, 65002, passive))
 	if err := s.Configure(t.Context(), config); err == nil {
 		t.Error("there is no error while another process listens")
@@ -101,7 +101,7 @@ func TestTheServerListensWhenThePortIsFree(t *testing.T) {
 func TestASessionContinuesUntilThePasswordIsMounted(t *testing.T) {
 	r := newRouter(t, 65001, session(node4, 65001)) // iBGP
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	community := func(p *v1alpha1.SpeakerPeer) { p.Communities = []string{"65001:7"} }
 	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65001, community))))
 	want := fmt.Sprintf("10.16.0.0/16 via 192.0.2.1 preference 100 communities [%d]", 65001<<16+7)
@@ -126,7 +126,7 @@ func TestASessionContinuesUntilThePasswordIsMounted(t *testing.T) {
 func TestAttributesAreSentAgainAfterAnError(t *testing.T) {
 	r := newRouter(t, 65001, session(node4, 65001), session(node6, 65001))
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	config := func(community string, more ...v1alpha1.SpeakerPeer) *Config {
 		return with(append(more, r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) { p.Communities = []string{community} }))...)
 	}

@@ -57,7 +57,7 @@ const maxPassword = 80
 
 // ConfigOf returns the sessions of a node; nil if it has none.
 func ConfigOf(spec *v1alpha1.Speaker, node Node) *Config {
-	if spec == nil || node.Node == nil || !selects(cmpSelector(spec.NodeSelector), node.Labels) {
+	if spec == nil || node.Node == nil || !selects(spec.Selector(), node.Labels) {
 		return nil
 	}
 	c := &Config{ASN: uint32(spec.ASN)} //nolint:gosec // the API server limits it to 32 bits
@@ -84,16 +84,6 @@ func ConfigOf(spec *v1alpha1.Speaker, node Node) *Config {
 		}
 	}
 	return c
-}
-
-// Selector returns the labels of the nodes of kube-ovn-speaker.
-func Selector(spec *v1alpha1.Speaker) map[string]string { return cmpSelector(spec.NodeSelector) }
-
-func cmpSelector(selector map[string]string) map[string]string {
-	if len(selector) > 0 {
-		return selector
-	}
-	return map[string]string{v1alpha1.SpeakerNodeLabel: "true"}
 }
 
 func selects(selector, of map[string]string) bool {

@@ -140,7 +140,7 @@ func TestHostileRoutersHarmNoOtherSession(t *testing.T) {
 	}
 	r := newRouter(t, 65002, session(node4, 65001))
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002))))
 	r.has("10.16.0.0/16 via 192.0.2.1")
 	before := runtime.NumGoroutine()
@@ -161,9 +161,9 @@ func TestHostileRoutersHarmNoOtherSession(t *testing.T) {
 		}
 		return ""
 	})
-	must.Succeed(t, s.Announce(many, nil))
+	must.Succeed(t, s.Announce(plain(many), nil))
 	must.Succeed(t, s.Announce(nil, many))
-	must.Succeed(t, s.Announce(prefixes("10.16.0.7/32"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.7/32"), nil))
 	r.has("10.16.0.0/16 via 192.0.2.1", "10.16.0.7/32 via 192.0.2.1")
 	if n := r.ends(node4); n != 0 {
 		t.Errorf("the session of the good router ended %d times", n)

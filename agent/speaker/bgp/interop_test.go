@@ -29,7 +29,7 @@ func TestFRRWithChangesOfBFD(t *testing.T) {
 	on := func(p *v1alpha1.SpeakerPeer) {
 		p.BFD = &v1alpha1.BFD{MinTransmit: &metav1.Duration{Duration: interval}, MinReceive: &metav1.Duration{Duration: interval}}
 	}
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(across(far4, on), across(far6, on))))
 	r.steady(s)
 	begins := r.endsAt(s)
@@ -70,7 +70,7 @@ func TestFRRWithBFD(t *testing.T) {
 				p.BFD, p.Password = &v1alpha1.BFD{}, &v1alpha1.SecretKey{Name: "s"}
 			}
 			spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{across(far4, bfd), across(far6, bfd)}}
-			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
+			must.Succeed(t, s.Announce(routesTo("10.16.0.0/16", "fd00:10:16::/112"), nil))
 			must.Succeed(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"s": "right"}))))
 			r.reaches("10.16.0.0/16", near4)
 			r.steady(s)
@@ -106,7 +106,7 @@ func TestFRRWithBFD(t *testing.T) {
 func TestBIRDWithBFD(t *testing.T) {
 	r := newPeerRouter(t, birdWith("  local as 65002;\n  passive;\n  bfd on;\n", ""))
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(across(far4, func(p *v1alpha1.SpeakerPeer) { p.BFD = &v1alpha1.BFD{} }))))
 	for range 2 {
 		r.reaches("10.16.0.0/16", near4)
@@ -155,12 +155,12 @@ func TestFRRWithBFDUnderLoad(t *testing.T) {
 func TestFRRWithdrawsAtOnce(t *testing.T) {
 	r := newPeerRouter(t, frrWith())
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(across(far4), across(far6))))
 	r.reaches("10.16.0.0/16", near4)
 	var withdrawals []time.Duration
 	for range 20 {
-		must.Succeed(t, s.Announce(prefixes("10.16.0.7/32"), nil))
+		must.Succeed(t, s.Announce(routesTo("10.16.0.7/32"), nil))
 		r.reaches("10.16.0.7/32", near4)
 		must.Succeed(t, s.Announce(nil, prefixes("10.16.0.7/32")))
 		withdrawals = append(withdrawals, r.reaches("10.16.0.7/32"))
@@ -171,7 +171,7 @@ func TestFRRWithdrawsAtOnce(t *testing.T) {
 func TestFRRWithoutBFDWaitsForTheHoldTime(t *testing.T) {
 	r := newPeerRouter(t, frrWith())
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(across(far4), across(far6))))
 	r.reaches("10.16.0.0/16", near4)
 	plug(t, farPort, false)
@@ -187,7 +187,7 @@ func TestFRRKeepsRoutesDuringARestart(t *testing.T) {
 	graceful := func(p *v1alpha1.SpeakerPeer) { p.GracefulRestart = &v1alpha1.SpeakerGracefulRestart{} }
 	for _, kept := range []string{"10.16.0.1/32", "10.16.0.2/32"} { // the second process lacks the first prefix
 		s := newServer(t)
-		must.Succeed(t, s.Announce(prefixes("10.16.0.3/32", kept), nil))
+		must.Succeed(t, s.Announce(routesTo("10.16.0.3/32", kept), nil))
 		must.Succeed(t, s.Configure(t.Context(), with(across(far4, graceful))))
 		r.reaches(kept, near4)
 		s.Stop(t.Context())
@@ -209,7 +209,7 @@ func TestBIRDConnectsByIBGP(t *testing.T) {
 	spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{across(far4, func(p *v1alpha1.SpeakerPeer) {
 		p.ASN, p.Connection, p.Password = 65001, v1alpha1.ConnectionPassive, &v1alpha1.SecretKey{Name: "s"}
 	})}}
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"s": "right"}))))
 	r.reaches("10.16.0.0/16", near4)
 }
@@ -223,7 +223,7 @@ func TestBIRDSends100000Routes(t *testing.T) {
 	routes.WriteString("}\n")
 	r := newPeerRouter(t, birdWith("  local as 65002;\n  passive;\n", routes.String()))
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	config := func(limit int32) *Config {
 		return with(across(far4, func(p *v1alpha1.SpeakerPeer) { p.MaxReceived = limit }))
 	}
@@ -258,7 +258,7 @@ func TestFiveThousandPrefixes(t *testing.T) {
 	r := newPeerRouter(t, frrWith())
 	s := newServer(t)
 	must.Succeed(t, s.Configure(t.Context(), with(across(far4))))
-	must.Succeed(t, s.Announce(prefixes("10.15.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.15.0.0/16"), nil))
 	r.reaches("10.15.0.0/16", near4)
 	var all []netip.Prefix
 	for i := range 5000 {
@@ -267,7 +267,7 @@ func TestFiveThousandPrefixes(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	must.Succeed(t, s.Announce(all, nil))
+	must.Succeed(t, s.Announce(plain(all), nil))
 	t.Log("5,000 prefixes reach the kernel of the router after", r.routes(5000).Round(time.Millisecond))
 	runtime.GC()
 	runtime.ReadMemStats(&after)

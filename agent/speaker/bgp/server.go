@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kiln-net/kiln/agent/speaker/bfd"
+	"github.com/kiln-net/kiln/agent/speaker/routes"
 )
 
 // Server holds the sessions of a node. Configure, Announce and Stop must not be called concurrently; State may be called at any time.
@@ -43,8 +44,8 @@ type Server struct {
 	config *Config
 	// problem is the error of the last Configure.
 	problem string
-	// prefixes are announced to all peers, and again after the sessions were stopped.
-	prefixes map[netip.Prefix]bool
+	// prefixes are announced to all peers with their MED, and again after the sessions were stopped.
+	prefixes map[netip.Prefix]uint32
 	// restarted is true once the sessions with which the process began exist.
 	restarted bool
 }
@@ -52,7 +53,7 @@ type Server struct {
 // NewServer returns a Server without sessions. port is that on which it listens for passive peers: v1alpha1.DefaultBGPPort, except in tests; 0 if the
 // process may not listen.
 func NewServer(log *slog.Logger, port int32) *Server {
-	s := &Server{log: log, port: port, changed: make(chan struct{}, 1), prefixes: map[netip.Prefix]bool{}}
+	s := &Server{log: log, port: port, changed: make(chan struct{}, 1), prefixes: map[netip.Prefix]uint32{}}
 	s.bfd = bfd.NewServer(log, s.pathFailed)
 	return s
 }
@@ -131,9 +132,9 @@ func (s *Server) start(ctx context.Context, global *api.Global) error {
 	s.running, s.stop, s.global, s.policy, s.peers = running, stop, global, nil, map[netip.Addr]*api.Peer{}
 	// Before the sessions, so that their first updates are complete.
 	if len(s.prefixes) > 0 {
-		var all []netip.Prefix
-		for p := range s.prefixes {
-			all = append(all, p)
+		var all []routes.Route
+		for p, med := range s.prefixes {
+			all = append(all, routes.Route{Prefix: p, MED: med})
 		}
 		if err := s.add(all); err != nil {
 			s.end(ctx, false)
@@ -203,34 +204,34 @@ func same(a, b *api.Peer) bool {
 	return proto.Equal(a, b)
 }
 
-// Announce announces and withdraws prefixes. Both may be empty. After an error, the caller must call Replace.
-func (s *Server) Announce(announce, withdraw []netip.Prefix) error {
+// Announce announces routes and withdraws prefixes. Both may be empty. After an error, the caller must call Replace.
+func (s *Server) Announce(announce []routes.Route, withdraw []netip.Prefix) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range withdraw {
 		delete(s.prefixes, p)
 	}
-	for _, p := range announce {
-		s.prefixes[p] = true
+	for _, r := range announce {
+		s.prefixes[r.Prefix] = r.MED
 	}
 	if s.running == nil {
 		return nil
 	}
 	if len(withdraw) > 0 { // first: packets to a prefix that is not served are lost
-		if err := s.running.DeletePath(apiutil.DeletePathRequest{Paths: paths(withdraw, true)}); err != nil {
+		if err := s.running.DeletePath(apiutil.DeletePathRequest{Paths: paths(plain(withdraw), true)}); err != nil {
 			return fmt.Errorf("withdraw %d prefixes: %w", len(withdraw), err)
 		}
 	}
 	return s.add(announce)
 }
 
-// Replace makes the announced prefixes equal to all.
-func (s *Server) Replace(all []netip.Prefix) error {
+// Replace makes the announced routes equal to all.
+func (s *Server) Replace(all []routes.Route) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.prefixes = make(map[netip.Prefix]bool, len(all))
-	for _, p := range all {
-		s.prefixes[p] = true
+	s.prefixes = make(map[netip.Prefix]uint32, len(all))
+	for _, r := range all {
+		s.prefixes[r.Prefix] = r.MED
 	}
 	if s.running == nil {
 		return nil
@@ -241,34 +242,46 @@ func (s *Server) Replace(all []netip.Prefix) error {
 	return s.add(all)
 }
 
-func (s *Server) add(prefixes []netip.Prefix) error {
-	if len(prefixes) == 0 {
+func (s *Server) add(all []routes.Route) error {
+	if len(all) == 0 {
 		return nil
 	}
-	if _, err := s.running.AddPath(apiutil.AddPathRequest{Paths: paths(prefixes, false)}); err != nil {
-		return fmt.Errorf("announce %d prefixes: %w", len(prefixes), err)
+	if _, err := s.running.AddPath(apiutil.AddPathRequest{Paths: paths(all, false)}); err != nil {
+		return fmt.Errorf("announce %d prefixes: %w", len(all), err)
 	}
 	return nil
 }
 
-// paths returns prefixes in GoBGP's form. Their next hop is the node's address of each session.
-func paths(prefixes []netip.Prefix, withdrawal bool) []*apiutil.Path {
-	all := make([]*apiutil.Path, 0, len(prefixes))
+// plain returns routes without MED.
+func plain(prefixes []netip.Prefix) []routes.Route {
+	all := make([]routes.Route, 0, len(prefixes))
 	for _, p := range prefixes {
-		nlri, err := packet.NewIPAddrPrefix(p)
+		all = append(all, routes.Route{Prefix: p})
+	}
+	return all
+}
+
+// paths returns routes in GoBGP's form. Their next hop is the node's address of each session.
+func paths(routes []routes.Route, withdrawal bool) []*apiutil.Path {
+	all := make([]*apiutil.Path, 0, len(routes))
+	for _, r := range routes {
+		nlri, err := packet.NewIPAddrPrefix(r.Prefix)
 		if err != nil {
 			continue // impossible for a valid prefix
 		}
 		path := &apiutil.Path{Family: packet.RF_IPv4_UC, Nlri: nlri, Withdrawal: withdrawal, Age: time.Now().Unix(), Attrs: []packet.PathAttributeInterface{
 			packet.NewPathAttributeOrigin(packet.BGP_ORIGIN_ATTR_TYPE_IGP),
 		}}
-		if p.Addr().Is4() {
+		if r.Addr().Is4() {
 			next, _ := packet.NewPathAttributeNextHop(netip.IPv4Unspecified())
 			path.Attrs = append(path.Attrs, next)
 		} else {
 			path.Family = packet.RF_IPv6_UC
 			next, _ := packet.NewPathAttributeMpReachNLRI(packet.RF_IPv6_UC, []packet.PathNLRI{{NLRI: nlri}}, netip.IPv6Unspecified())
 			path.Attrs = append(path.Attrs, next)
+		}
+		if r.MED != 0 {
+			path.Attrs = append(path.Attrs, packet.NewPathAttributeMultiExitDisc(r.MED))
 		}
 		all = append(all, path)
 	}

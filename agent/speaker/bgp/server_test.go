@@ -13,6 +13,7 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kiln-net/kiln/agent/speaker/routes"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/testing/eventually"
 	"github.com/kiln-net/kiln/internal/testing/gate"
@@ -22,13 +23,13 @@ import (
 func TestARouterGetsRoutesOfBothFamilies(t *testing.T) {
 	r := newRouter(t, 65002, session(node4, 65001), session(node6, 65001))
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16", "fd00:10:16::/112"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65002), r.peer(router6, 65002))))
 	r.has("10.16.0.0/16 via 192.0.2.1", "fd00:10:16::/112 via 2001:db8::1")
 
-	must.Succeed(t, s.Announce(prefixes("10.16.0.7/32"), prefixes("10.16.0.0/16")))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.7/32"), prefixes("10.16.0.0/16")))
 	r.has("10.16.0.7/32 via 192.0.2.1", "fd00:10:16::/112 via 2001:db8::1")
-	must.Succeed(t, s.Replace(prefixes("10.16.0.8/32")))
+	must.Succeed(t, s.Replace(routesTo("10.16.0.8/32")))
 	r.has("10.16.0.8/32 via 192.0.2.1")
 
 	state, err := s.State(t.Context())
@@ -44,6 +45,36 @@ func TestARouterGetsRoutesOfBothFamilies(t *testing.T) {
 
 	must.Succeed(t, s.Configure(t.Context(), nil))
 	r.has()
+}
+
+// TestARouterPrefersTheLowerMED announces the same prefixes from two nodes, in sessions of other and of the same AS.
+func TestARouterPrefersTheLowerMED(t *testing.T) {
+	for name, asn := range map[string]uint32{"eBGP": 65002, "iBGP": 65001} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouter(t, asn, session(node4, 65001), session(node6, 65001))
+			both := func(p *v1alpha1.SpeakerPeer) {
+				p.Families = []v1alpha1.RouteFamily{v1alpha1.RoutesIPv4, v1alpha1.RoutesIPv6}
+			}
+			first, second := newServer(t), newServer(t)
+			of := func(med uint32) []routes.Route {
+				all := routesTo("198.51.100.9/32", "2001:db8:9::9/128")
+				all[0].MED, all[1].MED = med, med
+				return all
+			}
+			must.Succeed(t, first.Announce(of(300), nil)) // before the session
+			must.Succeed(t, first.Configure(t.Context(), with(r.peer(router4, int64(asn), both))))
+			r.prefers(300, 1)
+			must.Succeed(t, second.Configure(t.Context(), with(r.peer(router6, int64(asn), both))))
+			must.Succeed(t, second.Announce(of(200), nil))
+			r.prefers(200, 2)
+			must.Succeed(t, first.Announce(of(100), nil)) // a new MED of the same prefix
+			r.prefers(100, 2)
+			must.Succeed(t, first.Replace(of(250)))
+			r.prefers(200, 2)
+			must.Succeed(t, second.Announce(nil, prefixes("198.51.100.9/32", "2001:db8:9::9/128")))
+			r.prefers(250, 1)
+		})
+	}
 }
 
 func TestASessionCarriesBothFamilies(t *testing.T) {
@@ -73,7 +104,7 @@ func TestASessionCarriesBothFamilies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRouter(t, 65002, session(test.node, 65001))
 			s := newServer(t)
-			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16", "fd00:10:16::/112"), nil))
+			must.Succeed(t, s.Announce(routesTo("10.16.0.0/16", "fd00:10:16::/112"), nil))
 			must.Succeed(t, s.Configure(t.Context(), with(r.peer(test.router, 65002, test.change))))
 			r.has(test.want...)
 		})
@@ -83,7 +114,7 @@ func TestASessionCarriesBothFamilies(t *testing.T) {
 func TestAttributesOfAPeerChangeWithoutANewSession(t *testing.T) {
 	r := newRouter(t, 65001, session(node4, 65001)) // iBGP
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) { p.Communities = []string{"65001:7"} }))))
 	r.has(fmt.Sprintf("10.16.0.0/16 via 192.0.2.1 preference 100 communities [%d]", 65001<<16+7))
 	must.Succeed(t, s.Configure(t.Context(), with(r.peer(router4, 65001, func(p *v1alpha1.SpeakerPeer) {
@@ -114,7 +145,7 @@ func TestARouterConnectsWithAPassword(t *testing.T) {
 				}
 			}))
 			spec := &v1alpha1.Speaker{ASN: 65001, Peers: []v1alpha1.SpeakerPeer{r.peer(router4, 65002, withPassword)}}
-			must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+			must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 			must.Succeed(t, s.Configure(t.Context(), ConfigOf(spec, testNode(map[string]string{"peers": "secret"}))))
 			if right {
 				r.has("10.16.0.0/16 via 192.0.2.1")
@@ -129,7 +160,7 @@ func TestRoutesOfARouterAreIgnored(t *testing.T) {
 	first := newRouter(t, 65002, session(node4, 65001))
 	second := newRouter(t, 65003, session(node6, 65001))
 	s := newServer(t)
-	must.Succeed(t, s.Announce(prefixes("10.16.0.0/16"), nil))
+	must.Succeed(t, s.Announce(routesTo("10.16.0.0/16"), nil))
 	config := func(limit int32) *Config {
 		return with(first.peer(router4, 65002, func(p *v1alpha1.SpeakerPeer) { p.MaxReceived = limit }),
 			second.peer(router6, 65003, func(p *v1alpha1.SpeakerPeer) { p.Families = []v1alpha1.RouteFamily{v1alpha1.RoutesIPv4} }))
@@ -173,14 +204,14 @@ func TestARouterKeepsRoutesDuringARestart(t *testing.T) {
 		}
 	}))
 	first := newServer(t)
-	must.Succeed(t, first.Announce(prefixes("10.16.0.1/32", "10.16.0.2/32"), nil))
+	must.Succeed(t, first.Announce(routesTo("10.16.0.1/32", "10.16.0.2/32"), nil))
 	must.Succeed(t, first.Configure(t.Context(), with(r.peer(router4, 65002, graceful))))
 	r.has("10.16.0.1/32 via 192.0.2.1", "10.16.0.2/32 via 192.0.2.1")
 	first.Stop(t.Context())
 	r.has("10.16.0.1/32 via 192.0.2.1 stale", "10.16.0.2/32 via 192.0.2.1 stale")
 
 	second := newServer(t)
-	must.Succeed(t, second.Announce(prefixes("10.16.0.2/32"), nil))
+	must.Succeed(t, second.Announce(routesTo("10.16.0.2/32"), nil))
 	must.Succeed(t, second.Configure(t.Context(), with(r.peer(router4, 65002, graceful))))
 	r.has("10.16.0.2/32 via 192.0.2.1")
 
@@ -215,7 +246,7 @@ func TestWithdrawalIsFast(t *testing.T) {
 	established(t, s, true)
 	var longest time.Duration
 	for range 20 {
-		must.Succeed(t, s.Announce(prefixes("10.16.0.1/32"), nil))
+		must.Succeed(t, s.Announce(routesTo("10.16.0.1/32"), nil))
 		r.has("10.16.0.1/32 via 192.0.2.1")
 		began := time.Now()
 		must.Succeed(t, s.Announce(nil, prefixes("10.16.0.1/32")))

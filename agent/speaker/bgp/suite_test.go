@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kiln-net/kiln/agent/speaker/routes"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/testing/eventually"
 	"github.com/kiln-net/kiln/internal/testing/must"
@@ -129,6 +130,8 @@ func (r *router) routes() string {
 						text += fmt.Sprintf(" communities %d", a.Value)
 					case *packet.PathAttributeLocalPref:
 						text += fmt.Sprintf(" preference %d", a.Value)
+					case *packet.PathAttributeMultiExitDisc:
+						text += fmt.Sprintf(" MED %d", a.Value)
 					}
 				}
 				if path.Stale {
@@ -155,6 +158,29 @@ func (r *router) has(want ...string) {
 	})
 }
 
+// prefers waits until the router has this number of routes to each of two prefixes, and the best one has this MED.
+func (r *router) prefers(med uint32, paths int) {
+	r.Helper()
+	eventually.Wait{}.Empty(r.T, func() string {
+		found := 0
+		for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
+			must.Succeed(r.T, r.server.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: f}, func(_ packet.NLRI, all []*apiutil.Path) {
+				for _, path := range all {
+					for _, a := range path.Attrs {
+						if a, ok := a.(*packet.PathAttributeMultiExitDisc); ok && path.Best && a.Value == med && len(all) == paths {
+							found++
+						}
+					}
+				}
+			}))
+		}
+		if found != 2 {
+			return fmt.Sprintf("the router prefers the MED %d of %d routes to %d prefixes of 2: %s", med, paths, found, r.routes())
+		}
+		return ""
+	})
+}
+
 // send makes the router announce n prefixes.
 func (r *router) send(n int) {
 	r.Helper()
@@ -162,7 +188,7 @@ func (r *router) send(n int) {
 	for i := range n {
 		all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 32))
 	}
-	_, err := r.server.AddPath(apiutil.AddPathRequest{Paths: paths(all, false)})
+	_, err := r.server.AddPath(apiutil.AddPathRequest{Paths: paths(plain(all), false)})
 	must.Succeed(r.T, err)
 }
 
@@ -212,6 +238,8 @@ func prefixes(texts ...string) []netip.Prefix {
 	}
 	return all
 }
+
+func routesTo(texts ...string) []routes.Route { return plain(prefixes(texts...)) }
 
 // established waits until every session of the node has this state.
 func established(t *testing.T, s *Server, want bool) {

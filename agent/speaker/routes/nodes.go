@@ -76,13 +76,14 @@ func addressesOf(n *corev1.Node) []netip.Addr {
 	return addresses
 }
 
-// holder has addresses that Services may not announce: routers must not get another route to them.
+// holder has addresses that Services and EgressAddresses may not announce: routers must not get another route to them.
 type holder string
 
 // Holders.
 const (
 	aNode     holder = "a node"
 	aPeer     holder = "a peer of the speaker"
+	anEgress  holder = "an EgressAddress"
 	apiServer holder = "the API server"
 )
 
@@ -107,6 +108,7 @@ func (t *Table) reserve(by holder, before, next []netip.Addr) {
 		}
 	}
 	t.offerServices()
+	t.offerEgresses()
 }
 
 // SetAPIServer sets the address under which this process connects to the API server.

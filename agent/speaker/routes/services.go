@@ -224,17 +224,17 @@ func (t *Table) readinessOf(service types.NamespacedName, family ipfamily.Family
 	return ready
 }
 
-// origin is who has chosen an address of a Service.
+// origin is the author of an address of a Service or an EgressAddress.
 type origin int
 
 // Origins.
 const (
 	fromAPIServer origin = iota // a ClusterIP
-	fromPool                    // assigned by a pool
+	fromPool                    // assigned by a pool, or checked by the controller of EgressAddresses
 	fromUser                    // users of the namespace, or another controller
 )
 
-// taken returns the reason why a Service does not announce an address; empty if it does. A stolen node can list addresses of others in the status of its
+// taken returns the reason why an address of a Service or an EgressAddress is not announced; empty if it is. A stolen node can list addresses of others in the status of its
 // Node, and a Subnet can be created after an address was assigned: both withdraw only addresses that users choose.
 func (t *Table) taken(a netip.Addr, from origin) string {
 	holders := []holder{aPeer}
@@ -242,7 +242,7 @@ func (t *Table) taken(a netip.Addr, from origin) string {
 		holders = append(holders, apiServer)
 	}
 	if from == fromUser {
-		holders = append(holders, aNode)
+		holders = append(holders, aNode, anEgress)
 	}
 	for _, h := range holders {
 		if t.reserved[reservation{h, a}] > 0 {

@@ -18,6 +18,13 @@ import (
 	"github.com/kiln-net/kiln/internal/serving/budget"
 )
 
+// Route is an announced prefix.
+type Route struct {
+	netip.Prefix
+	// MED (RFC 4271, section 5.1.4) is 0 for none. Of two nodes that announce a prefix, a router uses the one with the lower MED.
+	MED uint32
+}
+
 // Owner is an object with an annotation AnnotationBGP, or a pod in a Subnet with one. Each port of a pod is an owner by itself.
 type Owner struct {
 	Kind string
@@ -26,7 +33,7 @@ type Owner struct {
 	Provider string
 }
 
-// String returns Kind namespace/name, without a namespace for Subnets, and with the provider of a port that has one.
+// String returns Kind namespace/name, without a namespace for objects that have none, and with the provider of a port that has one.
 func (o Owner) String() string {
 	text := o.Kind + " " + strings.TrimPrefix(o.NamespacedName.String(), "/")
 	if o.Provider != "" {
@@ -39,6 +46,8 @@ func (o Owner) String() string {
 type offer struct {
 	// shared are prefixes that every node serves, own the prefixes that only this node serves.
 	shared, own []netip.Prefix
+	// med is the MED of the own prefixes.
+	med uint32
 	// refused is the reason why an annotation has no effect, or an address is not announced; empty if there is none.
 	refused string
 }
@@ -60,6 +69,8 @@ type Table struct {
 	subnets  map[string]*subnet
 	ports    map[Owner]*port
 	services map[types.NamespacedName]*service
+	// egresses are the EgressAddresses.
+	egresses map[string]*egress
 	// slices are the Services of EndpointSlices, endpoints the readiness in the EndpointSlices of each Service, by name.
 	slices    map[types.NamespacedName]types.NamespacedName
 	endpoints map[types.NamespacedName]map[string]readiness
@@ -76,18 +87,20 @@ type Table struct {
 
 	offers    map[Owner]offer
 	counts    map[netip.Prefix]count
+	meds      map[netip.Prefix]uint32
 	changed   map[netip.Prefix]bool
-	announced map[netip.Prefix]bool
+	announced map[netip.Prefix]uint32 // with the MED
 }
 
 // New returns an empty Table. Without its Node, the node announces nothing.
 func New(node string) *Table {
 	return &Table{
 		node: node, settings: Settings{MaxPrefixes: v1alpha1.DefaultMaxPrefixes}, nodes: map[string]nodeState{}, reserved: map[reservation]int{}, apiServers: map[string][]netip.Addr{},
-		subnets: map[string]*subnet{}, ports: map[Owner]*port{}, services: map[types.NamespacedName]*service{},
+		subnets: map[string]*subnet{}, ports: map[Owner]*port{}, services: map[types.NamespacedName]*service{}, egresses: map[string]*egress{},
 		slices: map[types.NamespacedName]types.NamespacedName{}, endpoints: map[types.NamespacedName]map[string]readiness{},
 		members: map[string]map[Owner]bool{}, requests: &budget.Budget{}, excess: map[Owner]bool{},
-		offers: map[Owner]offer{}, counts: map[netip.Prefix]count{}, changed: map[netip.Prefix]bool{}, announced: map[netip.Prefix]bool{},
+		offers: map[Owner]offer{}, counts: map[netip.Prefix]count{}, meds: map[netip.Prefix]uint32{}, changed: map[netip.Prefix]bool{},
+		announced: map[netip.Prefix]uint32{},
 	}
 }
 
@@ -131,6 +144,11 @@ func (t *Table) offer(owner Owner, next offer) {
 	t.add(before.own, count{own: -1})
 	t.add(next.shared, count{shared: 1})
 	t.add(next.own, count{own: 1})
+	if next.med != 0 {
+		for _, p := range next.own {
+			t.meds[p] = next.med
+		}
+	}
 	if len(next.shared) == 0 && len(next.own) == 0 && next.refused == "" {
 		delete(t.offers, owner)
 		return
@@ -143,6 +161,7 @@ func (t *Table) add(prefixes []netip.Prefix, n count) {
 		c := count{t.counts[p].shared + n.shared, t.counts[p].own + n.own}
 		if c == (count{}) {
 			delete(t.counts, p)
+			delete(t.meds, p)
 		} else {
 			t.counts[p] = c
 		}
@@ -150,36 +169,38 @@ func (t *Table) add(prefixes []netip.Prefix, n count) {
 	}
 }
 
-// Changes returns the prefixes to announce and to withdraw since the last call, sorted.
-func (t *Table) Changes() (announce, withdraw []netip.Prefix) {
+// Changes returns the routes to announce, also those whose MED has changed, and the prefixes to withdraw since the last call, sorted.
+func (t *Table) Changes() (announce []Route, withdraw []netip.Prefix) {
 	t.judge()
 	for p := range t.changed {
-		c := t.counts[p]
+		c, med := t.counts[p], t.meds[p]
 		wanted := c.own > 0 && t.network || c.shared > 0 && t.transit
-		switch {
-		case wanted && !t.announced[p]:
-			t.announced[p] = true
-			announce = append(announce, p)
-		case !wanted && t.announced[p]:
+		switch before, announced := t.announced[p]; {
+		case wanted && (!announced || before != med):
+			t.announced[p] = med
+			announce = append(announce, Route{p, med})
+		case !wanted && announced:
 			delete(t.announced, p)
 			withdraw = append(withdraw, p)
 		}
 	}
 	clear(t.changed)
-	slices.SortFunc(announce, netip.Prefix.Compare)
+	slices.SortFunc(announce, compareRoutes)
 	slices.SortFunc(withdraw, netip.Prefix.Compare)
 	return announce, withdraw
 }
 
-// Announced returns the prefixes of all calls of Changes, sorted.
-func (t *Table) Announced() []netip.Prefix {
-	all := make([]netip.Prefix, 0, len(t.announced))
-	for p := range t.announced {
-		all = append(all, p)
+// Announced returns the routes of all calls of Changes, sorted.
+func (t *Table) Announced() []Route {
+	all := make([]Route, 0, len(t.announced))
+	for p, med := range t.announced {
+		all = append(all, Route{p, med})
 	}
-	slices.SortFunc(all, netip.Prefix.Compare)
+	slices.SortFunc(all, compareRoutes)
 	return all
 }
+
+func compareRoutes(a, b Route) int { return a.Compare(b.Prefix) }
 
 // Refused returns the objects whose annotations have no effect, or that have an address that is not announced, with the reasons.
 func (t *Table) Refused() map[Owner]string {
@@ -197,7 +218,8 @@ func (t *Table) OwnersOf() map[netip.Prefix]Owner {
 	owners := make(map[netip.Prefix]Owner, len(t.announced))
 	for owner, o := range t.offers {
 		for _, p := range slices.Concat(o.shared, o.own) {
-			if before, found := owners[p]; t.announced[p] && (!found || owner.String() < before.String()) {
+			_, announced := t.announced[p]
+			if before, found := owners[p]; announced && (!found || owner.String() < before.String()) {
 				owners[p] = owner
 			}
 		}

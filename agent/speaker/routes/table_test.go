@@ -32,6 +32,8 @@ func fill(t *Table, objects ...any) {
 			t.SetService(o)
 		case *discoveryv1.EndpointSlice:
 			t.SetSlice(o)
+		case *kubeovnv1.EgressAddress:
+			t.SetEgress(o)
 		case []string:
 			t.Set(Settings{Namespaces: o})
 		case Settings:
@@ -297,11 +299,14 @@ func TestATableForgetsOrdinaryPods(t *testing.T) {
 	table.DeleteSubnet("web")
 	table.DeleteService(types.NamespacedName{Namespace: "shop", Name: "web"})
 	table.DeleteSlice(types.NamespacedName{Namespace: "shop", Name: "web-1"})
+	table.SetEgress(fixed("out"))
+	table.DeleteEgress("out")
 	table.SetSlice(apiServers("198.51.100.6"))
 	table.DeleteSlice(types.NamespacedName{Namespace: "default", Name: "kubernetes"})
 	table.DeleteNode(here)
 	table.Changes()
-	if n := len(table.ports) + len(table.members) + len(table.subnets) + len(table.services) + len(table.slices) + len(table.endpoints) + len(table.offers) + len(table.counts) + len(table.changed) + len(table.nodes) + len(table.reserved) + len(table.apiServers); n != 0 {
+	if n := len(table.ports) + len(table.members) + len(table.subnets) + len(table.services) + len(table.slices) + len(table.endpoints) + len(table.offers) + len(table.counts) + len(table.changed) + len(table.nodes) + len(table.reserved) + len(table.apiServers) +
+		len(table.egresses) + len(table.meds); n != 0 {
 		t.Errorf("%d entries are left: %+v", n, table)
 	}
 }

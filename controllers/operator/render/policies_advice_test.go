@@ -54,7 +54,7 @@ type adviser struct {
 func newAdviser(t *testing.T) adviser {
 	t.Helper()
 	said := &warnings{}
-	config := rest.CopyConfig(apiserver.StartFor(t, "subnets", "vpcs", "vips", "ips", "provider-networks", "vpc-dnses").Config)
+	config := rest.CopyConfig(apiserver.StartFor(t, "subnets", "vpcs", "vips", "ips", "provider-networks", "vpc-dnses", "egress-addresses", "ovn-eips").Config)
 	config.WarningHandler = said
 	scheme := clientgoscheme.Scheme
 	if err := kubeovnv1.AddToScheme(scheme); err != nil {
@@ -171,6 +171,16 @@ func TestAdvice(t *testing.T) {
 		{"a Deployment instead of its pods", deployment(one("ovn.kubernetes.io/ip_pool", "a"), nil), "ovn.kubernetes.io/ip_pool: without effect here: annotations of pods belong"},
 		{"a CronJob", cron, "Kiln knows no such annotation"},
 		{"a subnet", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "cluster")}}, ""},
+		{"an EgressAddress", &kubeovnv1.EgressAddress{
+			ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: one("ovn.kubernetes.io/bgp", "true")}, Spec: kubeovnv1.EgressAddressSpec{OvnEip: "a"},
+		}, ""},
+		{"an EgressAddress with a value that is ignored", &kubeovnv1.EgressAddress{
+			ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: one("ovn.kubernetes.io/bgp", "yes")}, Spec: kubeovnv1.EgressAddressSpec{OvnEip: "a"},
+		},
+			`ovn.kubernetes.io/bgp: "yes" cannot be read, and is ignored: write true, cluster, local or false`},
+		{"an OvnEip of Kube-OVN", &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: one("ovn.kubernetes.io/vpc_nat", "a")}}, ""},
+		{"an OvnEip, which is not announced", &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: one("ovn.kubernetes.io/bgp", "true")}},
+			"ovn.kubernetes.io/bgp: without effect on an OvnEip"},
 		{"a subnet with a value that is ignored", &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: one("ovn.kubernetes.io/bgp", "yes")}},
 			`ovn.kubernetes.io/bgp: "yes" cannot be read, and is ignored: write true, cluster, local or false`},
 		{"a node", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: one("ovn.kubernetes.io/tunnel_interface", "eth1")}}, "tunnel_interface: without effect"},

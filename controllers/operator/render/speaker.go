@@ -56,11 +56,7 @@ func SpeakerObjects(c Config) []Object {
 	} else {
 		template.Spec.SecurityContext = nobody()
 	}
-	if len(speaker.NodeSelector) > 0 {
-		maps.Copy(template.Spec.NodeSelector, speaker.NodeSelector)
-	} else {
-		template.Spec.NodeSelector[v1alpha1.SpeakerNodeLabel] = "true"
-	}
+	maps.Copy(template.Spec.NodeSelector, speaker.Selector())
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{c.daemonSet(SpeakerName, SpeakerName, rolling("1"), template)}
