@@ -43,6 +43,8 @@ type Reconciler struct {
 	Gate         *reconciler.StartGate
 	Leases       gateway.Leases
 	ServiceCIDRs svc.CIDRs
+	// Speakers are the nodes that can announce addresses by BGP.
+	Speakers *Speakers
 	// CountPace is the time between two writes of the number of pods of an EgressAddress, if it is not zero.
 	CountPace time.Duration
 
@@ -53,8 +55,11 @@ type Reconciler struct {
 	pods  reconciler.Paced
 }
 
-// Reconcile applies one EgressAddress.
+// Reconcile applies one EgressAddress. A request without a name follows a change of the speakers.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req.Name == "" {
+		return ctrl.Result{}, r.speakersChanged(ctx)
+	}
 	object, err := k8s.Find[kubeovnv1.EgressAddress](ctx, r.Client, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get EgressAddress %s: %w", req.Name, err)

@@ -47,7 +47,7 @@ const (
 const countPace = 15 * time.Second
 
 // SetupWithManager registers the reconciler. It enqueues an EgressAddress for changes of: the EgressAddress; others with its addresses; the pods that it selects; the nodes of
-// its pair and their Leases; the OvnEip, and the rules of its pods; the join subnet, and subnets, Services, nodes and the API server with its addresses; and drift of its rows. Changes of other nodes
+// its pair and their Leases; the OvnEip, and the rules of its pods; the nodes with a speaker; the join subnet, and subnets, Services, nodes and the API server with its addresses; and drift of its rows. Changes of other nodes
 // enqueue only EgressAddresses that lack a node.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.allocations.Allocator = r.Allocator
@@ -90,6 +90,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.onEip), builder.WithPredicates(k8s.Changed(viewEip))).
 		Watches(&kubeovnv1.OvnSnatRule{}, handler.EnqueueRequestsFromMapFunc(r.onRule), builder.WithPredicates(k8s.Changed(viewRule))).
 		WatchesRawSource(&r.moved).
+		WatchesRawSource(r.Speakers.Source()).
 		WatchesRawSource(&r.pods).
 		WatchesRawSource(r.allocations.Source()).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindEgressAddress)).
@@ -129,15 +130,15 @@ func nodesOf(e *kubeovnv1.EgressAddress) []string {
 	return []string{e.Status.Node, e.Status.Standby}
 }
 
-// objectView has the fields of an EgressAddress that the reconciler depends on: its spec, and the fields in status that it writes.
+// objectView has the fields of an EgressAddress that the reconciler depends on: its spec, its announcement, and the fields in status that it writes.
 type objectView struct {
-	generation               int64
-	leaving                  bool
-	node, standby, addresses string
+	generation                             int64
+	leaving                                bool
+	node, standby, addresses, announcement string
 }
 
 func viewObject(e *kubeovnv1.EgressAddress) objectView {
-	return objectView{e.Generation, e.DeletionTimestamp != nil, e.Status.Node, e.Status.Standby, strings.Join(e.Status.Addresses, ",")}
+	return objectView{e.Generation, e.DeletionTimestamp != nil, e.Status.Node, e.Status.Standby, strings.Join(e.Status.Addresses, ","), announcementOf(e)}
 }
 
 func viewAddresses(e *kubeovnv1.EgressAddress) string { return strings.Join(addressesOf(e), ",") }

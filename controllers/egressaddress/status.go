@@ -88,6 +88,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, in *inputs, applied error)
 	held, others := r.Sets.Egress(in.set)
 	status.Pods = int32(held) //nolint:gosec // pods of a cluster
 	if applied == nil {
+		if in.pick.Active != "" && (in.pick.Active != status.Node || status.NodeSince == nil) {
+			status.NodeSince = later(status.NodeSince)
+		}
 		status.Node, status.Standby, status.Addresses = in.pick.Active, in.pick.Standby, nil
 		if !in.onNodes() || in.pick.Active != "" {
 			for _, address := range in.addresses {
@@ -97,6 +100,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, in *inputs, applied error)
 		in.measure()
 	}
 	k8s.SetConditions(&status.Conditions, object.Generation, k8s.Validated(in.problem), in.ready(applied, others))
+	if err := r.announce(ctx, in); err != nil {
+		return err
+	}
 	if err := k8s.PatchStatus(ctx, r.Client, base, object); err != nil {
 		return err
 	}

@@ -36,7 +36,9 @@ type world struct {
 
 	process *controllertest.Process
 	leases  *gatewaytest.Leases
-	nodes   map[string]*corev1.Node
+	// speakers outlives restarts.
+	speakers egressaddress.Speakers
+	nodes    map[string]*corev1.Node
 	// pods and join are the CIDRs of the default subnets.
 	pods, join string
 }
@@ -95,7 +97,7 @@ func (w *world) run() {
 				},
 				&egressaddress.Reconciler{
 					Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate, Leases: w.leases,
-					ServiceCIDRs: networktest.Services(p), CountPace: time.Second,
+					ServiceCIDRs: networktest.Services(p), CountPace: time.Second, Speakers: &w.speakers,
 				})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {

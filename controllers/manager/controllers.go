@@ -121,7 +121,7 @@ func (p *process) derived() ([]controller, error) {
 		},
 		&egressaddress.Reconciler{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Sets: s.Sets, Recorder: s.Recorder, Gate: s.Gate, Leases: leases,
-			ServiceCIDRs: serviceCIDRs,
+			ServiceCIDRs: serviceCIDRs, Speakers: &p.speakers,
 		},
 		&routergateway.External{
 			Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate, WaysOut: s.WaysOut,

@@ -32,6 +32,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/egressaddress"
 	"github.com/kiln-net/kiln/controllers/loadbalancer"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/pod"
@@ -125,6 +126,7 @@ type process struct {
 	balancers *loadbalancer.Reconciler
 	limits    limits.Cluster
 	external  routergateway.Settings
+	speakers  egressaddress.Speakers
 	session   atomic.Pointer[ovsdbclient.Session]
 }
 
@@ -233,6 +235,7 @@ func (p *process) run(ctx context.Context) error {
 		p.pools.Set(&cluster.Spec)
 		p.limits.Set(&cluster.Spec)
 		p.external.Set(cluster)
+		p.speakers.Set(&cluster.Spec)
 		if p.options.Observe != nil {
 			p.options.Observe(cluster)
 		}
