@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -186,6 +185,7 @@ var _ = Describe("kube-ovn-speaker", Label("bgp", disruptive, mayRestart), Order
 		Expect(b.frr.established(ctx)).To(Equal(after), "ends of the sessions with other routers")
 	}, SpecTimeout(8*time.Minute))
 
+	b.egress()
 	b.times()
 })
 
@@ -313,11 +313,7 @@ func setReady(ctx context.Context, pod *corev1.Pod, ready bool) {
 // announcePod sets the announcement of a pod.
 func announcePod(ctx context.Context, pod *corev1.Pod, value string) {
 	GinkgoHelper()
-	now := &corev1.Pod{}
-	Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(pod), now)).To(Succeed())
-	base := now.DeepCopy()
-	now.Annotations[kubeovnv1.AnnotationBGP.Key()] = value
-	Expect(suite.Objects.Patch(ctx, now, client.MergeFrom(base))).To(Succeed())
+	setAnnouncement(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, value)
 }
 
 // bgpService creates an announced Service of the pods with external addresses.
