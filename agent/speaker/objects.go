@@ -70,6 +70,11 @@ var kinds = []kind{
 		func(t *routes.Table, o client.Object) { t.SetEgress(o.(*kubeovnv1.EgressAddress)) },
 		func(t *routes.Table, k types.NamespacedName) { t.DeleteEgress(k.Name) },
 	},
+	{
+		"OvnEip", func() client.Object { return &kubeovnv1.OvnEip{} },
+		func(t *routes.Table, o client.Object) { t.SetEip(o.(*kubeovnv1.OvnEip)) },
+		func(t *routes.Table, k types.NamespacedName) { t.DeleteEip(k.Name) },
+	},
 }
 
 // settings returns the parts of spec.speaker that the table depends on.
@@ -119,7 +124,8 @@ func (r *Reconciler) load(ctx context.Context) error {
 	var endpoints discoveryv1.EndpointSliceList
 	var services corev1.ServiceList
 	var egresses kubeovnv1.EgressAddressList
-	for _, list := range []client.ObjectList{&nodes, &subnets, &pods, &endpoints, &services, &egresses} {
+	var eips kubeovnv1.OvnEipList
+	for _, list := range []client.ObjectList{&nodes, &subnets, &pods, &endpoints, &services, &egresses, &eips} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
@@ -141,6 +147,9 @@ func (r *Reconciler) load(ctx context.Context) error {
 	}
 	for i := range egresses.Items {
 		r.table.SetEgress(&egresses.Items[i])
+	}
+	for i := range eips.Items {
+		r.table.SetEip(&eips.Items[i])
 	}
 	return nil
 }
@@ -180,6 +189,8 @@ func trim(object any) (any, error) {
 			}
 			o.Endpoints[i] = trimmed
 		}
+	case *kubeovnv1.OvnEip:
+		o.ManagedFields, o.Status.Conditions, o.Status.Releasing = nil, nil, nil
 	case client.Object:
 		o.SetManagedFields(nil)
 	}

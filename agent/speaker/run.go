@@ -73,6 +73,7 @@ func mapper() meta.RESTMapper {
 	m.Add(kubeovnv1.GroupVersion.WithKind("Subnet"), meta.RESTScopeRoot)
 	m.AddSpecific(kubeovnv1.GroupVersion.WithKind("EgressAddress"), kubeovnv1.GroupVersion.WithResource("egress-addresses"),
 		kubeovnv1.GroupVersion.WithResource("egress-address"), meta.RESTScopeRoot)
+	m.AddSpecific(kubeovnv1.GroupVersion.WithKind("OvnEip"), kubeovnv1.GroupVersion.WithResource("ovn-eips"), kubeovnv1.GroupVersion.WithResource("ovn-eip"), meta.RESTScopeRoot)
 	return m
 }
 

@@ -207,6 +207,7 @@ func TestEventsReachARouter(t *testing.T) {
 	w.has("10.1.0.0/16", cluster, "203.0.113.9/32")
 
 	w.egress("10.1.0.0/16", cluster, "203.0.113.9/32")
+	w.eip("10.1.0.0/16", cluster, "203.0.113.9/32")
 
 	t.Log("the node")
 	var node corev1.Node
@@ -259,6 +260,32 @@ func (w *world) egress(before ...string) {
 	must.Succeed(w.T, w.client.Update(w.Context(), out))
 	w.has(with...)
 	must.Succeed(w.T, w.client.Delete(w.Context(), out))
+	w.has(before...)
+}
+
+// eip announces the OvnEip of a RouterLBRule. before are the other routes.
+func (w *world) eip(before ...string) {
+	w.Helper()
+	w.Log("OvnEips")
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "rlr-web", OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: kubeovnv1.GroupVersion.String(), Kind: kubeovnv1.OnRouterLBRule, Name: "web", UID: "u", Controller: new(true),
+		}}},
+		Spec: corev1.ServiceSpec{ExternalIPs: []string{"198.51.100.10"}, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "rlr-web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "rlr-web"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.8"}, NodeName: new("node-b")}},
+	}
+	must.Succeed(w.T, w.client.Create(w.Context(), service))
+	must.Succeed(w.T, w.client.Create(w.Context(), slice))
+	eip := &kubeovnv1.OvnEip{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{kubeovnv1.AnnotationBGP.Key(): "true"}},
+		Status:     kubeovnv1.OvnEipStatus{V4IP: "198.51.100.10", NAT: "lb"},
+	}
+	w.create(eip)
+	w.has(append(slices.Clone(before), "198.51.100.10/32")...)
+	must.Succeed(w.T, w.client.Delete(w.Context(), eip))
 	w.has(before...)
 }
 

@@ -45,6 +45,7 @@ const (
 	OnOvnSnatRule   = "OvnSnatRule"
 	OnOvnDnatRule   = "OvnDnatRule"
 	OnEgressAddress = "EgressAddress"
+	OnOvnEip        = "OvnEip"
 )
 
 // annotationEntry is a row of annotationTable: an annotation on objects of one kind.
@@ -138,6 +139,7 @@ var annotationTable = withKeys([]annotationEntry{
 	{name: AnnotationIPAddress, on: OnService, role: RoleRequest}, // the controller of pools checks it
 	{name: AnnotationBGP, on: OnSubnet, role: RoleRequest},
 	{name: AnnotationBGP, on: OnEgressAddress, role: RoleRequest},
+	{name: AnnotationBGP, on: OnOvnEip, role: RoleRequest},
 
 	{name: AnnotationLogicalRouter, on: OnSwitchLBRule, role: RoleRequest},
 	{name: AnnotationLogicalSwitch, on: OnSwitchLBRule, role: RoleRequest},

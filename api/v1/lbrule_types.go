@@ -178,3 +178,9 @@ type RouterLBRuleList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []RouterLBRule `json:"items"`
 }
+
+// OfRouterLBRule reports whether a Service was created for a RouterLBRule: through it, nodes serve the rule's addresses.
+func OfRouterLBRule(service metav1.Object) bool {
+	rule := metav1.GetControllerOf(service)
+	return rule != nil && rule.Kind == OnRouterLBRule && rule.APIVersion == GroupVersion.String()
+}

@@ -86,7 +86,7 @@ type OVNClusterSpec struct {
 	// +kubebuilder:default={}
 	Pinger Pinger `json:"pinger,omitempty"`
 
-	// speaker announces pods, subnets, Services and EgressAddresses to BGP routers. By default there is none.
+	// speaker announces pods, subnets, Services, EgressAddresses and OvnEips to BGP routers. By default there is none.
 	// +optional
 	Speaker *Speaker `json:"speaker,omitempty"`
 

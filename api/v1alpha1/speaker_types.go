@@ -64,7 +64,7 @@ const (
 	ExtendedNextHopDisabled ExtendedNextHop = "Disabled"
 )
 
-// Speaker defines kube-ovn-speaker, which announces pods, subnets, Services and EgressAddresses to BGP routers. Objects with the annotation
+// Speaker defines kube-ovn-speaker, which announces pods, subnets, Services, EgressAddresses and OvnEips to BGP routers. Objects with the annotation
 // `ovn.kubernetes.io/bgp` are announced. Routes of peers are ignored. Its pods apply changes of namespaces and peers while they run, except for
 // the names of Secrets and the first or last peer with connection Passive.
 type Speaker struct {
@@ -84,7 +84,7 @@ type Speaker struct {
 	// +kubebuilder:validation:MaxItems=16
 	Peers []SpeakerPeer `json:"peers,omitempty"`
 	// namespaces whose pods and Services may be announced by their annotations; `*` is every namespace. Users of a namespace can write these
-	// annotations. Subnets and EgressAddresses are announced by their own annotation, which only administrators write; on a Subnet it also allows the annotations of their pods.
+	// annotations. Subnets, EgressAddresses and OvnEips are announced by their own annotation, which only administrators write; on a Subnet it also allows the annotations of their pods.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256

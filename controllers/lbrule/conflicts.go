@@ -205,7 +205,7 @@ func vipsOf(o client.Object) []string {
 		vips = ipfamily.ValidAddrs(o.Status.V4IP, o.Status.V6IP)
 	case *corev1.Service:
 		vips = svc.Addresses(o)
-		if translate.OfRouterLBRule(o) { // its external addresses belong to the rule
+		if kubeovnv1.OfRouterLBRule(o) { // its external addresses belong to the rule
 			vips = svc.ClusterIPs(o)
 		}
 	}

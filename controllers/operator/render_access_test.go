@@ -87,8 +87,8 @@ func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 		{render.PingerName, []right{"list pods @own", "watch ovnclusters.kubeovn.io"}, []right{
 			"list pods", "list nodes", "get nodes", "list services", "list subnets.kubeovn.io", "create pods @own", "create pods/exec @own",
 		}},
-		{render.SpeakerName, []right{"list pods", "list services", "list subnets.kubeovn.io", "watch egress-addresses.kubeovn.io", "watch ovnclusters.kubeovn.io"}, []right{
-			"patch egress-addresses.kubeovn.io",
+		{render.SpeakerName, []right{"list pods", "list services", "list subnets.kubeovn.io", "watch egress-addresses.kubeovn.io", "list ovn-eips.kubeovn.io", "watch ovnclusters.kubeovn.io"}, []right{
+			"patch egress-addresses.kubeovn.io", "patch ovn-eips.kubeovn.io",
 			"list namespaces", "list secrets @own", "patch nodes/status", "create leases.coordination.k8s.io @own", "patch pods/status @default",
 		}},
 		{"ovn-central", []right{"list pods @own", "list ovnclusters.kubeovn.io"}, []right{

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/svc"
 )
@@ -22,7 +23,7 @@ import (
 // of them, and the deletion of one could end both. conflict describes the first of these fronts and says what to change; it is empty
 // without a conflict.
 func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (fronts []translate.Front, conflict string, err error) {
-	if translate.OfRouterLBRule(s) || translate.Unserved(s, vpc) {
+	if kubeovnv1.OfRouterLBRule(s) || translate.Unserved(s, vpc) {
 		return nil, "", nil
 	}
 	for _, address := range svc.RequestedAddresses(s) {
@@ -54,7 +55,7 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 func outranks(other, s *corev1.Service, vpc string, address netip.Addr) bool {
 	theirs, ours := rightOf(other, address), rightOf(s, address)
 	return theirs.Service != ours.Service && svc.Vpc(other) == vpc && !translate.Unserved(other, vpc) &&
-		(theirs.Allocated || !translate.OfRouterLBRule(other)) && theirs.Before(ours)
+		(theirs.Allocated || !kubeovnv1.OfRouterLBRule(other)) && theirs.Before(ours)
 }
 
 func rightOf(s *corev1.Service, address netip.Addr) svc.Precedence {

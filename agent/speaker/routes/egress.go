@@ -81,7 +81,7 @@ func (t *Table) offerEgress(name string) {
 		next = refuse(fmt.Sprintf("its addresses are of OvnEip %s: routers reach them in the external subnet, and not through nodes", e.eip))
 	case e.node == t.node:
 		for _, prefix := range hosts(e.addresses) {
-			if reason := t.taken(prefix.Addr(), fromPool); reason != "" {
+			if reason := t.taken(prefix.Addr(), fromEip); reason != "" {
 				next.refused = cmp.Or(next.refused, reason)
 			} else if !slices.Contains(next.own, prefix) {
 				next.own = append(next.own, prefix)

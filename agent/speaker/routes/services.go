@@ -32,7 +32,9 @@ type service struct {
 	// class is the loadBalancerClass, and balanced are the addresses that a pool assigned.
 	class    string
 	balanced []netip.Addr
-	// internal are the ClusterIPs, external the addresses that no pool assigned. Addresses with a local policy are served by nodes with endpoints only.
+	// ofRule are the addresses of the OvnEip, if the Service is a RouterLBRule's.
+	ofRule []netip.Addr
+	// internal are the ClusterIPs, external the other addresses. Addresses with a local policy are served by nodes with endpoints only.
 	internal, external           []netip.Addr
 	internalLocal, externalLocal bool
 }
@@ -44,12 +46,12 @@ type readiness struct {
 	somewhere, here bool
 }
 
-// SetService updates a Service. Services with neither the annotation nor a class are not kept.
+// SetService updates a Service. Services with neither the annotation nor a class are not kept, unless they are of RouterLBRules.
 func (t *Table) SetService(s *corev1.Service) {
 	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	value, set, err := announcement(s.Annotations)
-	class := classOf(s)
-	if !set && class == "" || set && err == nil && value == kubeovnv1.AnnounceNone || !s.DeletionTimestamp.IsZero() || s.Spec.Type == corev1.ServiceTypeExternalName {
+	class, rule := classOf(s), kubeovnv1.OfRouterLBRule(s)
+	if !rule && (!set && class == "" || set && err == nil && value == kubeovnv1.AnnounceNone) || !s.DeletionTimestamp.IsZero() || s.Spec.Type == corev1.ServiceTypeExternalName {
 		t.DeleteService(key)
 		return
 	}
@@ -61,6 +63,9 @@ func (t *Table) SetService(s *corev1.Service) {
 	if class != "" && meta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionAddressAssigned) != nil { // of the pools' controller, not another one
 		next.balanced = svc.LoadBalancerAddresses(s)
 		next.external = slices.DeleteFunc(next.external, func(a netip.Addr) bool { return slices.Contains(next.balanced, a) })
+	}
+	if rule {
+		next.ofRule, next.external = next.external, nil
 	}
 	t.services[key] = next
 	t.offerService(key)
@@ -175,7 +180,7 @@ func (t *Table) offerService(key types.NamespacedName) {
 	local := s.value == kubeovnv1.AnnounceLocal
 	var next offer
 	switch {
-	case !s.set && !pooled:
+	case !s.set && !pooled || s.set && s.err == nil && s.value == kubeovnv1.AnnounceNone:
 	case s.err != nil:
 		next = refuse(fmt.Sprintf("annotation %s %v", kubeovnv1.AnnotationBGP.Key(), s.err))
 	case !permitted && !pooled:
@@ -193,6 +198,9 @@ func (t *Table) offerService(key types.NamespacedName) {
 		if pooled {
 			t.addAddresses(&next, key, s.balanced, s.externalLocal || local, fromPool)
 		}
+	}
+	if s.vpc == kubeovnv1.DefaultVpc { // by the annotation of the OvnEip
+		t.addAddresses(&next, key, t.announcedEips(s.ofRule), s.externalLocal, fromEip)
 	}
 	t.offer(owner, next)
 }
@@ -230,7 +238,8 @@ type origin int
 // Origins.
 const (
 	fromAPIServer origin = iota // a ClusterIP
-	fromPool                    // assigned by a pool, or checked by the controller of EgressAddresses
+	fromPool                    // assigned by a pool
+	fromEip                     // of an OvnEip or an EgressAddress, which administrators write
 	fromUser                    // users of the namespace, or another controller
 )
 

@@ -71,6 +71,9 @@ type Table struct {
 	services map[types.NamespacedName]*service
 	// egresses are the EgressAddresses.
 	egresses map[string]*egress
+	// eips are the addresses of the OvnEips with the annotation, and ruled the number of OvnEips with each address.
+	eips  map[string][]netip.Addr
+	ruled map[netip.Addr]int
 	// slices are the Services of EndpointSlices, endpoints the readiness in the EndpointSlices of each Service, by name.
 	slices    map[types.NamespacedName]types.NamespacedName
 	endpoints map[types.NamespacedName]map[string]readiness
@@ -96,7 +99,7 @@ type Table struct {
 func New(node string) *Table {
 	return &Table{
 		node: node, settings: Settings{MaxPrefixes: v1alpha1.DefaultMaxPrefixes}, nodes: map[string]nodeState{}, reserved: map[reservation]int{}, apiServers: map[string][]netip.Addr{},
-		subnets: map[string]*subnet{}, ports: map[Owner]*port{}, services: map[types.NamespacedName]*service{}, egresses: map[string]*egress{},
+		subnets: map[string]*subnet{}, ports: map[Owner]*port{}, services: map[types.NamespacedName]*service{}, egresses: map[string]*egress{}, eips: map[string][]netip.Addr{}, ruled: map[netip.Addr]int{},
 		slices: map[types.NamespacedName]types.NamespacedName{}, endpoints: map[types.NamespacedName]map[string]readiness{},
 		members: map[string]map[Owner]bool{}, requests: &budget.Budget{}, excess: map[Owner]bool{},
 		offers: map[Owner]offer{}, counts: map[netip.Prefix]count{}, meds: map[netip.Prefix]uint32{}, changed: map[netip.Prefix]bool{},

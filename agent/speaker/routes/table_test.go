@@ -34,6 +34,8 @@ func fill(t *Table, objects ...any) {
 			t.SetSlice(o)
 		case *kubeovnv1.EgressAddress:
 			t.SetEgress(o)
+		case *kubeovnv1.OvnEip:
+			t.SetEip(o)
 		case []string:
 			t.Set(Settings{Namespaces: o})
 		case Settings:
@@ -301,12 +303,14 @@ func TestATableForgetsOrdinaryPods(t *testing.T) {
 	table.DeleteSlice(types.NamespacedName{Namespace: "shop", Name: "web-1"})
 	table.SetEgress(fixed("out"))
 	table.DeleteEgress("out")
+	table.SetEip(eip("true"))
+	table.DeleteEip("web")
 	table.SetSlice(apiServers("198.51.100.6"))
 	table.DeleteSlice(types.NamespacedName{Namespace: "default", Name: "kubernetes"})
 	table.DeleteNode(here)
 	table.Changes()
 	if n := len(table.ports) + len(table.members) + len(table.subnets) + len(table.services) + len(table.slices) + len(table.endpoints) + len(table.offers) + len(table.counts) + len(table.changed) + len(table.nodes) + len(table.reserved) + len(table.apiServers) +
-		len(table.egresses) + len(table.meds); n != 0 {
+		len(table.egresses) + len(table.meds) + len(table.eips) + len(table.ruled); n != 0 {
 		t.Errorf("%d entries are left: %+v", n, table)
 	}
 }

@@ -79,7 +79,7 @@ func accesses(reviews bool) []access {
 				readClusters, // peers, namespaces and levels of logs
 				rule("", read, "pods", "nodes", "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
-				rule("kubeovn.io", read, "subnets", "egress-addresses"),
+				rule("kubeovn.io", read, "subnets", "egress-addresses", "ovn-eips"),
 				writeEvents, // on objects beyond the limit of prefixes
 			},
 			own: []rbacv1.PolicyRule{rule("", []string{"patch"}, "pods/status")}, // the condition of its own pod

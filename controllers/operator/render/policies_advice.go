@@ -42,8 +42,6 @@ func (c Config) advice() policy {
 			advise("variables.unknown.size() == 0", "variables.unknown.map(k, "+withSimilar("k")+").join(', ') + ': Kiln knows no such annotation: '"+
 				" + 'look for a typing error in docs/reference/api.md#annotations'"),
 			advise("variables.ineffective.size() == 0", "variables.ineffective.join(', ') + ': without effect in this version'"),
-			advise("dyn(object).kind != 'OvnEip' || !('"+kubeovnv1.AnnotationBGP.Key()+"' in variables.all)", "'"+kubeovnv1.AnnotationBGP.Key()+
-				": without effect on an OvnEip: routers reach its addresses in the external subnet, see docs/user/bgp.md#addresses-outside'"),
 			advise("variables.misplaced.size() == 0",
 				"variables.misplaced.join(', ') + ': without effect here: annotations of pods belong to the metadata of the pod template'"),
 			advise("variables.onNode.size() == 0", "variables.onNode.join(', ') + ': without effect with hostNetwork: the pod uses the interfaces of its node'"),
@@ -186,7 +184,7 @@ func adviceOnValues() (unreadable string, wants []string) {
 		{kubeovnv1.AnnotationEip.Key(), kindsOfPods, areAddresses("v") + " && " + differInFamily, onePerFamily},
 		{kubeovnv1.AnnotationSnat.Key(), kindsOfPods, areAddresses("v") + " && " + differInFamily, onePerFamily},
 		{kubeovnv1.AnnotationGroups.Key(), kindsOfPods, names, "write names of SecurityGroups with commas between them"},
-		{kubeovnv1.AnnotationBGP.Key(), append([]string{"Service", "Subnet", "EgressAddress"}, kindsOfPods...), "v in ['true', 'cluster', 'local', 'false']", "write true, cluster, local or false"},
+		{kubeovnv1.AnnotationBGP.Key(), append([]string{"Service", "Subnet", "EgressAddress", "OvnEip"}, kindsOfPods...), "v in ['true', 'cluster', 'local', 'false']", "write true, cluster, local or false"},
 		{kubeovnv1.AnnotationLogicalRouter.Key(), []string{"Service"}, isName("v"), "write the name of a Vpc"},
 	} {
 		key := celString(r.key)

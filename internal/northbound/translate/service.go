@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/endpoints"
@@ -171,7 +170,7 @@ func addresses(in ServiceInputs) []netip.Addr {
 		return nil
 	}
 	var texts []string
-	if !OfRouterLBRule(s) { // the rule's own load balancers serve them
+	if !kubeovnv1.OfRouterLBRule(s) { // the rule's own load balancers serve them
 		texts = slices.Clone(s.Spec.ExternalIPs)
 	}
 	if !Local(s) {
@@ -193,12 +192,6 @@ func addresses(in ServiceInputs) []netip.Addr {
 		}
 	}
 	return out
-}
-
-// OfRouterLBRule reports whether a Service was created for a RouterLBRule: through it, nodes serve the rule's addresses.
-func OfRouterLBRule(s *corev1.Service) bool {
-	rule := metav1.GetControllerOf(s)
-	return rule != nil && rule.Kind == KindRouterLBRule && rule.APIVersion == kubeovnv1.GroupVersion.String()
 }
 
 // Local reports whether the ClusterIPs of a Service lead only to endpoints on the client's node. OVN 25.03 does not support
