@@ -81,6 +81,28 @@ func (b *bgpLab) egress() {
 			b.frr.reaches(ctx, host(a), 1-active)
 		}
 	}, SpecTimeout(8*time.Minute))
+
+	It("announces the OvnEip of a RouterLBRule from all nodes, which serve it", func(ctx SpecContext) {
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "e2e-bgp-eips"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.121.0.0/24,fd00:10:121::/120"}}
+		eip := &kubeovnv1.OvnEip{
+			ObjectMeta: metav1.ObjectMeta{Name: bgpNamespace, Annotations: map[string]string{kubeovnv1.AnnotationBGP.Key(): "true"}},
+			Spec:       kubeovnv1.OvnEipSpec{ExternalSubnet: subnet.Name},
+		}
+		rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: bgpNamespace}}
+		rule.Spec.OvnEip, rule.Spec.Namespace, rule.Spec.Selector = eip.Name, bgpNamespace, []string{"app:web"}
+		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}
+		applied(ctx, subnet, eip, rule)
+		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
+		for _, text := range []string{eip.Status.V4IP, eip.Status.V6IP} {
+			a := netip.MustParseAddr(text)
+			b.frr.reaches(ctx, host(a), 0, 1)
+			servedBy(ctx, fromOutside, netip.AddrPortFrom(a, 80), b.pods[0].Name, b.pods[1].Name)
+		}
+		setAnnouncement(ctx, eip, string(kubeovnv1.AnnounceNone))
+		for _, text := range []string{eip.Status.V4IP, eip.Status.V6IP} {
+			b.frr.reaches(ctx, host(netip.MustParseAddr(text)))
+		}
+	}, SpecTimeout(4*time.Minute))
 }
 
 // bgpEgressOn creates an announced EgressAddress for pods with app: fixed, which both workers can have, until the spec ends.
