@@ -65,7 +65,7 @@ func medOf(since *metav1.Time) uint32 {
 	if since == nil {
 		return math.MaxUint32
 	}
-	return uint32(math.MaxUint32 - min(max(since.Unix(), 0), math.MaxUint32-1)) //nolint:gosec // bounded
+	return uint32(math.MaxUint32 - min(max(since.Unix(), 0), math.MaxUint32-1))
 }
 
 // offerEgress computes the prefixes of an EgressAddress. Only the node that has the addresses announces them, whatever the value of the annotation.
