@@ -245,7 +245,7 @@ func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
 		pl.release(p, owner, e, len(wanted.rows) == 0)
 	}
 	// Whether another owner keeps an element is decided between two transactions.
-	if p.pending = pl.optimistic && len(given) > 0; p.empty() && !(pl.optimistic && h.known(owner)) {
+	if p.pending = pl.optimistic && len(given) > 0; p.empty() && (!pl.optimistic || !h.known(owner)) {
 		h.set(owner, wanted.holding())
 	}
 }
