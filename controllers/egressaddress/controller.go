@@ -26,6 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/podset"
 	"github.com/kiln-net/kiln/internal/reconciler"
 	"github.com/kiln-net/kiln/internal/svc"
@@ -92,13 +93,15 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	complete, sets := r.Sets.Complete(owner), []podset.Selector{in.set}
 	if !complete {
 		sets = r.Sets.UsedBy(owner)
-		if there := slices.DeleteFunc(slices.Clone(sets), r.lacksRows); len(there) > 0 {
-			sets = there
-		}
+	}
+	there := r.withRows(sets)
+	if !complete && len(there) > 0 {
+		sets = there
 	}
 	if err := r.Northbound.Apply(ctx, owner, translate.EgressAddress(in.rows(sets))); err != nil {
 		return fmt.Errorf("apply the router: %w", err)
 	}
+	r.Sets.Lead(there)
 	if complete {
 		r.Sets.Settle(owner)
 	}
@@ -112,25 +115,49 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	return r.clear(ctx, name)
 }
 
-// clear deletes the router of an EgressAddress, after pods that others select have left its set: with neither, they would leave with another source. It releases the
-// router's address after the port is deleted.
+// clear deletes the router of an EgressAddress, after pods that others select have left its set: with neither, they would leave with another source. Packets of pods whose rows
+// cannot be committed are dropped until they can: their number and time have no limit, and another EgressAddress may have the addresses by then. clear releases the router's
+// address after the port is deleted.
 func (r *Reconciler) clear(ctx context.Context, name string) error {
 	owner := translate.EgressAddressOwner(name)
-	if !r.Sets.Complete(owner) { // the last of the pods enqueues it
-		return nil
+	complete, rows := r.Sets.Complete(owner), []desired.Row(nil)
+	if !complete {
+		if !r.Sets.Stalled(owner) { // the last of the pods enqueues it
+			return nil
+		}
+		rows = r.dropping(owner)
 	}
-	if err := r.Northbound.Apply(ctx, owner, nil); err != nil {
+	if err := r.Northbound.Apply(ctx, owner, rows); err != nil {
 		return fmt.Errorf("delete the router of EgressAddress %s: %w", name, err)
 	}
-	r.Sets.Settle(owner)
+	if complete {
+		r.Sets.Settle(owner)
+	}
 	r.allocations.Release(ctx, name, translate.EgressPort(name))
 	return nil
 }
 
-// lacksRows reports whether no rows of a set are in the database, yet or ever. ovn-controller ignores a policy with such a set; the first pod in the set enqueues the
-// EgressAddress.
-func (r *Reconciler) lacksRows(s podset.Selector) bool {
-	return !s.HasRows() || !r.Northbound.Has(desired.TableAddressSet, translate.PeersRef(translate.PodSetPart{Name: s.Name()}, ipfamily.IPv4))
+// dropping returns policies that drop the packets for which an EgressAddress has policies.
+func (r *Reconciler) dropping(owner desired.Owner) []desired.Row {
+	sets := r.withRows(r.Sets.UsedBy(owner))
+	if len(sets) == 0 {
+		return nil
+	}
+	in := inputs{object: &kubeovnv1.EgressAddress{}}
+	in.object.Name = owner.Name
+	for _, policy := range northbound.Of[nb.LogicalRouterPolicy](r.Northbound, owner) {
+		if _, family, is := translate.ReadEgressPolicy(policy); is {
+			in.addresses = append(in.addresses, family)
+		}
+	}
+	return translate.EgressAddress(in.rows(sets))
+}
+
+// withRows returns the sets with rows in the database. ovn-controller ignores a policy with another set; the controller of sets enqueues the EgressAddress when they are there.
+func (r *Reconciler) withRows(sets []podset.Selector) []podset.Selector {
+	return slices.DeleteFunc(slices.Clone(sets), func(s podset.Selector) bool {
+		return !s.HasRows() || !r.Northbound.Has(desired.TableAddressSet, translate.PeersRef(translate.PodSetPart{Name: s.Name()}, ipfamily.IPv4))
+	})
 }
 
 func (r *Reconciler) picker() join.Picker {

@@ -156,24 +156,27 @@ func onNodes(name, team string, addresses ...string) *kubeovnv1.EgressAddress {
 // has waits until the address sets of an EgressAddress have the addresses of these pods, in both families.
 func (w *world) has(name string, pods ...*corev1.Pod) {
 	w.Helper()
-	var want []string
+	w.Eventually(func() string { return w.lacks(name, pods...) })
+}
+
+// lacks returns a text unless the address sets of an EgressAddress have the addresses of these pods, in both families.
+func (w *world) lacks(name string, pods ...*corev1.Pod) string {
+	w.Helper()
+	var want, got []string
 	for _, p := range pods {
 		want = append(want, addresses(p)...)
 	}
+	for _, row := range w.Database.Rows("Address_Set") {
+		ids, _ := row["external_ids"].(map[string]string)
+		if strings.HasSuffix(ids["selector"], " for EgressAddress "+name) {
+			got = append(got, row.Strings("addresses")...)
+		}
+	}
 	slices.Sort(want)
-	w.Eventually(func() string {
-		var got []string
-		for _, row := range w.Database.Rows("Address_Set") {
-			ids, _ := row["external_ids"].(map[string]string)
-			if strings.HasSuffix(ids["selector"], " for EgressAddress "+name) {
-				got = append(got, row.Strings("addresses")...)
-			}
-		}
-		if slices.Sort(got); !slices.Equal(got, want) {
-			return fmt.Sprintf("EgressAddress %s has %v, want %v", name, got, want)
-		}
-		return ""
-	})
+	if slices.Sort(got); !slices.Equal(got, want) {
+		return fmt.Sprintf("EgressAddress %s has %v, want %v", name, got, want)
+	}
+	return ""
 }
 
 // routers waits until the routers of EgressAddresses are these, in the form `<name> on <node>`.

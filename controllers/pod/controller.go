@@ -111,6 +111,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	c, err := r.connect(ctx, s)
 	var p *address.Problem
 	if errors.As(err, &p) {
+		r.Sets.Stall(podset.KeyOf(s.pod, s.port.Provider))
 		r.wait(ctx, s.pod, s.port, p)
 		return ctrl.Result{}, nil
 	}
@@ -125,6 +126,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy: each requeues the pod
 	case err != nil:
 		if northbound.IsRefusal(err) {
+			r.Sets.Stall(podset.KeyOf(s.pod, s.port.Provider))
 			k8s.Warn(r.Recorder, s.pod, reasonNoAddress, fmt.Sprintf("the northbound database refuses the port of this pod: %v", err))
 		}
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)

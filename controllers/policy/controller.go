@@ -272,20 +272,6 @@ func (r *Reconciler) restorePolicies(ctx context.Context, uses map[desired.Owner
 	return nil
 }
 
-// restoreEgress adds the sets that EgressAddresses use.
-func (r *Reconciler) restoreEgress(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
-	var list kubeovnv1.EgressAddressList
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list EgressAddresses: %w", err)
-	}
-	for i := range list.Items {
-		if spec := k8s.AppliedEgress(&list.Items[i]); spec != nil && list.Items[i].DeletionTimestamp == nil {
-			uses[translate.EgressAddressOwner(list.Items[i].Name)] = []podset.Selector{podset.OfEgress(&list.Items[i], spec)}
-		}
-	}
-	return nil
-}
-
 // world reads the namespaces and pods that policies can select.
 func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.Selector) (podset.World, error) {
 	w := podset.World{Namespaces: map[string]map[string]string{}, Uses: uses, Connected: map[podset.Key]bool{}}
@@ -310,6 +296,7 @@ func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.
 			w.Connected[member.Key] = connected(p)
 		}
 	}
+	w.Led = r.led(pods.Items)
 	return w, nil
 }
 

@@ -78,7 +78,8 @@ func (r *Reconciler) inUse(context.Context) ([]types.NamespacedName, error) {
 // reconcileSet applies the rows of one set. Rows of the pods add the members.
 func (r *Reconciler) reconcileSet(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var rows []desired.Row
-	if s, ok := r.Sets.Lookup(req.Name); ok && s.HasRows() {
+	s, ok := r.Sets.Lookup(req.Name)
+	if ok && s.HasRows() {
 		in := translate.PodSetInputs{
 			Name: req.Name, Selector: s.String(), Subjects: s.Role == podset.Subjects, Numbers: []int32{0},
 		}
@@ -93,6 +94,9 @@ func (r *Reconciler) reconcileSet(ctx context.Context, req ctrl.Request) (ctrl.R
 	}
 	if err := r.Northbound.Apply(ctx, translate.PodSetOwner(req.Name), rows); err != nil {
 		return ctrl.Result{}, fmt.Errorf("apply set of pods: %w", err)
+	}
+	if len(rows) > 0 {
+		r.Sets.Stored(s)
 	}
 	return ctrl.Result{}, nil
 }

@@ -28,3 +28,14 @@ func (e *Engine) Has(table string, row desired.Ref) (has bool) {
 	e.session.Read(func(r *ovsdbclient.Replica) { has = r.Row(table, id) != nil })
 	return has
 }
+
+// Elements returns the values of a set of strings in the database, in no order.
+func (e *Engine) Elements(set desired.Set) (values []string) {
+	id := setID(set)
+	e.session.Read(func(r *ovsdbclient.Replica) {
+		if s := r.Set(id); s != nil {
+			values = s.Values()
+		}
+	})
+	return values
+}

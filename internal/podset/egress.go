@@ -38,14 +38,15 @@ func OfEgress(o metav1.Object, spec *kubeovnv1.EgressAddressSpec) Selector {
 // HasRows reports whether a set has rows in the database. The pods with the addresses of an OvnEip have a rule each instead.
 func (s Selector) HasRows() bool { return s.Eip == "" }
 
-// EgressOf returns the set of Egress that a port is in, of the owner that has it.
-func (m Membership) EgressOf() (Selector, bool) {
+// EgressOf returns the set of Egress that a port is in, of the owner that has it. While the owner replaces its set, a set with an OvnEip precedes: the pod has its rule before, or
+// keeps it until, the rows of the other set decide.
+func (m Membership) EgressOf() (found Selector, ok bool) {
 	for _, part := range m.Parts {
-		if part.Role == Egress {
-			return part.Selector, true
+		if part.Role == Egress && NameOf(part.Owner) == m.winner && (!ok || found.Eip == "" && part.Eip != "") {
+			found, ok = part.Selector, true
 		}
 	}
-	return Selector{}, false
+	return found, ok
 }
 
 // Egress returns the number of pods that the owner of a set of Egress has, and how many each earlier owner has instead, by name.
@@ -69,20 +70,30 @@ func (x *Index) Egress(s Selector) (held int, others map[string]int) {
 }
 
 // elect gives a pod to the first owner of the sets of Egress that it is in, except those that are leaving. While this owner replaces one of its sets by another, both
-// have the pod. The object of the owner may be another one of the same name.
+// have the pod. The object of the owner may be another one of the same name. Until the database leads the packets of one of these sets, the pod keeps the sets that it had.
 func (x *Index) elect(c *delta, p *pod) {
+	if x.loading {
+		return
+	}
 	p.winner = ""
 	for s := range p.in {
 		if s.Role == Egress && !s.leaving && (p.winner == "" || s.Owner < p.winner) {
 			p.winner = s.Owner
 		}
 	}
+	led := false
+	var lost []*set
 	for s := range p.in {
 		if s.Role != Egress {
 			continue
 		}
 		_, held := s.held[p]
-		switch wanted := s.Owner == p.winner || s.leaving && NameOf(s.Owner) == NameOf(p.winner); {
+		wanted := s.Owner == p.winner || s.leaving && NameOf(s.Owner) == NameOf(p.winner)
+		led = led || wanted && (s.led || !s.HasRows())
+		if wanted {
+			delete(p.kept, s)
+		}
+		switch {
 		case wanted == held:
 			continue
 		case wanted:
@@ -90,12 +101,122 @@ func (x *Index) elect(c *delta, p *pod) {
 		default:
 			delete(s.held, p)
 			s.pending[p] = struct{}{}
-			if p.winner == "" { // it leaves with another source anyway
-				x.arrived(c, s, p)
-			}
+			lost = append(lost, s)
 		}
 		c.egress[p] = struct{}{}
 		s.counted(c)
+	}
+	for _, s := range lost {
+		p.kept = with(p.kept, s)
+	}
+	if p.winner == "" || led || !p.connected {
+		x.drop(c, p)
+	}
+}
+
+// drop removes a pod from the sets of Egress that it kept. The database may still have the pod in them; without another set its packets leave with another source anyway.
+func (x *Index) drop(c *delta, p *pod) {
+	for s := range p.kept {
+		delete(p.kept, s)
+		p.revision++
+		c.pods[p], c.egress[p] = struct{}{}, struct{}{}
+		if _, in := p.in[s]; p.winner == "" {
+			x.arrived(c, s, p)
+		} else if !in {
+			p.left = with(p.left, s)
+		}
+	}
+}
+
+func with(sets map[*set]struct{}, s *set) map[*set]struct{} {
+	if sets == nil {
+		sets = map[*set]struct{}{}
+	}
+	sets[s] = struct{}{}
+	return sets
+}
+
+// Lead reports that the database leads the packets of the pods in these sets of Egress.
+func (x *Index) Lead(selectors []Selector) {
+	x.change(func(c *delta) {
+		for _, selector := range selectors {
+			s := x.sets[selector]
+			if s == nil || s.led {
+				continue
+			}
+			s.led = true
+			for p := range s.members {
+				x.elect(c, p)
+			}
+		}
+	})
+}
+
+// Stored reports that the database has the rows of a set.
+func (x *Index) Stored(selector Selector) {
+	x.change(func(c *delta) {
+		s := x.sets[selector]
+		if s == nil || s.Role != Egress || s.stored {
+			return
+		}
+		s.stored = true
+		s.notify(c)
+	})
+}
+
+// Stall reports that the rows of a port cannot be committed, until Applied.
+func (x *Index) Stall(key Key) {
+	x.change(func(c *delta) {
+		p := x.pods[key]
+		if p == nil || p.stalled {
+			return
+		}
+		p.stalled = true
+		for _, sets := range []map[*set]struct{}{p.kept, p.left} {
+			for s := range sets {
+				s.notify(c)
+			}
+		}
+		for s := range p.in {
+			if _, pending := s.pending[p]; pending && s.Role == Egress {
+				s.notify(c)
+			}
+		}
+	})
+}
+
+// Stalled reports whether a user waits only for ports whose rows cannot be committed.
+func (x *Index) Stalled(owner desired.Owner) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	u := x.users[owner]
+	if u == nil || x.complete(u) {
+		return false
+	}
+	for _, selectors := range []map[Selector]struct{}{u.current, u.next} {
+		for s := range selectors {
+			if s.Role == Egress && !x.sets[s].stalled() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// stalled reports whether all pending ports of a set are.
+func (s *set) stalled() bool {
+	for p := range s.pending {
+		if !p.stalled {
+			return false
+		}
+	}
+	return true
+}
+
+// notify notifies the users of a set of Egress.
+func (s *set) notify(c *delta) {
+	for u := range s.users {
+		c.users[u.owner], c.complete[u.owner] = struct{}{}, struct{}{}
 	}
 }
 
@@ -135,19 +256,26 @@ func (s *set) leaves() bool {
 	return true
 }
 
-// left records that the port may still be in a set of Egress that it is no longer in. Without another set its packets leave with another source anyway.
+// left records that the port may still be in a set of Egress that it is no longer in.
 func (x *Index) left(c *delta, s *set, p *pod) {
-	if _, pending := s.pending[p]; !pending {
+	if _, pending := s.pending[p]; !pending || x.loading {
 		return
 	}
-	if p.winner == "" {
-		x.arrived(c, s, p)
-		return
+	delete(p.left, s)
+	p.kept = with(p.kept, s)
+	if p.winner == "" || x.isLed(p) || !p.connected {
+		x.drop(c, p)
 	}
-	if p.left == nil {
-		p.left = map[*set]struct{}{}
+}
+
+// isLed reports whether the database leads the packets of one of the sets that has a pod.
+func (x *Index) isLed(p *pod) bool {
+	for s := range p.in {
+		if _, held := s.held[p]; held && (s.led || !s.HasRows()) {
+			return true
+		}
 	}
-	p.left[s] = struct{}{}
+	return false
 }
 
 // forget records that the database has a port in no set that it left.

@@ -69,6 +69,8 @@ type Membership struct {
 	// Grouped is true if the port has security groups. First is true if groups of the first tier decide for it: one of its groups
 	// is in that tier, or is not known.
 	Grouped, First bool
+	// winner is the name of the owner of sets of Egress that has the pod.
+	winner string
 	// Revision is an argument of Applied.
 	Revision int
 }
@@ -81,7 +83,7 @@ type Changes struct {
 	Sets []Selector
 	// Users are the users of sets with other port numbers or, for Egress, with other pods, and users whose sets are now complete.
 	Users []desired.Owner
-	// Complete are the users whose sets are now complete. For Egress also when a new set has its first pod in the database.
+	// Complete are the users whose sets are now complete. For Egress also when a new set is in the database, and when only ports that cannot be committed are missing.
 	Complete []desired.Owner
 	// Egress are the ports of which another set of Egress has the pod, or none.
 	Egress []Key
@@ -103,6 +105,7 @@ type Index struct {
 	grouped    int // number of ports with groups
 	users      map[desired.Owner]*user
 	observers  []func(Changes)
+	loading    bool // Load elects at its end
 }
 
 type namespace struct {
@@ -127,8 +130,9 @@ type pod struct {
 	revision  int
 	connected bool   // it has a port in the database
 	winner    string // the owner of the sets of Egress that has the pod
-	// left are sets of Egress that the port may still be in, in the database.
-	left map[*set]struct{}
+	stalled   bool   // its rows cannot be committed
+	// left are sets of Egress that the port may still be in, in the database. It stays in those of kept until one of the winner's sets is led.
+	left, kept map[*set]struct{}
 }
 
 type set struct {
@@ -140,10 +144,10 @@ type set struct {
 	pending  map[*pod]struct{}
 	users    map[*user]struct{}
 	// held are, for Egress, the members that no earlier owner has. pending also has former ones, until the database does not. A set that its owner replaces or
-	// deletes is leaving: others can have its members.
-	held    map[*pod]struct{}
-	leaving bool
-	reached bool // the database has a member
+	// deletes is leaving: others can have its members. stored and led: the database has its rows, and leads the packets of its pods.
+	held        map[*pod]struct{}
+	leaving     bool
+	stored, led bool
 }
 
 type user struct {
@@ -255,7 +259,7 @@ func (x *Index) Membership(key Key) Membership {
 	if p == nil {
 		return Membership{}
 	}
-	m := Membership{Revision: p.revision}
+	m := Membership{Revision: p.revision, winner: NameOf(p.winner)}
 	if p.HostNetwork || len(p.in)+len(p.Groups) == 0 {
 		return m
 	}
@@ -266,11 +270,14 @@ func (x *Index) Membership(key Key) Membership {
 			m.Parts = append(m.Parts, Part{Selector: s.Selector, Number: number})
 		}
 	}
+	for s := range p.kept {
+		m.Parts = append(m.Parts, Part{Selector: s.Selector})
+	}
 	slices.SortFunc(m.Parts, func(a, b Part) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Namespaces, b.Namespaces),
 			cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol),
 			cmp.Compare(a.Group, b.Group), cmp.Compare(strconv.FormatBool(a.Last), strconv.FormatBool(b.Last)),
-			cmp.Compare(strconv.FormatBool(a.Ungrouped), strconv.FormatBool(b.Ungrouped)), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Vpc, b.Vpc), cmp.Compare(a.Eip, b.Eip))
+			cmp.Compare(strconv.FormatBool(a.Ungrouped), strconv.FormatBool(b.Ungrouped)), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Vpc, b.Vpc), cmp.Compare(a.Eip, b.Eip), cmp.Compare(a.Former, b.Former))
 	})
 	return m
 }
@@ -282,12 +289,14 @@ func (x *Index) Applied(key Key, revision int) {
 		if p == nil {
 			return
 		}
-		p.connected = true
+		p.connected, p.stalled = true, false
 		if p.revision != revision {
 			return
 		}
 		for s := range p.in {
-			x.arrived(c, s, p)
+			if _, kept := p.kept[s]; !kept {
+				x.arrived(c, s, p)
+			}
 		}
 		x.forget(c, p)
 	})

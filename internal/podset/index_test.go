@@ -315,6 +315,7 @@ func change(random *rand.Rand, x *Index, m *model) string {
 		}
 		m.used[owner] = uses
 		x.Use(owner, uses)
+		x.Lead(uses) // otherwise pods keep former sets, which the model does not know
 		return fmt.Sprintf("%s uses %v", owner.Name, uses)
 	}
 }

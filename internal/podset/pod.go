@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
 var keyVpc = kubeovnv1.AnnotationLogicalRouter.Key()
@@ -46,39 +45,4 @@ func appendPorts(ports []Port, c *corev1.Container) []Port {
 		}
 	}
 	return ports
-}
-
-// World is the complete initial state of an index.
-type World struct {
-	Namespaces map[string]map[string]string
-	Pods       []Pod
-	// Connected are the ports that may be in the database.
-	Connected map[Key]bool
-	Uses      map[desired.Owner][]Selector
-}
-
-// Load fills an index with the result of read. It does not notify observers. It holds the lock, so that events wait: otherwise
-// an event between reading and filling would be overwritten, and it would not be repeated. read must not call the index.
-func (x *Index) Load(read func() (World, error)) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	w, err := read()
-	if err != nil {
-		return err
-	}
-	c := newDelta()
-	for name, labels := range w.Namespaces {
-		x.setNamespace(c, name, labels)
-	}
-	for _, p := range w.Pods {
-		x.setPod(c, p)
-		if stored := x.pods[p.Key]; w.Connected[p.Key] {
-			stored.connected = true
-		}
-	}
-	for owner, selectors := range w.Uses {
-		x.use(c, owner, selectors)
-		x.settle(c, owner)
-	}
-	return nil
 }

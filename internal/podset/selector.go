@@ -50,10 +50,15 @@ type Selector struct {
 	// Owner is the owner of a set of Egress (OwnerOf): the first one in the order of these texts has a pod. Vpc limits the set to pods of a VPC. Eip is the OvnEip that
 	// gives the addresses; without one, the pods' addresses are in one address set per family.
 	Owner, Vpc, Eip string
+	// Former is the name of a set of Egress whose selector is not known: a former process wrote it. It has the members that the database has in it (World.Led).
+	Former string
 }
 
 // Name returns a short name that is stable for a selector across versions and valid as an owner's name.
 func (s Selector) Name() string {
+	if s.Former != "" {
+		return s.Former
+	}
 	parts := []string{string(s.Role), s.Namespace, s.Namespaces, s.Pods, s.Port, s.Protocol}
 	if s.Group != "" {
 		parts = append(parts, s.Group, strconv.FormatBool(s.Last))
@@ -71,6 +76,9 @@ func (s Selector) Name() string {
 // String describes the selector for readers of the database.
 func (s Selector) String() string {
 	out := string(s.Role)
+	if s.Former != "" {
+		return out + " of a former selector for EgressAddress " + NameOf(s.Owner)
+	}
 	if s.Group != "" {
 		return out + " in security group " + s.Group
 	}

@@ -236,14 +236,12 @@ func (x *Index) arrived(c *delta, s *set, p *pod) {
 		return
 	}
 	delete(s.pending, p)
-	_, held := s.held[p]
-	first := held && !s.reached
-	s.reached = s.reached || held
-	if len(s.pending) > 0 && !first {
+	stalled := len(s.pending) > 0 && s.Role == Egress && s.stalled()
+	if len(s.pending) > 0 && !stalled {
 		return
 	}
 	for u := range s.users {
-		if u.waiting && (first || x.complete(u)) {
+		if u.waiting && (stalled || x.complete(u)) {
 			u.waiting = false
 			c.users[u.owner], c.complete[u.owner] = struct{}{}, struct{}{}
 		}
@@ -281,6 +279,9 @@ func (x *Index) join(c *delta, selector Selector, u *user) {
 
 // fill adds the matching pods to a new set.
 func (x *Index) fill(c *delta, s *set) {
+	if s.Former != "" {
+		return
+	}
 	if s.Group != "" {
 		g := x.group(s.Group)
 		g.sets[s] = struct{}{}
@@ -347,9 +348,20 @@ func (x *Index) leave(c *delta, selector Selector, u *user) {
 	for p := range s.members {
 		x.remove(c, s, p)
 	}
+	for p := range s.pending {
+		if _, kept := p.kept[s]; kept {
+			p.revision++
+			c.pods[p] = struct{}{}
+		}
+		delete(p.kept, s)
+		delete(p.left, s)
+	}
 	c.sets[selector] = struct{}{}
 	delete(x.sets, selector)
 	delete(x.names, selector.Name())
+	if s.Former != "" {
+		return
+	}
 	if s.Group != "" {
 		delete(x.group(s.Group).sets, s)
 		x.pruneGroup(s.Group)

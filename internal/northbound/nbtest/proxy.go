@@ -37,6 +37,13 @@ type Proxy struct {
 	faults       map[int]Fault // by the number of the transaction
 	poison       []byte        // nil: none
 	gate         *gate         // nil: transactions pass
+	limit        *limit        // nil: none
+}
+
+// limit is the number of the last transaction that passes.
+type limit struct {
+	last     int
+	exceeded chan struct{} // closed when another transaction arrives
 }
 
 // gate holds transactions.
@@ -86,6 +93,14 @@ func (p *Proxy) Poison(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.poison = []byte(text)
+}
+
+// Limit makes the proxy forward n more transactions, and lose all later ones, as if the client ended after n transactions. It closes the returned channel at the first lost one.
+func (p *Proxy) Limit(n int) (exceeded <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = &limit{last: p.transactions + n, exceeded: make(chan struct{})}
+	return p.limit.exceeded
 }
 
 // Hold makes the proxy block transactions, and later messages on their connections, until Release.
@@ -168,6 +183,12 @@ func (p *Proxy) count(transaction []byte) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.transactions++
+	if l := p.limit; l != nil && p.transactions > l.last {
+		if p.transactions == l.last+1 {
+			close(l.exceeded)
+		}
+		return RequestLost
+	}
 	if len(p.poison) > 0 && bytes.Contains(transaction, p.poison) {
 		return RequestLost
 	}

@@ -158,3 +158,19 @@ func ReadEgressAllocation(owner desired.Owner, port *nb.LogicalRouterPort) (Egre
 	}
 	return allocation, len(allocation.Addresses) > 0
 }
+
+// ReadEgressPolicy returns the names, in the database, of the address sets in a policy that EgressAddress returned, and an address of its family. It returns false for other
+// policies.
+func ReadEgressPolicy(policy *nb.LogicalRouterPolicy) (sets []string, family netip.Addr, ok bool) {
+	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		text, is := strings.CutPrefix(policy.Match, matchIP("src", family, ""))
+		if !is || policy.Priority != priorityFixed {
+			continue
+		}
+		for _, name := range strings.Split(strings.Trim(text, "{}"), ", ") {
+			sets = append(sets, strings.TrimPrefix(name, "$"))
+		}
+		return sets, family, true
+	}
+	return nil, netip.Addr{}, false
+}

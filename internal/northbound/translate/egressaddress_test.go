@@ -5,8 +5,10 @@ package translate
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -56,5 +58,32 @@ func TestTheAllocationOfAnEgressAddressIsRead(t *testing.T) {
 	}
 	if len(found) != 1 || found[0].Name != "out" || len(found[0].Addresses) != 1 || found[0].Addresses[0] != in.Joined[0] {
 		t.Errorf("the allocations are %v", found)
+	}
+}
+
+func TestThePolicyOfAnEgressAddressIsRead(t *testing.T) {
+	for _, sets := range [][]string{{"one"}, {"one", "two"}} {
+		in := EgressAddressInputs{Name: "out", Sets: sets, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.40"), netip.MustParseAddr("2001:db8::40")}}
+		var families []string
+		for _, row := range EgressAddress(in) {
+			policy := row.Model.(*nb.LogicalRouterPolicy)
+			names, family, ok := ReadEgressPolicy(policy)
+			var want []string
+			for _, set := range sets {
+				want = append(want, setName(PeersRef(PodSetPart{Name: set}, ipfamily.Of(family))))
+			}
+			slices.Sort(want)
+			if !ok || !slices.Equal(names, want) {
+				t.Errorf("the policy %s has the sets %q, want %q", policy.Match, names, want)
+			}
+			families = append(families, family.String())
+			policy.Priority++
+			if _, _, ok := ReadEgressPolicy(policy); ok {
+				t.Errorf("a policy of priority %d is read", policy.Priority)
+			}
+		}
+		if !slices.Equal(families, []string{"0.0.0.0", "::"}) {
+			t.Errorf("the families are %v", families)
+		}
 	}
 }

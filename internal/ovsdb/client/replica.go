@@ -40,6 +40,9 @@ func (s *Set) Has(value string) bool {
 	return ok
 }
 
+// Values returns the values, in no order.
+func (s *Set) Values() []string { return slices.Collect(maps.Keys(s.values)) }
+
 // Len is the number of values.
 func (s *Set) Len() int { return len(s.values) }
 
