@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -85,8 +86,11 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	}
 	owner := translate.EgressAddressOwner(name)
 	r.Sets.Use(owner, []podset.Selector{in.set})
-	if in.spec.OvnEip != "" {
+	if !in.set.HasRows() {
 		return r.clear(ctx, name)
+	}
+	if len(in.addresses) == 0 { // the OvnEip has none
+		in.families = r.families(owner)
 	}
 	// While pods enter a new set or leave a former one, the policies are for both sets: no pod that stays selected, or that another EgressAddress selects, leaves with
 	// another source.
@@ -104,6 +108,10 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	r.Sets.Lead(there)
 	if complete {
 		r.Sets.Settle(owner)
+	}
+	if in.spec.OvnEip != "" {
+		r.allocations.Release(ctx, name, translate.EgressPort(name)) // of former addresses on nodes
+		return nil
 	}
 	r.picker().Expect(in.pick.Pair)
 	return nil
@@ -143,14 +151,23 @@ func (r *Reconciler) dropping(owner desired.Owner) []desired.Row {
 	if len(sets) == 0 {
 		return nil
 	}
-	in := inputs{object: &kubeovnv1.EgressAddress{}}
+	in := inputs{object: &kubeovnv1.EgressAddress{}, families: r.families(owner)}
 	in.object.Name = owner.Name
+	return translate.EgressAddress(in.rows(sets))
+}
+
+// families returns an address of each family for which an EgressAddress has policies; of both if there are none.
+func (r *Reconciler) families(owner desired.Owner) []netip.Addr {
+	var families []netip.Addr
 	for _, policy := range northbound.Of[nb.LogicalRouterPolicy](r.Northbound, owner) {
 		if _, family, is := translate.ReadEgressPolicy(policy); is {
-			in.addresses = append(in.addresses, family)
+			families = append(families, family)
 		}
 	}
-	return translate.EgressAddress(in.rows(sets))
+	if len(families) == 0 {
+		return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	}
+	return families
 }
 
 // withRows returns the sets with rows in the database. ovn-controller ignores a policy with another set; the controller of sets enqueues the EgressAddress when they are there.

@@ -15,6 +15,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/egressaddress"
 	"github.com/kiln-net/kiln/controllers/ovnnat"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 func TestSelectedPodsOfACustomVPCHaveRules(t *testing.T) {
@@ -152,4 +153,36 @@ func TestAnOvnEipMayComeLater(t *testing.T) {
 	w.Rests("egressaddress")
 	w.Delete(eip)
 	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonEip, "OvnEip shop does not exist")
+}
+
+// TestPacketsOfPodsWithoutARuleAreDroppedInTheDefaultVPC: nodes would translate them.
+func TestPacketsOfPodsWithoutARuleAreDroppedInTheDefaultVPC(t *testing.T) {
+	w := newWorld(t)
+	w.external()
+	web := w.pod("team-a", "web", "web")
+	out := byEip("out", "a", "shop")
+	out.Spec.Vpc = kubeovnv1.DefaultVpc
+	w.Create(out)
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonEip, "OvnEip shop does not exist")
+	w.has("out", web)
+	w.actions("drop", "drop")
+	eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: kubeovnv1.OvnEipSpec{ExternalSubnet: "ext", V4IP: "192.0.2.40"}}
+	w.Create(eip)
+	w.Says(out, kubeovnv1.ConditionReady, metav1.ConditionFalse, egressaddress.ReasonRules, "1 rules of pods are not applied: OvnSnatRule web.team-a")
+	w.actions("drop") // the OvnEip has no IPv6 address
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
+	w.Get(vpc)
+	w.Change(vpc, func() { vpc.Spec.ExtraExternalSubnets = []string{"ext"} })
+	w.sources("192.0.2.40 " + addresses(web)[0])
+	w.Ready(out)
+	w.Eventually(func() string { return w.uncovered(web) })
+	w.Rows("Logical_Router_Policy", func(row nbtest.Row) string { // the rule precedes
+		if fmt.Sprint(row["priority"]) != "29247" {
+			return ""
+		}
+		return fmt.Sprint(row["action"], " ", row["match"])
+	}, "reroute ip4.src == "+addresses(web)[0])
+	w.Delete(out)
+	w.sources()
+	w.actions()
 }

@@ -35,6 +35,8 @@ type inputs struct {
 	// addresses are the source addresses. conflict is an object with one of them.
 	addresses []netip.Addr
 	conflict  string
+	// families has an address of each family in which packets are dropped while the source addresses are not known.
+	families []netip.Addr
 	// joined is the allocation of the router in the join subnet; full is set if the subnet has no address for it.
 	join   join.Subnet
 	joined ipam.Allocation
@@ -76,10 +78,10 @@ func (r *Reconciler) gather(ctx context.Context, in *inputs) error {
 	return err
 }
 
-// rows returns the inputs of the rows.
+// rows returns the inputs of the rows. Rules for the addresses of an OvnEip precede their policies, so that these drop only packets of pods without a rule.
 func (in *inputs) rows(sets []podset.Selector) translate.EgressAddressInputs {
 	out := translate.EgressAddressInputs{
-		Name: in.object.Name, Addresses: in.addresses, Node: in.pick.Active, NextHops: in.pick.Hops, Joined: in.joined.Addresses, Gateways: in.join.Gateways,
+		Name: in.object.Name, Addresses: append(slices.Clone(in.addresses), in.families...), Node: in.pick.Active, NextHops: in.pick.Hops, Joined: in.joined.Addresses, Gateways: in.join.Gateways,
 	}
 	for _, set := range sets {
 		if set.HasRows() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -96,8 +97,11 @@ func TestAFormerPolicyIsKeptUntilItsPodsHaveMoved(t *testing.T) {
 			w.run()
 			w.has("b-younger", web)
 			w.Eventually(func() string { return w.uncovered(web) })
-			if name != "narrowed" {
+			switch name {
+			case "deleted":
 				w.actions("reroute")
+			case "with an OvnEip": // which does not exist
+				w.actions("drop", "reroute")
 			}
 			w.Ready(younger)
 		})
@@ -171,4 +175,29 @@ func TestARecreatedEgressAddressKeepsItsPods(t *testing.T) {
 	w.has("out", web)
 	w.Eventually(func() string { return w.uncovered(web) })
 	w.actions("reroute")
+}
+
+// TestPacketsOfPodsWhoseRowsAreRefusedAreDropped: another EgressAddress can have the addresses of a deleted one before the rows are committed.
+func TestPacketsOfPodsWhoseRowsAreRefusedAreDropped(t *testing.T) {
+	w := newWorld(t)
+	w.Repeats()
+	web, other := w.pod("team-a", "web", "web"), w.pod("team-a", "other", "web")
+	older, younger := onNodes("a-older", "a", "172.30.0.210"), onNodes("b-younger", "a", "172.30.0.211")
+	w.Create(older)
+	w.Ready(older)
+	w.has("a-older", web, other)
+	w.Create(younger)
+	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, "PodsOfAnother")
+	w.Rests("egressaddress")
+	w.process.Northbound().Poison(addresses(web)[0])
+	w.Delete(older)
+	w.has("b-younger", other)
+	w.actions("drop", "reroute")
+	w.routers("b-younger on " + younger.Status.Node)
+	w.covered(web)
+	w.Event(web, eventsv1.Event{Reason: "AcquireAddressFailed", Note: "the northbound database refuses the port of this pod"})
+	w.run()
+	w.has("b-younger", web, other)
+	w.actions("reroute")
+	w.NoRows("EgressAddress//a-older")
 }

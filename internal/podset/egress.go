@@ -35,8 +35,8 @@ func OfEgress(o metav1.Object, spec *kubeovnv1.EgressAddressSpec) Selector {
 	}
 }
 
-// HasRows reports whether a set has rows in the database. The pods with the addresses of an OvnEip have a rule each instead.
-func (s Selector) HasRows() bool { return s.Eip == "" }
+// HasRows reports whether a set has rows in the database. The pods with the addresses of an OvnEip have a rule each; in the default VPC, the packets of the others are dropped.
+func (s Selector) HasRows() bool { return s.Eip == "" || s.Vpc == kubeovnv1.DefaultVpc }
 
 // EgressOf returns the set of Egress that a port is in, of the owner that has it. While the owner replaces its set, a set with an OvnEip precedes: the pod has its rule before, or
 // keeps it until, the rows of the other set decide.

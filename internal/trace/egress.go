@@ -25,14 +25,18 @@ func (s *Snapshot) useEgress(sets *podset.Index) {
 	}
 }
 
-// addEgress adds the policies of EgressAddresses on nodes. The node of one stands for its router, whose address on the subnet join is not in the API.
+// addEgress adds the policies of EgressAddresses. The node of one stands for its router, whose address on the subnet join is not in the API. With an OvnEip, there is no node:
+// the policies of the pods' rules precede.
 func (w *walk) addEgress() {
 	for _, e := range w.s.Egresses {
 		spec := k8s.AppliedEgress(e)
-		if spec == nil || spec.OvnEip != "" {
+		if spec == nil || !podset.OfEgress(e, spec).HasRows() {
 			continue
 		}
 		parsed, _ := validation.EgressAddress(spec)
+		if spec.OvnEip != "" {
+			parsed.Addresses = ipfamily.ValidAddrs(e.Status.Addresses...)
+		}
 		_, hops := w.s.nodeAddresses(e.Status.Node)
 		owner := translate.EgressAddressOwner(e.Name)
 		var policies []desired.Row
