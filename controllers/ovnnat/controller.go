@@ -137,43 +137,52 @@ func (r *controller) withdraw(ctx context.Context, name string) error {
 }
 
 // serve applies a spec, unless it has a problem or waits: then nothing changes.
-func (r *controller) serve(ctx context.Context, rule *lookup.NATRule, spec lookup.NATSpec) (s state) {
+func (r *controller) serve(ctx context.Context, rule *lookup.NATRule, spec lookup.NATSpec) state {
+	s, eip, at := r.judge(ctx, rule, spec, "")
+	if s.problem == nil && s.missing == "" && s.err == nil {
+		r.apply(ctx, rule, eip, at, &s)
+	}
+	return s
+}
+
+// judge returns whether a spec has a problem or waits, and where it translates. It disregards the rules of EgressAddresses for the pods at the port of an owner.
+func (r *controller) judge(ctx context.Context, rule *lookup.NATRule, spec lookup.NATSpec, owner string) (s state, eip *kubeovnv1.OvnEip, at place) {
 	s.spec, s.problem = spec, spec.Problem
 	if s.problem != nil {
-		return s
+		return s, eip, at
 	}
 	eip, err := k8s.Find[kubeovnv1.OvnEip](ctx, r.Client, client.ObjectKey{Name: spec.Eip}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		s.err = fmt.Errorf("get OvnEip %s: %w", spec.Eip, err)
-		return s
+		return s, eip, at
 	}
 	if s.inside, s.problem, s.err = r.Networks.InsideOf(ctx, spec.NAT); s.problem != nil || s.err != nil {
-		return s
+		return s, eip, at
 	}
 	if s.inside.Vpc != "" { // the status can have another VPC
 		r.contending.Add(rule.GetName(), "vpc/"+s.inside.Vpc)
 	}
 	if s.missing = s.inside.Missing; s.missing != "" {
-		return s
+		return s, eip, at
 	}
 	if eip == nil {
 		s.missing = fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", spec.Eip)
-		return s
+		return s, eip, at
 	}
 	if s.problem = lookup.DeletedEip(eip, spec.Last); s.problem != nil {
-		return s
+		return s, eip, at
 	}
 	subnet := lookup.ExternalOfEip(eip)
 	if s.problem = r.checkType(eip, subnet, s.inside.Vpc); s.problem != nil {
-		return s
+		return s, eip, at
 	}
-	place := r.placeOf(eip, subnet, &s)
+	at = r.placeOf(eip, subnet, &s)
 	if s.missing != "" {
-		return s // before claims are compared: these rules may be many
+		return s, eip, at // before claims are compared: these rules may be many
 	}
 	claim := rule.Claim(spec, s.inside, eip)
 	if claim.Exits, s.err = r.exits(ctx, claim.Vpc); s.err != nil {
-		return s
+		return s, eip, at
 	}
 	for _, text := range lookup.InsideTexts(claim) {
 		r.contending.Add(rule.GetName(), lookup.InsideKey(claim.Vpc, text))
@@ -181,13 +190,13 @@ func (r *controller) serve(ctx context.Context, rule *lookup.NATRule, spec looku
 	others, err := r.Networks.ExternalClaims(ctx, claim, contested(rule))
 	if err != nil {
 		s.err = err
-		return s
+		return s, eip, at
 	}
-	if s.problem = validation.ExternalConflict(claim, others); s.problem != nil {
-		return s
+	if owner != "" {
+		others = slices.DeleteFunc(others, func(c validation.ExternalClaim) bool { return c.EgressOf == owner })
 	}
-	r.apply(ctx, rule, eip, place, &s)
-	return s
+	s.problem = validation.ExternalConflict(claim, others)
+	return s, eip, at
 }
 
 // contested returns the keys of the objects that a rule translates and that other rules may translate, too.

@@ -83,7 +83,8 @@ type podProblem struct {
 }
 
 // setup registers the controller. It enqueues the owner of a port for changes of: the requests and the network of its pods; the EgressAddress that selects them; its IP; the
-// OvnEips with the addresses; its rules; other rules with their names; the OvnFip that has its OvnEip; and its verdict by the bound of the namespace.
+// OvnEips with the addresses; its rules; other rules with their names; the OvnFip that has its OvnEip; its verdict by the bound of the namespace; and, for pods that keep an
+// EgressAddress because a request is not served, the rules and the state of the requested OvnEip, and the VPC.
 func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 	r.Sets.Observe(r.selectionChanged)
 	indexer := mgr.GetFieldIndexer()
@@ -98,11 +99,16 @@ func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 		b = b.Watches(lookup.EmptyNATRule(request.kind), handler.EnqueueRequestsFromMapFunc(r.ofRule), builder.WithPredicates(k8s.Changed(viewPodRule)))
 	}
 	b = b.Watches(&kubeovnv1.OvnFip{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor), builder.WithPredicates(deleted))
+	for _, kind := range kubeovnv1.NATKinds {
+		b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(r.blocked), builder.WithPredicates(released))
+	}
 	if err != nil {
 		return fmt.Errorf("index rules of pods: %w", err)
 	}
 	return b.
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.askingFor), builder.WithPredicates(k8s.Changed(viewGrant))).
+		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.blockedAt), builder.WithPredicates(k8s.Changed(viewBlocking))).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.blockedIn), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(r.named), builder.WithPredicates(k8s.Changed(viewOwner))).
 		WatchesRawSource(&r.requests).
 		WatchesRawSource(source.Func(func(_ context.Context, q k8s.Queue) error {
@@ -352,26 +358,41 @@ func (r *podRules) create(ctx context.Context, owner types.NamespacedName, kind 
 	if why, err = r.holder(ctx, owner, eip.Name, nil); why != "" || err != nil {
 		return why, err
 	}
-	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, client.ObjectKey{Name: rule.GetName()}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return "", fmt.Errorf("get IP %s: %w", rule.GetName(), err)
+	if is, err := r.hasIP(ctx, owner); !is || err != nil {
+		return "", err
 	}
-	if ip == nil || ip.Spec.Namespace != owner.Namespace || ip.Spec.PodName != owner.Name {
-		return "", nil
-	}
-	other := lookup.EmptyNATRule(kind)
-	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(rule), other, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("get %s %s: %w", kind, rule.GetName(), err)
-	} else if err == nil {
-		if rule.GetAnnotations()[kubeovnv1.EgressOfRule] != "" {
-			return fmt.Sprintf("%s %s exists already, and does not follow the pod: delete it", kind, rule.GetName()), nil
-		}
-		return fmt.Sprintf("%s %s exists already, and does not follow the annotation: delete it, or remove the annotation", kind, rule.GetName()), nil
+	if why, err = r.foreign(ctx, kind, rule); why != "" || err != nil {
+		return why, err
 	}
 	if err := r.Client.Create(ctx, rule, k8s.FieldOwner); err != nil {
 		return "", fmt.Errorf("create %s %s: %w", kind, rule.GetName(), err)
 	}
 	return "", nil
+}
+
+// hasIP reports whether the port of an owner has its IP.
+func (r *podRules) hasIP(ctx context.Context, owner types.NamespacedName) (bool, error) {
+	name := portOf(owner).Name
+	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return false, fmt.Errorf("get IP %s: %w", name, err)
+	}
+	return ip != nil && ip.Spec.Namespace == owner.Namespace && ip.Spec.PodName == owner.Name, nil
+}
+
+// foreign returns why a rule cannot be created: a rule that is not of the same owner has its name; "" if none has.
+func (r *podRules) foreign(ctx context.Context, kind string, rule client.Object) (string, error) {
+	other := lookup.EmptyNATRule(kind)
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(rule), other, client.UnsafeDisableDeepCopy)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return "", fmt.Errorf("get %s %s: %w", kind, rule.GetName(), err)
+	case err != nil || other.GetAnnotations()[kubeovnv1.PodOfRule] == rule.GetAnnotations()[kubeovnv1.PodOfRule]:
+		return "", nil
+	case rule.GetAnnotations()[kubeovnv1.EgressOfRule] != "":
+		return fmt.Sprintf("%s %s exists already, and does not follow the pod: delete it", kind, rule.GetName()), nil
+	}
+	return fmt.Sprintf("%s %s exists already, and does not follow the annotation: delete it, or remove the annotation", kind, rule.GetName()), nil
 }
 
 // rules returns the rules of a kind that pods requested for the port of an owner.

@@ -35,7 +35,8 @@ func (r *podRules) selectionChanged(c podset.Changes) {
 	}
 }
 
-// selected returns the set of the EgressAddress with an OvnEip that gives the pod at a port its source address: an OvnEip that the pod requests itself, and may use, precedes.
+// selected returns the set of the EgressAddress with an OvnEip that gives the pod at a port its source address: an OvnEip that the pod requests itself precedes, if its rule is
+// served or can be.
 func (r *podRules) selected(ctx context.Context, owner types.NamespacedName, pod *corev1.Pod, annotation kubeovnv1.Annotation) (podset.Selector, error) {
 	if pod == nil || annotation != kubeovnv1.AnnotationSnat {
 		return podset.Selector{}, nil
@@ -45,7 +46,7 @@ func (r *podRules) selected(ctx context.Context, owner types.NamespacedName, pod
 		return selector, nil
 	}
 	for _, request := range podRequests {
-		if eip, _, err := r.granted(ctx, owner, requested(pod, request.annotation)); eip != nil || err != nil {
+		if eip, _, err := r.servable(ctx, owner, pod, request.kind, request.annotation); eip != nil || err != nil {
 			return podset.Selector{}, err
 		}
 	}
@@ -58,7 +59,7 @@ func (r *podRules) bring(ctx context.Context, owner types.NamespacedName, pod *c
 	if err != nil {
 		return "", err
 	}
-	eip, refused, err := r.granted(ctx, owner, requested(pod, annotation))
+	eip, refused, err := r.servable(ctx, owner, pod, kind, annotation)
 	if err != nil {
 		return "", err
 	}

@@ -122,6 +122,9 @@ func (r *NATRule) Claim(spec NATSpec, in Inside, eip *kubeovnv1.OvnEip) validati
 	claim := validation.ExternalClaim{
 		Kind: r.Kind, Name: r.GetName(), Created: r.GetCreationTimestamp().Time, Last: spec.Last && in.Vpc == r.Vpc(), Eip: spec.Eip, Vpc: in.Vpc,
 	}
+	if r.GetAnnotations()[kubeovnv1.EgressOfRule] != "" {
+		claim.EgressOf = r.GetAnnotations()[kubeovnv1.PodOfRule]
+	}
 	if eip != nil {
 		claim.Subnet = ExternalOfEip(eip)
 		for _, address := range ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP) {

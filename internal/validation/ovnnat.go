@@ -170,6 +170,8 @@ type ExternalClaim struct {
 	// Last: the spec is the rule's last valid one.
 	Last bool
 	Eip  string
+	// EgressOf is the owner of the port, in the form `namespace/name`, if an EgressAddress has the rule for its pods.
+	EgressOf string
 	// Subnet is the external subnet of the OvnEip.
 	Subnet string
 	Vpc    string
