@@ -51,6 +51,16 @@ func (w *walk) addEgress() {
 	}
 }
 
+// egressEip returns the OvnEip of an EgressAddress; "" if it has addresses on nodes.
+func (s *Snapshot) egressEip(name string) string {
+	for _, e := range s.Egresses {
+		if spec := k8s.AppliedEgress(e); e.Name == name && spec != nil {
+			return spec.OvnEip
+		}
+	}
+	return ""
+}
+
 // leavesFixed reports that a packet leaves through a node with the address of the EgressAddress whose policy led there.
 func (w *walk) leavesFixed(node string, p packet) {
 	for _, e := range w.s.Egresses {

@@ -274,6 +274,11 @@ func (w *walk) policyObject(vpc string, rule *owned[*nb.LogicalRouterPolicy]) *O
 }
 
 func (w *walk) policyDrops(o *Object, rule *owned[*nb.LogicalRouterPolicy], p packet) {
+	if eip := w.s.egressEip(rule.Owner.Name); eip != "" && rule.Owner.Kind == translate.KindEgressAddress {
+		w.drop(o, "read its condition Ready, and the events ExternalAddressNotApplied of the pod",
+			"%s selects the pod, and no rule for the pod with the addresses of OvnEip %s is applied: packets to %s are dropped", o, eip, p.dst)
+		return
+	}
 	if rule.Owner.Kind == translate.KindEgressAddress {
 		w.drop(o, "read its condition Ready, and let nodeSelector select a node that serves", "%s selects the pod, and no node has its addresses: packets to %s are dropped", o, p.dst)
 		return

@@ -120,6 +120,12 @@ var situations = map[string]func(c *cluster) situation{
 		c.egress("foreign", "name=bank")
 		return situation{query: q, verdict: Delivered, says: "EgressAddress out selects the pod: the packet leaves through node n2 with the address "}
 	},
+	"a pod whose rule for the OvnEip of its EgressAddress is not applied": func(c *cluster) situation {
+		_, q := toOutside(c, kubeovnv1.SubnetSpec{NATOutgoing: true})
+		e := c.egress("out", "name=shop")
+		e.Status.Addresses, e.Spec.Addresses, e.Spec.NodeSelector, e.Spec.OvnEip = e.Spec.Addresses, nil, nil, "shop"
+		return situation{query: q, verdict: Dropped, by: "EgressAddress out", says: "EgressAddress out selects the pod, and no rule for the pod with the addresses of OvnEip shop is applied"}
+	},
 	"a pod of the default VPC, and EgressAddresses that the user may not read": func(c *cluster) situation {
 		_, q := toOutside(c, kubeovnv1.SubnetSpec{NATOutgoing: true})
 		c.Unread = []Unread{{Resource: ResourceEgresses, Verb: "list"}}

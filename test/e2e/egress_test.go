@@ -93,15 +93,21 @@ func egressSource(like netip.Addr) netip.Addr {
 // egressOn creates an EgressAddress for pods with app: web of the namespace, and labels the nodes that can have it, until the spec ends.
 func egressOn(ctx context.Context, nodes ...string) *kubeovnv1.EgressAddress {
 	GinkgoHelper()
+	return egressIn(ctx, egressNamespace, "e2e", egressSources, "web", nodes...)
+}
+
+// egressIn is egressOn for pods with a label app of a namespace.
+func egressIn(ctx context.Context, namespace, name string, sources []netip.Addr, app string, nodes ...string) *kubeovnv1.EgressAddress {
+	GinkgoHelper()
 	for _, node := range nodes {
 		label(ctx, node, "yes")
 		DeferCleanup(func(ctx SpecContext) { label(ctx, node, "") }, NodeTimeout(time.Minute))
 	}
-	e := &kubeovnv1.EgressAddress{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}, Spec: kubeovnv1.EgressAddressSpec{
-		NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: egressNamespace}},
-		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+	e := &kubeovnv1.EgressAddress{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.EgressAddressSpec{
+		NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
 		NodeSelector:      &metav1.LabelSelector{MatchLabels: map[string]string{gatewayLabel: "yes"}},
-		Addresses:         []string{egressSources[0].String(), egressSources[1].String()},
+		Addresses:         []string{sources[0].String(), sources[1].String()},
 	}}
 	applied(ctx, e)
 	return e

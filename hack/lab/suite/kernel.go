@@ -28,7 +28,7 @@ var kernelGroups = []group{
 	{"vpcs", []string{"vpc", "address"}},
 	{"transit", []string{"transit"}},
 	{"subnets", []string{"subnet", "machine", "mirror"}},
-	{"gateways", []string{"gateway", "egress", "underlay", "underlay_vlans", "underlay_u2o"}},
+	{"gateways", []string{"gateway", "egress", "egress_flows", "underlay", "underlay_vlans", "underlay_u2o"}},
 	{"tenants", []string{"attacks", "attacks_flood", "attacks_link", "attacks_node"}},
 	{"restarts", []string{"restart", "upgrade"}},
 	{"members", []string{"members"}},
