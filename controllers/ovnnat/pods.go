@@ -370,31 +370,6 @@ func (r *podRules) create(ctx context.Context, owner types.NamespacedName, kind 
 	return "", nil
 }
 
-// hasIP reports whether the port of an owner has its IP.
-func (r *podRules) hasIP(ctx context.Context, owner types.NamespacedName) (bool, error) {
-	name := portOf(owner).Name
-	ip, err := k8s.Find[kubeovnv1.IP](ctx, r.Client, client.ObjectKey{Name: name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return false, fmt.Errorf("get IP %s: %w", name, err)
-	}
-	return ip != nil && ip.Spec.Namespace == owner.Namespace && ip.Spec.PodName == owner.Name, nil
-}
-
-// foreign returns why a rule cannot be created: a rule that is not of the same owner has its name; "" if none has.
-func (r *podRules) foreign(ctx context.Context, kind string, rule client.Object) (string, error) {
-	other := lookup.EmptyNATRule(kind)
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(rule), other, client.UnsafeDisableDeepCopy)
-	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return "", fmt.Errorf("get %s %s: %w", kind, rule.GetName(), err)
-	case err != nil || other.GetAnnotations()[kubeovnv1.PodOfRule] == rule.GetAnnotations()[kubeovnv1.PodOfRule]:
-		return "", nil
-	case rule.GetAnnotations()[kubeovnv1.EgressOfRule] != "":
-		return fmt.Sprintf("%s %s exists already, and does not follow the pod: delete it", kind, rule.GetName()), nil
-	}
-	return fmt.Sprintf("%s %s exists already, and does not follow the annotation: delete it, or remove the annotation", kind, rule.GetName()), nil
-}
-
 // rules returns the rules of a kind that pods requested for the port of an owner.
 func (r *podRules) rules(ctx context.Context, kind string, owner types.NamespacedName) ([]client.Object, error) {
 	which := client.MatchingFields{indexOwner: owner.String()}
