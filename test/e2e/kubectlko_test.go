@@ -226,7 +226,8 @@ var _ = Describe("kubectl ko", func() {
 		grouped.Annotations = map[string]string{keyGroups: group.Name}
 		grouped, err := suite.Cluster.Run(ctx, grouped)
 		Expect(err).NotTo(HaveOccurred())
-		ruled := apartFrom(ctx, "", kubeovnv1.SubnetSpec{ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 1500, Match: fmt.Sprintf("tcp.dst == %d", cluster.HTTPPort), Action: "drop"}}})
+		match := fmt.Sprintf("(ip4.src == %s || ip6.src == %s) && tcp.dst == %d", addressesOf(from)[0], addressesOf(from)[1], cluster.HTTPPort) // not of the kubelet's probes
+		ruled := apartFrom(ctx, "", kubeovnv1.SubnetSpec{ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 1500, Match: match, Action: "drop"}}})
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: symptomsElsewhere}}
 		for _, tt := range []struct {
 			to     *corev1.Pod
