@@ -4,13 +4,13 @@
 package main
 
 // engine selects the tests of the engine that need no ovn-northd.
-const engine = "^Test(SharedElements|AValue|ARow|ADeletedRow|Waiting|Parents|Drift|Foreign|OnlyWhat|Deletion|TheDatabaseDepends|Datapaths|TheCapacity|Text|RowsThat|Applying)"
+const engine = "^Test(SharedElements|AValue|AfterARestart|TwoOwners|ALeftover|ElementsOf|AChangeOf|ARefusedOwner|ARow|ADeletedRow|Waiting|Parents|Drift|Foreign|OnlyWhat|Deletion|TheDatabaseDepends|Datapaths|TheCapacity|Text|RowsThat|Applying)"
 
 var plan = []mutant{{
 	id: "plan-released-by-two", bug: "an address that two pods release in one batch stays in its set",
 	file: "internal/northbound/plan.go",
-	old:  `ours && !slices.Contains(pl.released[e], ref.Owner)`,
-	new:  `ours && ref.Owner != owner`,
+	old:  `!slices.Contains(pl.released[e], other) && (slices`,
+	new:  `other != owner && (slices`,
 	run:  engine,
 }, {
 	id: "plan-foreign-members", bug: "a row is removed from sets of rows of other systems",
@@ -27,8 +27,8 @@ var plan = []mutant{{
 }, {
 	id: "plan-removed-by-another", bug: "an address that one pod releases and another gets in the same batch is missing from the set",
 	file: "internal/northbound/plan.go",
-	old:  `if recorded[e] && actual != nil && actual.Has(e.value) {`,
-	new:  `if actual != nil && actual.Has(e.value) {`,
+	old:  `actual.Has(e.value) && pl.index.holds(owner, e) {`,
+	new:  `actual.Has(e.value) {`,
 	run:  engine,
 }, {
 	id: "plan-unrecorded-values", bug: "addresses that no row records stay in their set",
