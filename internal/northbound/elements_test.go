@@ -19,13 +19,18 @@ import (
 	"github.com/kiln-net/kiln/internal/testing/eventually"
 )
 
+// valuesOf are the addresses in the set of a policy.
+func valuesOf(server *nbtest.Server, name string) []string {
+	return server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses")
+}
+
 func TestSharedElements(t *testing.T) {
 	server := nbtest.Start(t)
 	e := lead(t, server.Endpoint())
 	e.apply(subnet("s"), subnetRows("s"))
 	e.apply(policy("p"), policyRows("p"))
 	addresses := func() []string {
-		return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses")
+		return valuesOf(server, "p")
 	}
 	e.apply(pod("a"), podWithAddress("a", "s", "10.16.0.9", "p"))
 	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.9", "p"))
@@ -61,7 +66,7 @@ func TestAValueWhoseRowWentWithItsParentGoes(t *testing.T) {
 	e.expectCall(policy("p"))
 	e.apply(policy("p"), policyRows("p"))
 	addresses := func() []string {
-		return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses")
+		return valuesOf(server, "p")
 	}
 	if got := addresses(); len(got) != 0 {
 		t.Errorf("left over: %v", got)
@@ -98,7 +103,7 @@ func TestAChangeOfSetsChangesOnlyTheSets(t *testing.T) {
 	for _, sets := range [][]string{{"p"}, {"p", "q"}, {"q"}, {}} {
 		e.apply(pod("a"), recording("a", "s", "10.16.0.9", sets...))
 		for _, name := range []string{"p", "q"} {
-			if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); (len(got) == 1) != slices.Contains(sets, name) {
+			if got := valuesOf(server, name); (len(got) == 1) != slices.Contains(sets, name) {
 				t.Errorf("in %v: set %s has %v", sets, name, got)
 			}
 		}
@@ -123,7 +128,7 @@ func TestAChangeOfSetsNotifiesNoOtherOwner(t *testing.T) {
 	e.expectQuiet()
 	for _, name := range []string{"p", "q"} {
 		e.apply(policy(name), policyRows(name))
-		if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != 1 {
+		if got := valuesOf(server, name); len(got) != 1 {
 			t.Errorf("after its owner was applied again, set %s has %v", name, got)
 		}
 	}
@@ -140,7 +145,7 @@ func TestAfterARestartValuesLeaveTheSetsOfTheirFormerOwners(t *testing.T) {
 	has := func(step string, want ...string) {
 		t.Helper()
 		for _, name := range []string{"p", "q"} {
-			if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); (len(got) == 1) != slices.Contains(want, name) {
+			if got := valuesOf(server, name); (len(got) == 1) != slices.Contains(want, name) {
 				t.Errorf("%s: set %s has %v", step, name, got)
 			}
 		}
@@ -185,7 +190,7 @@ func TestAfterARestartValuesLeaveTheSetsOfTheirFormerOwners(t *testing.T) {
 	has("both are known", "p")
 }
 
-// An owner whose rows the server refuses has the elements of before, alone and among others.
+// The server refuses the rows of an owner, in a batch with valid ones: the owner keeps its former elements.
 func TestARefusedOwnerHoldsItsFormerElements(t *testing.T) {
 	server := nbtest.Start(t)
 	proxy := server.Proxy()
@@ -217,7 +222,7 @@ func TestARefusedOwnerHoldsItsFormerElements(t *testing.T) {
 	}
 	e.apply(pod("b"), recording("b", "s", "10.16.0.9"))
 	for name, want := range map[string]int{"p": 1, "q": 0} {
-		if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != want {
+		if got := valuesOf(server, name); len(got) != want {
 			t.Errorf("set %s has %v", name, got)
 		}
 	}
@@ -245,7 +250,7 @@ func TestTwoOwnersLeaveASetAtOnce(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"p", "q"} {
-		if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != 0 {
+		if got := valuesOf(server, name); len(got) != 0 {
 			t.Errorf("set %s has %v", name, got)
 		}
 	}
@@ -263,7 +268,7 @@ func TestALeftoverIsNotOfANewRowWithItsValue(t *testing.T) {
 	e.expectCall(policy("p"))
 	e.apply(pod("b"), recording("b", "other", "10.16.0.9"))
 	e.apply(policy("p"), policyRows("p"))
-	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
+	if got := valuesOf(server, "p"); len(got) != 0 {
 		t.Errorf("left over: %v", got)
 	}
 }
@@ -287,7 +292,7 @@ func TestElementsOfLostAnswersAreReleased(t *testing.T) {
 		}
 		eventually.Wait{For: "an answer", Pause: 50 * time.Millisecond}.Holds(t, func() bool { return e.try(pod("a"), recording("a", "s", "10.16.0.9")) == nil })
 		for _, name := range []string{"p", "q"} {
-			if got := server.Rows("Address_Set")[addressesRef(name).UUID()].Strings("addresses"); len(got) != 0 {
+			if got := valuesOf(server, name); len(got) != 0 {
 				t.Errorf("%v: set %s has %v", faults, name, got)
 			}
 		}
@@ -303,7 +308,7 @@ func TestAStrayValueOfARowLeavesTheSet(t *testing.T) {
 	server.Transact(nbtest.Op{"op": "update", "table": "Address_Set", "where": []any{}, "row": map[string]any{"addresses": "10.16.0.9"}})
 	e.expectCall(policy("p"))
 	e.apply(policy("p"), policyRows("p"))
-	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
+	if got := valuesOf(server, "p"); len(got) != 0 {
 		t.Errorf("left over: %v", got)
 	}
 }
@@ -322,7 +327,7 @@ func TestTheFormerRecordOfElementsIsRead(t *testing.T) {
 	}})
 	e = lead(t, server.Endpoint())
 	e.apply(policy("p"), policyRows("p"))
-	addresses := func() []string { return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses") }
+	addresses := func() []string { return valuesOf(server, "p") }
 	if got := addresses(); len(got) != 1 {
 		t.Errorf("it is taken for a leftover: %v", got)
 	}
@@ -340,7 +345,7 @@ func TestAValueGivenUpByAllInOneBatchGoes(t *testing.T) {
 	names := podNames(50)
 	e.applyAll(names, func(name string) []desired.Row { return podWithAddress(name, "s", "10.16.0.9", "p") })
 	e.applyAll(names, func(string) []desired.Row { return nil })
-	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
+	if got := valuesOf(server, "p"); len(got) != 0 {
 		t.Errorf("left over: %v", got)
 	}
 }
@@ -368,7 +373,7 @@ func TestAValueThatPassesFromOneOwnerToAnotherInOneBatchStays(t *testing.T) {
 	if got := proxy.Transactions() - sent; got != 2 {
 		t.Fatalf("%d transactions, want the one held and one batch", got)
 	}
-	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); !slices.Equal(got, []string{"10.16.0.9"}) {
+	if got := valuesOf(server, "p"); !slices.Equal(got, []string{"10.16.0.9"}) {
 		t.Errorf("addresses: %v", got)
 	}
 }
