@@ -102,7 +102,9 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	if !complete && len(there) > 0 {
 		sets = there
 	}
-	if err := r.Northbound.Apply(ctx, owner, translate.EgressAddress(in.rows(sets))); err != nil {
+	rows := in.rows(sets)
+	rows.Zone = r.zone(owner, rows.Router())
+	if err := r.Northbound.Apply(ctx, owner, translate.EgressAddress(rows)); err != nil {
 		return fmt.Errorf("apply the router: %w", err)
 	}
 	r.Sets.Lead(there)
@@ -175,6 +177,20 @@ func (r *Reconciler) withRows(sets []podset.Selector) []podset.Selector {
 	return slices.DeleteFunc(slices.Clone(sets), func(s podset.Selector) bool {
 		return !s.HasRows() || !r.Northbound.Has(desired.TableAddressSet, translate.PeersRef(translate.PodSetPart{Name: s.Name()}, ipfamily.IPv4))
 	})
+}
+
+// zone returns the tracking zone of a router. A router keeps its zone, also that of a version that requested none: in another one, its connections would end.
+func (r *Reconciler) zone(owner desired.Owner, router string) int {
+	for _, row := range northbound.Of[nb.LogicalRouter](r.Northbound, owner) {
+		if row.Name == router {
+			return translate.ReadEgressZone(row)
+		}
+	}
+	used := map[int]bool{}
+	northbound.Each(r.Northbound, translate.KindEgressAddress, func(_ desired.Owner, row *nb.LogicalRouter) {
+		used[translate.ReadEgressZone(row)] = true
+	})
+	return translate.NewEgressZone(router, func(zone int) bool { return used[zone] })
 }
 
 func (r *Reconciler) picker() join.Picker {

@@ -30,7 +30,7 @@ func TestEgressAddress(t *testing.T) {
 	}
 	in := translate.EgressAddressInputs{
 		Name: "out", Sets: []string{"selected"}, Addresses: addrs("198.51.100.7", "2001:db8:7::7"), Node: "n2", NextHops: addrs("100.64.0.3", "fd00:64::3"),
-		Joined: addrs("100.64.1.9", "fd00:64::109"), Gateways: addrs("100.64.0.1", "fd00:64::1"),
+		Joined: addrs("100.64.1.9", "fd00:64::109"), Gateways: addrs("100.64.0.1", "fd00:64::1"), Zone: 40000,
 	}
 	e.apply(translate.PodSetOwner("selected"), translate.PodSet(translate.PodSetInputs{Name: "selected", Numbers: []int32{0}}))
 	e.apply(translate.EgressAddressOwner("out"), translate.EgressAddress(in))
@@ -45,6 +45,15 @@ func TestEgressAddress(t *testing.T) {
 		ports := portsOf(sb)
 		return slices.Contains(ports, "join-out_egress-out") && slices.Contains(ports, "other.ns")
 	})
+	zones := 0
+	for _, row := range northd.Southbound.Rows("Datapath_Binding") {
+		if ids, _ := row["external_ids"].(map[string]string); strings.HasPrefix(ids["name"], "out_egress-") && ids["snat-ct-zone"] == "40000" {
+			zones++ // ovn-controller reads it
+		}
+	}
+	if zones != 1 {
+		t.Errorf("%d datapaths have the zone of the router", zones)
+	}
 	w := wire{t: t, server: server, northd: northd}
 	macs := w.macs()
 	var inner, outer string

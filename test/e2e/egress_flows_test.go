@@ -92,9 +92,7 @@ var _ = Describe("egress addresses of pods that send without a pause", Ordered, 
 		}
 	}, SpecTimeout(15*time.Minute))
 
-	// Pending, because it fails by a defect of this version: ovn-controller flushes the tracking zone of the new router before it installs the flows, so that a connection that
-	// sends without a pause is tracked again with the former address (docs/user/egress.md).
-	PIt("move between EgressAddresses, and have no packet for their former pods", func(ctx SpecContext) {
+	It("move between EgressAddresses, and have no packet for their former pods", func(ctx SpecContext) {
 		const moves = 10
 		older := egressIn(ctx, egressFlowsNamespace, "e2e-flows-a", movedSources[0], "web", suite.Workers[:2]...)
 		pods := []*corev1.Pod{egressPods(ctx, 1, "web")[0], egressPods(ctx, 1, "db")[0]}

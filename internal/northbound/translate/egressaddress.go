@@ -5,9 +5,11 @@ package translate
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -38,6 +40,8 @@ type EgressAddressInputs struct {
 	Node string
 	// NextHops are the node's addresses on the join switch, Joined the addresses of this router there, and Gateways the addresses of the VPC's router. All have one address per family.
 	NextHops, Joined, Gateways []netip.Addr
+	// Zone is the connection tracking zone of the router; 0 if ovn-controller chooses one.
+	Zone int
 }
 
 // EgressAddress returns the policies that lead packets of a set of pods in the default VPC to the router of an EgressAddress, and this router. It translates their source,
@@ -45,7 +49,7 @@ type EgressAddressInputs struct {
 // leaves with another source.
 //
 // The router has two ports on the join switch, so that the routes of the two directions never conflict. Its name has a hash of the addresses: other addresses are another
-// router with other connections, because Open vSwitch would go on translating the established ones to the former address.
+// router with other connections, because Open vSwitch would go on translating the established ones to the former address. See NewEgressZone for its zone.
 func EgressAddress(in EgressAddressInputs) []desired.Row {
 	var rows []desired.Row
 	var served []netip.Addr
@@ -58,12 +62,14 @@ func EgressAddress(in EgressAddressInputs) []desired.Row {
 	if len(served) == 0 {
 		return rows
 	}
-	hash := in.hash()
-	name := in.Name + "_egress-" + hash
+	hash, name := in.hash(), in.Router()
 	inner, outer := name+"-"+kubeovnv1.JoinSubnet, name+"-out"
 	router := desired.Ref{Owner: EgressAddressOwner(in.Name), Key: "router/" + hash}
 	options := routerOptions()
 	options["chassis"] = in.Node
+	if in.Zone != 0 {
+		options[optionZone] = strconv.Itoa(in.Zone)
+	}
 	join := SwitchRef(kubeovnv1.JoinSubnet)
 	rows = append(rows,
 		desired.Row{Key: router.Key, Model: &nb.LogicalRouter{Name: name, Options: options}, References: []desired.Reference{protectedBy(kubeovnv1.DefaultVpc)}},
@@ -126,6 +132,9 @@ func (in EgressAddressInputs) neighbour(joined netip.Addr) desired.Row {
 	return desired.Row{Key: "neighbour", Model: route.model(), Parent: &routes}
 }
 
+// Router is the name of the router.
+func (in EgressAddressInputs) Router() string { return in.Name + "_egress-" + in.hash() }
+
 func (in EgressAddressInputs) hash() string {
 	var texts []string
 	for _, address := range in.Addresses {
@@ -134,6 +143,37 @@ func (in EgressAddressInputs) hash() string {
 	slices.Sort(texts)
 	sum := sha256.Sum256([]byte(strings.Join(texts, ",")))
 	return hex.EncodeToString(sum[:4])
+}
+
+// optionZone is the option of a Logical_Router with the zone in which it translates sources (ovn-nb(5)).
+const optionZone = "snat-ct-zone"
+
+// Zones of the routers of EgressAddresses. ovn-controller gives others the lowest free ones.
+const (
+	firstEgressZone = 1 << 15
+	egressZones     = 1<<15 - 1
+)
+
+// NewEgressZone returns the zone of a new router, by its name: one that is not used. ovn-controller would give it the zone that the router of the former addresses leaves, and
+// empty that zone before it installs the flows, so that packets in between would be tracked there with the former address.
+func NewEgressZone(router string, used func(zone int) bool) int {
+	sum := sha256.Sum256([]byte(router))
+	start := int(binary.BigEndian.Uint16(sum[:]))
+	for i := range egressZones {
+		if zone := firstEgressZone + (start+i)%egressZones; !used(zone) {
+			return zone
+		}
+	}
+	return 0 // as many routers as zones: the subnet join has fewer ports
+}
+
+// ReadEgressZone returns the zone of a router that EgressAddress returned; 0 if it has none, as the routers of earlier versions.
+func ReadEgressZone(router *nb.LogicalRouter) int {
+	zone, err := strconv.Atoi(router.Options[optionZone])
+	if err != nil || zone < firstEgressZone || zone >= firstEgressZone+egressZones {
+		return 0
+	}
+	return zone
 }
 
 // EgressAllocation is the allocation of the router of an EgressAddress on the join switch. Its MAC address follows from the first address.

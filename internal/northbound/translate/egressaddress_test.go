@@ -39,6 +39,31 @@ func TestEgressAddressesHaveARouterForEachSetOfAddresses(t *testing.T) {
 	}
 }
 
+func TestZonesOfEgressAddresses(t *testing.T) {
+	in := EgressAddressInputs{Name: "out", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.40")}}
+	used := map[int]bool{}
+	next := func() int { return NewEgressZone(in.Router(), func(zone int) bool { return used[zone] }) }
+	first := next()
+	if again := next(); again != first {
+		t.Errorf("the zone is %d, then %d", first, again)
+	}
+	for used[first] = true; len(used) < egressZones; {
+		zone := next()
+		if zone < 32768 || zone > 65534 || used[zone] {
+			t.Fatalf("zone %d of %d, used: %t", zone, len(used), used[zone])
+		}
+		used[zone] = true
+	}
+	if zone := next(); zone != 0 {
+		t.Errorf("all zones are used, and the next is %d", zone)
+	}
+	for text, want := range map[string]int{"32768": 32768, "65534": 65534, "32767": 0, "65535": 0, "x": 0, "": 0, "-40000": 0} {
+		if zone := ReadEgressZone(&nb.LogicalRouter{Options: map[string]string{optionZone: text}}); zone != want {
+			t.Errorf("option %q is zone %d, want %d", text, zone, want)
+		}
+	}
+}
+
 func TestTheAllocationOfAnEgressAddressIsRead(t *testing.T) {
 	in := EgressAddressInputs{
 		Name: "out", Sets: []string{"set"}, Node: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.40")}, NextHops: []netip.Addr{netip.MustParseAddr("100.64.0.2")},
