@@ -30,13 +30,14 @@ func (e *Engine) commitLoop(ctx context.Context) {
 	for {
 		select {
 		case <-e.queue.wake:
+		case <-e.paced.timer.C:
 		case <-canary.C:
 			e.canary(ctx)
 			continue
 		case <-ctx.Done():
 			return
 		}
-		for e.gather(ctx, &g) {
+		for e.release(ctx); e.gather(ctx, &g); e.release(ctx) {
 			requests := e.queue.take()
 			began := time.Now()
 			e.commit(ctx, requests)
@@ -121,22 +122,25 @@ func (e *Engine) commitSome(ctx context.Context, requests []*request) batch.Atte
 // context has ended. It returns the other requests with their plans, and in rest the requests beyond maxOperations.
 func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan, rest []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
-		pl := e.planner(r)
+		pl, defers := e.planner(r), e.paced.defers()
 		size := 0
 		for i, request := range requests {
 			if err := request.ctx.Err(); err != nil {
-				e.queue.finish(request, err)
+				e.end(request, nil, err)
 				continue
 			}
+			request.defers = defers && !request.late
+			pl.defers = request.defers
 			p, err := e.plan(pl, request.owner, request.wanted)
 			if err != nil || p.empty() {
-				e.queue.finish(request, err)
+				e.end(request, p, err)
 				continue
 			}
 			if size += p.size(); size > maxOperations && len(planned) > 0 {
 				rest = requests[i:]
 				return
 			}
+			e.paced.planned(p)
 			e.index.promise(r, request)
 			planned = append(planned, request)
 			plans = append(plans, p)
@@ -171,11 +175,11 @@ func (e *Engine) verify(requests []*request) {
 	e.index.holdings.committed(requests)
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		for _, request := range requests {
-			p, err := e.plan(e.planner(r), request.owner, request.wanted)
+			p, err := e.plan(e.plannerOf(r, request), request.owner, request.wanted)
 			if err == nil && !p.empty() {
 				err = errDiverged
 			}
-			e.queue.finish(request, err)
+			e.end(request, p, err)
 		}
 	})
 }
@@ -184,11 +188,11 @@ func (e *Engine) verify(requests []*request) {
 // result is ErrWaiting.
 func (e *Engine) refuse(r *request, err error) {
 	e.session.Read(func(replica *ovsdbclient.Replica) {
-		p, planErr := e.plan(e.planner(replica), r.owner, r.wanted)
+		p, planErr := e.plan(e.plannerOf(replica, r), r.owner, r.wanted)
 		if planErr == nil && p.empty() || errors.Is(planErr, ErrWaiting) { // a transaction without an answer was committed, or a row was deleted
 			err = planErr
 		}
-		e.queue.finish(r, err)
+		e.end(r, p, err)
 	})
 }
 
@@ -216,8 +220,15 @@ func (e *Engine) recover(ctx context.Context, err error, attempt batch.Attempt[*
 
 func (e *Engine) finish(requests []*request, err error) {
 	for _, request := range requests {
-		e.queue.finish(request, err)
+		e.end(request, nil, err)
 	}
+}
+
+// plannerOf returns a planner that leaves the same changes for later as the one of the request's transaction.
+func (e *Engine) plannerOf(r *ovsdbclient.Replica, request *request) *planner {
+	pl := e.planner(r)
+	pl.defers = request.defers
+	return pl
 }
 
 func (e *Engine) planner(r *ovsdbclient.Replica) *planner {

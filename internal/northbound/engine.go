@@ -45,6 +45,7 @@ type Engine struct {
 	notifier *notifier
 	refusals *refusals
 	index    *index // guarded by the session's lock
+	paced    pacer
 	stopped  chan struct{}
 
 	canaryInterval time.Duration
@@ -71,6 +72,7 @@ func New(session *ovsdbclient.Session, log logr.Logger) (*Engine, error) {
 		notifier: newNotifier(),
 		refusals: newRefusals(),
 		index:    newIndex(),
+		paced:    newPacer(),
 		stopped:  make(chan struct{}),
 
 		canaryInterval: CanaryInterval,
@@ -95,7 +97,8 @@ func (e *Engine) NeedLeaderElection() bool { return false }
 // Apply makes the rows of o equal to want, in one transaction. It is idempotent: applying the same rows again sends nothing.
 // want == nil deletes all rows of o. Apply returns
 //
-//   - nil when the database holds the rows;
+//   - nil when the database holds the rows, except slow changes within pace of the last ones: these follow in another transaction, and the owner's subscribers
+//     are called if they fail;
 //   - ErrWaiting, at once and without a write, when a parent or a referenced row of another owner does not exist, or when there is
 //     no room for another datapath (ErrDatapaths);
 //   - ErrDeposed when this process does not lead;

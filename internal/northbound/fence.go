@@ -60,6 +60,7 @@ func (e *Engine) Lead(ctx context.Context) error {
 		refused := failed(operations, results)
 		if refused == nil {
 			e.index.holdings.forgetAll()
+			e.queue.drop() // of a former term
 			e.mu.Lock()
 			e.term = term{number: number, over: make(chan struct{})}
 			e.acknowledged = time.Now()

@@ -27,6 +27,12 @@ func TestEqualLimitsHaveTheirOwnMeters(t *testing.T) {
 		e.apply(pod(name), podOf(translate.PodInputs{Name: name, Node: "n1", Subnet: s, Ingress: limit, Egress: limit}, i))
 		ports[name+".ns"] = name
 	}
+	settle := func() { // limits are paced
+		for _, name := range ports {
+			e.settle(pod(name))
+		}
+	}
+	settle()
 	chassis := northd.Chassis("n1", ports)
 	chassis.Sync()
 	flows := map[string]int{}
@@ -44,6 +50,7 @@ func TestEqualLimitsHaveTheirOwnMeters(t *testing.T) {
 	}
 	e.apply(pod("of-s1"), nil)
 	e.apply(pod("of-s2"), nil)
+	settle()
 	if rows := server.Rows("QoS"); len(rows) > 0 {
 		t.Errorf("rows without a pod: %v", rows)
 	}

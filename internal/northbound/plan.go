@@ -28,6 +28,8 @@ type plan struct {
 	awaited  []rowID // rows of optional references that do not exist
 	// pending is true for a plan of an optimistic planner whose owner has elements that it does not want.
 	pending bool
+	// slow is true for a plan with slow changes, and later for one of a planner that left them out.
+	slow, later bool
 }
 
 // write is a row to insert, or the changed columns of an existing row.
@@ -66,6 +68,8 @@ type planner struct {
 	released map[element][]desired.Owner
 	// optimistic is true outside of the goroutine that commits: the elements of others can be changing.
 	optimistic bool
+	// defers is true if slow changes are left out.
+	defers bool
 	// datapaths is the number of logical switches and routers that earlier plans of the batch insert.
 	datapaths int
 }
@@ -117,6 +121,9 @@ func (pl *planner) row(p *plan, w wantedRow) error {
 	columns, err := w.changes(current)
 	if err != nil {
 		return err
+	}
+	if (current == nil || len(columns) > 0) && w.table.slow && pl.slow(p) {
+		return nil
 	}
 	switch {
 	case current == nil:
@@ -209,6 +216,9 @@ func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 		t, err := northbound().of(model)
 		if err != nil {
 			continue // not a table that the engine writes
+		}
+		if t.slow && pl.slow(p) {
+			continue
 		}
 		pl.leave(p, id.uuid, nil)
 		if len(t.parents) == 0 {

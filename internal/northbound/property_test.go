@@ -46,6 +46,9 @@ func randomPod(r *rand.Rand, name string) []desired.Row {
 	if r.IntN(2) == 0 {
 		port.Options = map[string]string{"requested-chassis": fmt.Sprint(r.IntN(3))}
 	}
+	if rate := r.IntN(4); rate > 0 {
+		rows = append(rows, limitRow(name, on, rate))
+	}
 	if r.IntN(3) == 0 { // a second row on another switch
 		other := podRows(name+"-net1", fmt.Sprint(r.IntN(3)))[0]
 		other.Key = "net1"
@@ -57,10 +60,11 @@ func randomPod(r *rand.Rand, name string) []desired.Row {
 // The database depends only on the current desired state, not on the steps or batches that led to it, and another Apply sends
 // nothing.
 func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
+	const short = 20 * time.Millisecond // changes are often left for later, and soon written
 	seed.Histories(t, nil, 8, func(t *testing.T, seed uint64, r *rand.Rand) {
 		server := nbtest.Start(t)
 		proxy := server.Proxy()
-		e := lead(t, proxy.Endpoint())
+		e := leadAt(t, proxy.Endpoint(), short)
 		last := map[desired.Owner][]desired.Row{}
 		apply := func(o desired.Owner, rows []desired.Row) {
 			eventually.Wait{For: "an answer for " + o.String(), Pause: 50 * time.Millisecond}.Holds(t, func() bool { // two losses in a row give ErrNoAnswer
@@ -95,7 +99,7 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 				proxy.Fail(1+r.IntN(3), nbtest.RequestLost)
 			case 5: // another process does not know which sets have the values of which row
 				e.stop()
-				e = lead(t, proxy.Endpoint())
+				e = leadAt(t, proxy.Endpoint(), short)
 			default:
 				p := fmt.Sprint("p", r.IntN(8))
 				apply(pod(p), randomPod(r, p))
@@ -109,7 +113,7 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 					if err != nil && !errors.Is(err, northbound.ErrNoAnswer) {
 						t.Fatalf("seed %d: %v", seed, err)
 					}
-					return err == nil
+					return err == nil && !northbound.Busy(e.Engine, o) // nothing is left for later
 				})
 			}
 		}
@@ -123,7 +127,7 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 		e.stop()
 
 		fresh := nbtest.Start(t)
-		e = lead(t, fresh.Endpoint())
+		e = leadAt(t, fresh.Endpoint(), short)
 		base()
 		settle()
 		if diff := cmp.Diff(outcome(fresh), got); diff != "" {

@@ -81,6 +81,16 @@ func podRows(name, onSwitch string, inGroups ...string) []desired.Row {
 	return []desired.Row{row}
 }
 
+// limitRow limits the traffic to a pod.
+func limitRow(name, onSwitch string, rate int) desired.Row {
+	return desired.Row{
+		Key: "limit", Parent: new(desired.SwitchQoS(switchRef(onSwitch))),
+		Model: &nb.QoS{
+			Priority: 1, Direction: nb.QoSDirectionToLport, Match: `outport == "` + name + `.ns"`, Bandwidth: map[string]int{nb.QoSBandwidthRate: rate},
+		},
+	}
+}
+
 // podWithAddress is a pod that adds an address to address sets.
 func podWithAddress(name, onSwitch, address string, toSets ...string) []desired.Row {
 	rows := podRows(name, onSwitch)

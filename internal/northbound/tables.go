@@ -40,6 +40,7 @@ type table struct {
 	columns []column
 	parents []childSet // empty: a root table, whose rows need no parent
 	named   bool       // the table has no external_ids: the name column stores owner and key
+	slow    bool       // see slowTables
 }
 
 // childSet is a column of another table that can keep rows of this table alive.
@@ -105,7 +106,7 @@ func refTable(column *ovsdb.ColumnSchema) string {
 }
 
 func newTable(schema ovsdb.DatabaseSchema, name string, model reflect.Type) *table {
-	t := &table{name: name, named: schema.Table(name).Column("external_ids") == nil}
+	t := &table{name: name, named: schema.Table(name).Column("external_ids") == nil, slow: slices.Contains(slowTables, name)}
 	for i := range model.NumField() {
 		columnName := model.Field(i).Tag.Get("ovsdb")
 		columnSchema := schema.Table(name).Column(columnName)
