@@ -152,11 +152,15 @@ func TestSteadyOnLoopback(t *testing.T) {
 }
 
 func testSteady(t *testing.T, segmentation bool) {
-	s := &Server{Segmentation: segmentation}
+	const key = "a key that is longer than the keys of kubectl ko"
+	s := &Server{Segmentation: segmentation, Key: key}
 	address := start(t, s, "127.0.0.1")
-	r, err := Measurement{Kind: Steady, Address: address, Duration: 4500 * time.Millisecond, Rate: 1e6, Segmentation: segmentation}.Run()
+	r, err := Measurement{Kind: Steady, Address: address, Duration: 4500 * time.Millisecond, Rate: 1e6, Segmentation: segmentation, Key: key}.Run()
 	if err != nil || r.Rate < 0.7e6 || r.Rate > 1.3e6 || len(r.Seconds) < 4 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	if r.Lost > 0.02 { // the key is 0.037 of a packet
+		t.Errorf("%.3f of %d packets on loopback are lost", r.Lost, r.Sent)
 	}
 	if len(s.streams.byNumber) > 0 {
 		t.Error("the server keeps a stream that was read")

@@ -88,7 +88,7 @@ func (s *Server) count(packets net.PacketConn) {
 			_, _ = packets.WriteTo(buffer[:n], from) // an echo that cannot be sent is lost like others
 		default:
 			s.packets.Add(1)
-			s.streams.count(packet)
+			s.streams.count(packet, n)
 		}
 	}
 }

@@ -70,7 +70,8 @@ type streams struct {
 	byNumber map[uint64]*arrivals
 }
 
-func (s *streams) count(packet []byte) {
+// count counts what arrived with a packet, whose bytes after the key are given: also the key, and the packets that the kernel has joined to it.
+func (s *streams) count(packet []byte, arrived int) {
 	if len(packet) < len(steadyMark)+8 || !bytes.HasPrefix(packet, steadyMark) {
 		return
 	}
@@ -83,7 +84,7 @@ func (s *streams) count(packet []byte) {
 	if s.byNumber[number] == nil {
 		s.byNumber[number] = &arrivals{}
 	}
-	s.byNumber[number].add(len(packet))
+	s.byNumber[number].add(arrived)
 }
 
 // of removes a stream and returns it.
