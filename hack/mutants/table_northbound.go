@@ -90,6 +90,36 @@ var plan = []mutant{{
 	old:  "\tif current != nil {\n\t\tpl.detach(",
 	new:  "\tif current == nil {\n\t\tpl.detach(",
 	run:  engine,
+}, {
+	id: "pace-stale", bug: "the limit that a pod had before is written after its removal",
+	file: "internal/northbound/queue.go",
+	old:  "\t\tdelete(q.later, r.owner)\n",
+	new:  "",
+	run:  "^TestWhatIsLeft",
+}, {
+	id: "pace-idle", bug: "the limit that a pod had before is written, because nothing differs when it is removed",
+	file: "internal/northbound/queue.go",
+	old:  `return later || q.busy[owner] > 0`,
+	new:  `return later && q.busy[owner] > 0 || q.busy[owner] > 0`,
+	run:  "^TestWhatIsLeft",
+}, {
+	id: "pace-none", bug: "each limit of a burst makes ovn-northd compute everything",
+	file: "internal/northbound/pace.go",
+	old:  `p.next = time.Now().Add(p.every)`,
+	new:  `p.next = time.Now()`,
+	run:  "^TestLimitsAreLeft",
+}, {
+	id: "pace-silent", bug: "the owner of a limit that the server refuses later is not called",
+	file: "internal/northbound/pace.go",
+	old:  `if IsRefusal(err) || errors.Is(err, errDiverged) {`,
+	new:  `if errors.Is(err, errDiverged) {`,
+	run:  "^TestALateChange",
+}, {
+	id: "pace-former-term", bug: "a limit of a former term is written in the next one",
+	file: "internal/northbound/fence.go",
+	old:  "\t\t\te.queue.drop() // of a former term\n",
+	new:  "",
+	run:  "^TestWhatAFormerTerm",
 }}
 
 var translation = []mutant{{
@@ -196,4 +226,18 @@ var translation = []mutant{{
 	old:   `p.Name += "." + p.Provider`,
 	new:   `p.Name += ""`,
 	tests: []string{"./api/v1"},
+}, {
+	id: "egress-zone-of-former", bug: "the router for other addresses gets the tracking zone of the former one, with its connections",
+	file:  "controllers/egressaddress/controller.go",
+	old:   `return translate.NewEgressZone(router, func(zone int) bool { return used[zone] })`,
+	new:   `return 0`,
+	tests: []string{"./controllers/egressaddress"},
+	run:   "^TestOtherAddresses",
+}, {
+	id: "egress-zone-changes", bug: "a router of an earlier version gets a zone at an upgrade, and its connections end",
+	file:  "controllers/egressaddress/controller.go",
+	old:   "\t\tif row.Name == router {\n",
+	new:   "\t\tif row.Name == router && translate.ReadEgressZone(row) != 0 {\n",
+	tests: []string{"./controllers/egressaddress"},
+	run:   "^TestOtherAddresses",
 }}
