@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/events"
@@ -22,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/address/join"
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -55,6 +57,9 @@ type Reconciler struct {
 	// moved enqueues EgressAddresses with a node whose Lease state changed or whose sets are complete, pods enqueues EgressAddresses with other pods or rules.
 	moved k8s.RequestSource
 	pods  reconciler.Paced
+	// served has the EgressAddresses whose routers have a source address, by the address. loaded fills it.
+	served interest.Index[string, netip.Addr]
+	loaded sync.Once
 }
 
 // Reconcile applies one EgressAddress. A request without a name follows a change of the speakers.
@@ -62,6 +67,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if req.Name == "" {
 		return ctrl.Result{}, r.speakersChanged(ctx)
 	}
+	r.load()
 	object, err := k8s.Find[kubeovnv1.EgressAddress](ctx, r.Client, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get EgressAddress %s: %w", req.Name, err)
@@ -104,7 +110,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	}
 	rows := in.rows(sets)
 	rows.Zone = r.zone(owner, rows.Router())
-	if err := r.Northbound.Apply(ctx, owner, translate.EgressAddress(rows)); err != nil {
+	if err := r.commit(ctx, name, translate.EgressAddress(rows)); err != nil {
 		return fmt.Errorf("apply the router: %w", err)
 	}
 	r.Sets.Lead(there)
@@ -137,7 +143,7 @@ func (r *Reconciler) clear(ctx context.Context, name string) error {
 		}
 		rows = r.dropping(owner)
 	}
-	if err := r.Northbound.Apply(ctx, owner, rows); err != nil {
+	if err := r.commit(ctx, name, rows); err != nil {
 		return fmt.Errorf("delete the router of EgressAddress %s: %w", name, err)
 	}
 	if complete {

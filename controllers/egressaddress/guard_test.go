@@ -16,11 +16,13 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// guard reads each state of the database, and records the states in which packets of a guarded pod can leave with the address of a node although its packets were led before.
+// guard reads each state of the database, and records the states in which packets of a guarded pod can leave with the address of a node although its packets were led before, or in
+// which two routers have one address.
 type guard struct {
 	mu       sync.Mutex
 	policies map[string]string // matches, by UUID
 	sets     map[string]string // UUIDs, by name
+	sources  map[string]string // by UUID
 	pods     map[string]*guarded
 	wrong    []string
 }
@@ -34,7 +36,7 @@ type guarded struct {
 // guard starts a guard that runs until the test ends.
 func (w *world) guard() *guard {
 	w.Helper()
-	g := &guard{policies: map[string]string{}, sets: map[string]string{}, pods: map[string]*guarded{}}
+	g := &guard{policies: map[string]string{}, sets: map[string]string{}, sources: map[string]string{}, pods: map[string]*guarded{}}
 	session, err := ovsdbclient.Northbound(w.Context(), ovsdbclient.Options{Endpoints: []string{w.Database.Endpoint()}})
 	w.Must(err)
 	w.Cleanup(session.Close)
@@ -77,6 +79,8 @@ func (g *guard) observe(r *ovsdbclient.Replica, u ovsdbclient.Update) {
 			delete(g.policies, change.UUID)
 		case *nb.AddressSet:
 			delete(g.sets, row.Name)
+		case *nb.NAT:
+			delete(g.sources, change.UUID)
 		}
 		switch row := change.New.(type) {
 		case *nb.LogicalRouterPolicy:
@@ -85,7 +89,16 @@ func (g *guard) observe(r *ovsdbclient.Replica, u ovsdbclient.Update) {
 			}
 		case *nb.AddressSet:
 			g.sets[row.Name] = change.UUID
+		case *nb.NAT:
+			g.sources[change.UUID] = row.ExternalIP
 		}
+	}
+	has := map[string]bool{}
+	for _, source := range g.sources {
+		if has[source] {
+			g.wrong = append(g.wrong, "two routers have "+source)
+		}
+		has[source] = true
 	}
 	for address, p := range g.pods {
 		leads := false

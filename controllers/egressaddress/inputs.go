@@ -35,6 +35,8 @@ type inputs struct {
 	// addresses are the source addresses. conflict is an object with one of them.
 	addresses []netip.Addr
 	conflict  string
+	// held names another EgressAddress whose router still has one of the addresses.
+	held string
 	// families has an address of each family in which packets are dropped while the source addresses are not known.
 	families []netip.Addr
 	// joined is the allocation of the router in the join subnet; full is set if the subnet has no address for it.
@@ -62,6 +64,9 @@ func (r *Reconciler) gather(ctx context.Context, in *inputs) error {
 	var err error
 	if in.conflict, err = r.conflictOf(ctx, in.object, in.addresses); err != nil || in.conflict != "" {
 		return err
+	}
+	if in.held = r.held(in.object.Name, in.addresses); in.held != "" {
+		return nil
 	}
 	if in.join, err = join.Read(ctx, r.Client); err != nil {
 		return err

@@ -127,6 +127,8 @@ func (in *inputs) ready(applied error, others map[string]int) metav1.Condition {
 	case applied != nil:
 	case in.conflict != "":
 		ready = k8s.NotReady(ReasonConflict, in.conflict+dropped+": write other addresses")
+	case in.held != "":
+		ready = k8s.NotReady(ReasonConflict, in.held+dropped)
 	case in.full != "":
 		ready = k8s.NotReady(ReasonNoAddress, in.full+dropped)
 	case in.onNodes() && in.pick.Active == "":

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -78,4 +79,56 @@ func TestOtherAddressesAreTranslatedInAnotherZone(t *testing.T) {
 		t.Errorf("routers of an earlier version got the zones %v", zones)
 	}
 	move("172.30.0.213")
+}
+
+// TestTwoRoutersNeverHaveOneAddress: an EgressAddress gets the address of a deleted one, or of one with another address now, after the router of the former one has lost it, whichever is
+// applied first.
+func TestTwoRoutersNeverHaveOneAddress(t *testing.T) {
+	w := newWorld(t)
+	w.pod("team-a", "web", "web")
+	g := w.guard()
+	g.watch()
+	one, two := onNodes("one", "a", "172.30.0.210"), onNodes("two", "a", "172.30.0.211")
+	two.Spec.PodSelector.MatchLabels["app"] = "db"
+	w.Create(one, two)
+	w.Ready(one)
+	w.Ready(two)
+	exchange := func(a, b string) {
+		for o, address := range map[*kubeovnv1.EgressAddress]string{one: a, two: b} {
+			w.Get(o)
+			w.Change(o, func() { o.Spec.Addresses = []string{address} })
+		}
+	}
+	applied := func(a, b string) {
+		w.Eventually(func() string {
+			w.Get(one)
+			w.Get(two)
+			if got := []string{fmt.Sprint(one.Status.Addresses), fmt.Sprint(two.Status.Addresses)}; !slices.Equal(got, []string{"[" + a + "]", "[" + b + "]"}) {
+				return fmt.Sprint(got)
+			}
+			return ""
+		})
+		g.check(w, "with "+a+" and "+b)
+	}
+	// Changes that the next process finds, in any order: each takes the address of the other.
+	for _, addresses := range [][]string{{"172.30.0.211", "172.30.0.210"}, {"172.30.0.210", "172.30.0.211"}} {
+		w.process.Stop()
+		exchange(addresses[0], addresses[1])
+		w.run()
+		applied(addresses[0], addresses[1])
+	}
+	// The owners of deleted objects are found after the others.
+	w.process.Stop()
+	w.Delete(one)
+	w.Get(two)
+	w.Change(two, func() { two.Spec.Addresses = []string{"172.30.0.210"} })
+	w.run()
+	w.Eventually(func() string {
+		if w.Get(two); !slices.Equal(two.Status.Addresses, two.Spec.Addresses) {
+			return fmt.Sprint(two.Status.Addresses)
+		}
+		return ""
+	})
+	g.check(w, "after a deletion")
+	w.Ready(two)
 }
