@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -649,10 +648,24 @@ func ticksOf(ctx context.Context, node, program string) time.Duration {
 //go:embed testdata/talk.py
 var talkProgram string
 
-// talk has the files with the times of packets that pods got, in the order of the pods.
+// talk has the files with the packets that pods got, in the order of the pods.
 type talk struct {
 	what  string
 	files []string
+}
+
+// talkPacket is a packet of talkProgram, with the number of its sender.
+type talkPacket struct {
+	number, pod int
+	at          time.Time
+}
+
+// readTalk parses a line of talkProgram. It returns false for an incomplete one.
+func readTalk(line string, pod int) (talkPacket, bool) {
+	p, seconds := talkPacket{pod: pod}, 0.0
+	_, err := fmt.Sscan(line, &p.number, &seconds)
+	p.at = time.UnixMicro(int64(seconds * 1e6))
+	return p, err == nil
 }
 
 // startTalk runs talkProgram until the spec ends, and returns the file with its output. The zero AddrPort sends nothing.
@@ -676,38 +689,35 @@ func startTalk(ctx context.Context, from origin, at, to netip.AddrPort) (file st
 // last returns the time of the last packet of pod number i.
 func (o *talk) last(ctx context.Context, pod origin, i int) time.Time {
 	out, _ := pod(ctx, "tail", "-n", "1", o.files[i])
-	seconds, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
-	if err != nil {
+	p, ok := readTalk(out, i)
+	if !ok {
 		return time.Time{}
 	}
-	return time.UnixMicro(int64(seconds * 1e6))
+	return p.at
 }
 
-// owners returns how often the owner of the packets changed, plus one, and the times between the last packet of an owner and the first one of the next.
+// owners returns how often the owner of the packets changed, plus one, and the times between the last packet of an owner and the first one of the next. The packets are in the
+// order in which they were sent: the program of a pod on a busy node can be late.
 func (o *talk) owners(ctx context.Context, pods []*corev1.Pod) (owners int, gaps []time.Duration) {
 	GinkgoHelper()
-	type packet struct {
-		at  float64
-		pod int
-	}
-	var packets []packet
+	var packets []talkPacket
 	for i, pod := range pods {
 		out, err := suite.Cluster.Exec(ctx, pod, "cat", o.files[i])
 		Expect(err).NotTo(HaveOccurred())
 		for line := range strings.Lines(out) {
-			if at, err := strconv.ParseFloat(strings.TrimSpace(line), 64); err == nil {
-				packets = append(packets, packet{at, i})
+			if p, ok := readTalk(line, i); ok {
+				packets = append(packets, p)
 			}
 		}
 	}
-	slices.SortFunc(packets, func(a, b packet) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(packets, func(a, b talkPacket) int { return cmp.Compare(a.number, b.number) })
 	for i, p := range packets {
 		switch {
 		case i == 0:
 			owners = 1
 		case packets[i-1].pod != p.pod:
 			owners++
-			gaps = append(gaps, time.Duration((p.at-packets[i-1].at)*float64(time.Second)))
+			gaps = append(gaps, p.at.Sub(packets[i-1].at))
 		}
 	}
 	return owners, gaps

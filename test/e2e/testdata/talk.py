@@ -1,6 +1,6 @@
-# talk.py ADDRESS PORT [ADDRESS PORT]: opens a UDP socket at the first address and port, sends a packet each two milliseconds to the second ones, and prints the
-# time of each packet that the socket receives.
-import socket, sys, threading, time
+# talk.py ADDRESS PORT [ADDRESS PORT]: opens a UDP socket at the first address and port, sends a numbered packet each two milliseconds to the second ones, and
+# prints the number and the time of each packet that the socket receives.
+import itertools, socket, sys, threading, time
 
 def at(address, port):
     return socket.getaddrinfo(address, int(port), type=socket.SOCK_DGRAM)[0]
@@ -10,9 +10,9 @@ end = socket.socket(family, socket.SOCK_DGRAM)
 end.bind(local)
 
 def send(to):
-    while True:
+    for number in itertools.count():
         try:
-            end.sendto(b"x", to)
+            end.sendto(b"%d" % number, to)
         except OSError:
             pass  # nobody has the address for a moment
         time.sleep(0.002)
@@ -21,7 +21,7 @@ if len(sys.argv) > 3:
     threading.Thread(target=send, args=(at(*sys.argv[3:5])[4],), daemon=True).start()
 while True:
     try:
-        end.recv(100)
-        print(time.time(), flush=True)
+        number = end.recv(100).decode()
+        print(number, time.time(), flush=True)
     except OSError:
         pass
