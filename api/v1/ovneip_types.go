@@ -36,8 +36,8 @@ type OvnEipSpec struct {
 	// +kubebuilder:validation:Enum="";nat;lrp;lsp
 	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
-	// allowedNamespaces whose pods may request the addresses by the annotations eip and snat, or * for all. When a namespace is removed from the list, its pods lose the
-	// addresses. Rules of administrators need no entry. Without effect with tenancy.membership Open.
+	// allowedNamespaces whose pods may request the addresses by the annotations eip and snat, and whose Services of loadBalancerClass kubeovn.io/ovn-eip by the annotation
+	// ip_address, or * for all. When a namespace is removed from the list, its pods and Services lose the addresses. Rules of administrators need no entry. Without effect with tenancy.membership Open.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4096
@@ -58,6 +58,9 @@ const (
 	LabelEipV6    = "ovn.kubernetes.io/eip_v6_ip"
 	LabelDnatPort = "ovn.kubernetes.io/vpc_dnat_eport"
 )
+
+// ClassOvnEip is the loadBalancerClass of Services of custom VPCs with the addresses of an OvnEip, which lists their namespace in allowedNamespaces.
+const ClassOvnEip = "kubeovn.io/ovn-eip"
 
 // OvnEipTypeNAT is the type of an OvnEip whose addresses are translated by rules.
 const OvnEipTypeNAT = "nat"
@@ -82,7 +85,7 @@ type OvnEipStatus struct {
 	MACAddress string `json:"macAddress,omitempty"`
 	// +optional
 	Type string `json:"type,omitempty"`
-	// nat lists the users of the addresses, separated by commas. `fip`: an OvnFip, `snat`: OvnSnatRules, `dnat`: OvnDnatRules, `lb`: RouterLBRules.
+	// nat lists the users of the addresses, separated by commas. `fip`: an OvnFip, `snat`: OvnSnatRules, `dnat`: OvnDnatRules, `lb`: RouterLBRules or Services.
 	// +optional
 	NAT string `json:"nat,omitempty"`
 	// releasing has the former translations of the addresses whose connections nodes may still track, by an ID. Until the nodes have ended these connections, the

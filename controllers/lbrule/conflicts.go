@@ -36,6 +36,9 @@ func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) 
 		}
 	}
 	for _, vip := range s.in.VIPs {
+		if problem := r.claimed(rule, s, vip); problem != nil {
+			return problem, nil
+		}
 		services, err := r.Services.At(ctx, vip)
 		if err != nil {
 			return nil, fmt.Errorf("find the Services at an address: %w", err)
@@ -53,7 +56,7 @@ func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) 
 				return validation.InUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
 			}
 		}
-		others, err := r.rulesAt(ctx, vip.String())
+		others, err := r.rulesAt(ctx, vip)
 		if err != nil {
 			return nil, err
 		}
@@ -64,6 +67,21 @@ func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) 
 		}
 	}
 	return nil, nil
+}
+
+// claimed returns a problem if a Service has an address and a port of a SwitchLBRule by an OvnEip. Claims decide for RouterLBRules.
+func (r *controller) claimed(rule *rule, s *state, vip netip.Addr) *validation.Problem {
+	if rule.kind == translate.KindRouterLBRule {
+		return nil
+	}
+	for _, claim := range r.Networks.ServiceClaims.At(s.in.Vpc, vip) {
+		for _, p := range s.in.Ports {
+			if front := (validation.Front{Protocol: p.Protocol, Port: p.Port}); slices.Contains(claim.Fronts, front) {
+				return validation.InUse("%s: %s has %s %s: choose another address or port", fieldOf(rule), claim, vip, front)
+			}
+		}
+	}
+	return nil
 }
 
 // ruleConflict returns a problem if the rule conflicts with another rule at the same address that has precedence.
@@ -103,26 +121,25 @@ func fieldOf(rule *rule) string {
 }
 
 // rulesAt returns the rules of both kinds with an address, each with the spec that has it.
-func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, error) {
+func (r *Reconciler) rulesAt(ctx context.Context, address netip.Addr) ([]*rule, error) {
 	var switches kubeovnv1.SwitchLBRuleList
-	at := client.MatchingFields{indexVIP: address}
-	if err := r.Client.List(ctx, &switches, at, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &switches, client.MatchingFields{indexVIP: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list SwitchLBRules by address: %w", err)
 	}
-	var eips kubeovnv1.OvnEipList
-	if err := r.Client.List(ctx, &eips, at, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list OvnEips by address: %w", err)
+	eips, err := r.Networks.EipsAt(ctx, address)
+	if err != nil {
+		return nil, err
 	}
 	var rules []*rule
 	for i := range switches.Items {
 		for _, claim := range ruleOf(&switches.Items[i]).claims() {
-			if vips, _ := validation.LBRuleVIPs(claim.Object.(*kubeovnv1.SwitchLBRule).Spec.VIP); slices.Contains(textsOf(vips), address) {
+			if vips, _ := validation.LBRuleVIPs(claim.Object.(*kubeovnv1.SwitchLBRule).Spec.VIP); slices.Contains(vips, address) {
 				rules = append(rules, claim)
 			}
 		}
 	}
-	for i := range eips.Items {
-		named, err := r.rulesOf(ctx, eips.Items[i].Name)
+	for _, eip := range eips {
+		named, err := r.rulesOf(ctx, eip.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -167,7 +184,7 @@ func (r *controller) vpcOf(ctx context.Context, rule *rule) (string, error) {
 
 // sharedWith returns the first port that a Service of the rule's VPC has at the same address, in the form "80/TCP", or "" if there is none.
 func sharedWith(other *corev1.Service, vip netip.Addr, s *state) string {
-	if !slices.Contains(vipsOf(other), vip.String()) {
+	if !slices.Contains(vipsOf(other), vip) {
 		return "" // the Service of a RouterLBRule: rulesAt returns the rule itself
 	}
 	if svc.Vpc(other) != s.in.Vpc {
@@ -191,9 +208,8 @@ func common(a, b []translate.LBRulePort) string {
 	return ""
 }
 
-// vipsOf returns the load balancer addresses of an object, in the form of indexVIP. For a SwitchLBRule, both the current and the last valid spec count.
-func vipsOf(o client.Object) []string {
-	var vips []netip.Addr
+// vipsOf returns the load balancer addresses of an object. For a SwitchLBRule, both the current and the last valid spec count.
+func vipsOf(o client.Object) (vips []netip.Addr) {
 	switch o := o.(type) {
 	case *kubeovnv1.SwitchLBRule:
 		vips, _ = validation.LBRuleVIPs(o.Spec.VIP)
@@ -209,7 +225,7 @@ func vipsOf(o client.Object) []string {
 			vips = svc.ClusterIPs(o)
 		}
 	}
-	return textsOf(vips)
+	return vips
 }
 
 func textsOf(vips []netip.Addr) []string {

@@ -6,6 +6,7 @@ package lbrule
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ import (
 // Indexes of the cache.
 const (
 	indexSlices = "lbrule.slices" // EndpointSlices of rules' Services by the name of the Service
-	indexVIP    = "lbrule.vip"    // SwitchLBRules and OvnEips by their addresses
+	indexVIP    = "lbrule.vip"    // SwitchLBRules by their addresses
 	indexEip    = "lbrule.eip"    // RouterLBRules by their OvnEip
 )
 
@@ -59,8 +60,7 @@ func index(ctx context.Context, indexer client.FieldIndexer) error {
 			return nil
 		}},
 		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return lookup.EipsOf(o.(*kubeovnv1.RouterLBRule)) }},
-		{&kubeovnv1.OvnEip{}, indexVIP, vipsOf},
-		{&kubeovnv1.SwitchLBRule{}, indexVIP, vipsOf},
+		{&kubeovnv1.SwitchLBRule{}, indexVIP, func(o client.Object) []string { return textsOf(vipsOf(o)) }},
 	} {
 		if err := indexer.IndexField(ctx, i.object, i.name, i.keys); err != nil {
 			return fmt.Errorf("index %T by %s: %w", i.object, i.name, err)
@@ -90,7 +90,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 }
 
 // setup registers the controller. It enqueues a rule for changes of: the rule, its Service and the EndpointSlices of the Service; other
-// rules, OvnEips and Services with the same address; Vips, VPCs, namespaces and subnets that it depends on (interest); the usage of these
+// rules, OvnEips, Services and claims of Services with the same address; Vips, VPCs, namespaces and subnets that it depends on (interest); the usage of these
 // subnets; the pods that use these Vips; and drift of its rows.
 func (r *controller) setup(mgr ctrl.Manager) error {
 	spec := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
@@ -102,7 +102,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 	}
 	if r.kind == translate.KindRouterLBRule {
 		for _, kind := range kubeovnv1.NATKinds {
-			b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(r.besideNAT), builder.WithPredicates(k8s.Changed(viewNAT)))
+			b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(r.besideNAT), builder.WithPredicates(k8s.Changed(lookup.ViewNATRule)))
 		}
 	}
 	return b.
@@ -115,6 +115,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.interested("namespace/")), builder.WithPredicates(comes)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.usersOfVips()).
+		WatchesRawSource(reconciler.OnServiceClaims(r.Networks, r.claimedBy)).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, wakeDelay, r.usersOf)).
 		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind)).
 		WatchesRawSource(reconciler.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, reconciler.OwnersOf(r.Northbound, r.kind))).
@@ -131,12 +132,6 @@ type vpcView struct {
 
 func viewVpc(v *kubeovnv1.Vpc) vpcView { return vpcView{k8s.ViewVpc(v), lookup.ViewExternal(v)} }
 
-// viewNAT is the part of a rule that translates addresses of an OvnEip on which RouterLBRules depend.
-func viewNAT(o client.Object) string {
-	rule := lookup.NATRuleOf(o)
-	return fmt.Sprint(o.GetGeneration(), rule.Specs[0].Last, rule.InsideKeys())
-}
-
 // besideNAT enqueues the RouterLBRules with an OvnEip of another rule.
 func (r *controller) besideNAT(ctx context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
@@ -146,6 +141,30 @@ func (r *controller) besideNAT(ctx context.Context, o client.Object) []reconcile
 			return nil // the cache is stopping
 		}
 		for _, rule := range rules {
+			requests = append(requests, k8s.Request(rule.GetName()))
+		}
+	}
+	return requests
+}
+
+// claimedBy enqueues the rules at the addresses of an OvnEip that a Service claims.
+func (r *controller) claimedBy(ctx context.Context, claim lookup.ServiceClaim) []reconcile.Request {
+	var rules []*rule
+	for _, address := range claim.Addresses {
+		at, err := r.rulesAt(ctx, address)
+		if err != nil {
+			return nil // the cache is stopping
+		}
+		rules = append(rules, at...)
+	}
+	return r.requestsOf(rules)
+}
+
+// requestsOf returns the rules of the kind among rules of both kinds.
+func (r *controller) requestsOf(rules []*rule) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, rule := range rules {
+		if rule.kind == r.kind {
 			requests = append(requests, k8s.Request(rule.GetName()))
 		}
 	}
@@ -181,13 +200,7 @@ func (r *controller) rulesAtSameAddress(ctx context.Context, o client.Object) []
 		}
 		rules = append(rules, others...)
 	}
-	var requests []reconcile.Request
-	for _, other := range rules {
-		if other.kind == r.kind && other.GetUID() != o.GetUID() {
-			requests = append(requests, k8s.Request(other.GetName()))
-		}
-	}
-	return requests
+	return r.requestsOf(slices.DeleteFunc(rules, func(other *rule) bool { return other.GetUID() == o.GetUID() }))
 }
 
 func (r *controller) owned(_ context.Context, o client.Object) []reconcile.Request {

@@ -168,10 +168,10 @@ func (r *Reconciler) free(ctx context.Context, name string) {
 
 // uses are the values of `status.nat`, by kind of the user, in the order of the status.
 var uses = []struct{ kind, value string }{
-	{translate.KindOvnFip, "fip"}, {translate.KindOvnSnatRule, "snat"}, {translate.KindOvnDnatRule, "dnat"}, {translate.KindRouterLBRule, "lb"},
+	{translate.KindOvnFip, "fip"}, {translate.KindOvnSnatRule, "snat"}, {translate.KindOvnDnatRule, "dnat"}, {translate.KindRouterLBRule, "lb"}, {translate.KindService, "lb"},
 }
 
-// users returns a description of each user that blocks the deletion of an OvnEip: rules of all kinds, and the VPC whose router's port has the addresses.
+// users returns a description of each user that blocks the deletion of an OvnEip: rules of all kinds, Services with its addresses, and the VPC whose router's port has the addresses.
 func (r *Reconciler) users(ctx context.Context, eip *kubeovnv1.OvnEip) ([]string, error) {
 	name := eip.Name
 	var rules kubeovnv1.RouterLBRuleList
@@ -200,6 +200,9 @@ func (r *Reconciler) users(ctx context.Context, eip *kubeovnv1.OvnEip) ([]string
 	for i := range rules.Items {
 		users = append(users, "RouterLBRule "+rules.Items[i].Name)
 	}
+	for _, claim := range r.Networks.ServiceClaims.Of(name) {
+		users = append(users, claim.String())
+	}
 	slices.Sort(users)
-	return users, nil
+	return slices.Compact(users), nil // a Service has a claim for its applied ports, and one for others
 }

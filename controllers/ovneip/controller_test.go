@@ -13,11 +13,13 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -265,4 +267,37 @@ func TestAnEipOfAnUnderlaySubnetHasNoAddressOfANode(t *testing.T) {
 	w.says(named, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "address 10.30.0.2 is taken by node n1")
 	w.Delete(record)
 	w.ready(named)
+}
+
+func TestADeletedOvnEipStaysWhileAServiceUsesIt(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	eip := newEip("front", at("10.99.0.2", ""))
+	rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.RouterLBRuleSpec{OvnEip: "front"}}
+	w.Create(eip, rule)
+	w.ready(eip)
+	uses := func(want string) {
+		t.Helper()
+		w.Eventually(func() string {
+			if w.Get(eip); eip.Status.NAT != want {
+				return "it is used by " + eip.Status.NAT
+			}
+			return ""
+		})
+	}
+	uses("lb")
+	w.Delete(rule)
+	uses("")
+	service := types.NamespacedName{Namespace: "shop", Name: "web"}
+	applied, other := lookup.NewServiceClaim(service), lookup.NewServiceClaim(service)
+	applied.Eip, applied.Last, other.Eip = "front", true, "front"
+	process.Networks.ServiceClaims.Set(service, applied, other)
+	uses("lb")
+	w.Delete(eip)
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "deleted when it is no longer used by Service shop/web")
+	process.Networks.ServiceClaims.Set(service, applied)
+	w.Rests("ovneip")
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "deleted when it is no longer used by Service shop/web")
+	process.Networks.ServiceClaims.Set(service)
+	w.Gone(eip)
 }

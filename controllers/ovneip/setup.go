@@ -30,7 +30,7 @@ const (
 	indexEip    = "ovneip.user"   // RouterLBRules by the OvnEip that they name
 )
 
-// SetupWithManager registers the reconciler. Changes of the OvnEip, its subnet, the rules that use it and the nodes that it waits for wake it. While it waits for an
+// SetupWithManager registers the reconciler. Changes of the OvnEip, its subnet, the rules and Services that use it and the nodes that it waits for wake it. While it waits for an
 // address, changes in the use of the subnet's addresses, and of hosts in its network, wake it, too.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.OvnEip{}, indexSubnet, func(o client.Object) []string {
@@ -58,6 +58,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(usedBy), builder.WithPredicates(k8s.Changed(namesOfEips))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(portsOf), builder.WithPredicates(k8s.Changed(viewPorts))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		WatchesRawSource(reconciler.OnServiceClaims(r.Networks, func(_ context.Context, claim lookup.ServiceClaim) []reconcile.Request {
+			return k8s.Requests(claim.Eip)
+		})).
 		WatchesRawSource(reconciler.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.Of)).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))

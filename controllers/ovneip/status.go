@@ -29,7 +29,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s s
 	}
 	var used []string
 	for _, use := range uses {
-		if slices.ContainsFunc(s.users, func(user string) bool { return strings.HasPrefix(user, use.kind+" ") }) {
+		if !slices.Contains(used, use.value) && slices.ContainsFunc(s.users, func(user string) bool { return strings.HasPrefix(user, use.kind+" ") }) {
 			used = append(used, use.value)
 		}
 	}

@@ -4,12 +4,10 @@
 package ovnnat
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,8 +40,7 @@ const ReasonAddress = "ExternalAddressNotApplied"
 
 // Indexes of the cache.
 const (
-	indexOwner   = "ovnnat.owner"   // rules of pods, and pods with ports of other owners, by the owner of the port
-	indexAddress = "ovnnat.address" // OvnEips by their addresses
+	indexOwner = "ovnnat.owner" // rules of pods, and pods with ports of other owners, by the owner of the port
 )
 
 // podRequests are the annotations of pods, and the kinds of the rules that they request.
@@ -88,8 +85,7 @@ type podProblem struct {
 func (r *podRules) setup(ctx context.Context, mgr ctrl.Manager) error {
 	r.Sets.Observe(r.selectionChanged)
 	indexer := mgr.GetFieldIndexer()
-	err := indexer.IndexField(ctx, &kubeovnv1.OvnEip{}, indexAddress, func(o client.Object) []string { return addressesOf(o.(*kubeovnv1.OvnEip)) })
-	err = errors.Join(err, indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, indexedOwner))
+	err := indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, indexedOwner)
 	b := ctrl.NewControllerManagedBy(mgr).Named("podrules").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{k8s.RequestOf(ownerOf(o))}
@@ -178,19 +174,11 @@ func viewPodRule(o client.Object) string {
 }
 
 func viewGrant(eip *kubeovnv1.OvnEip) string {
-	return fmt.Sprint(eip.Spec.AllowedNamespaces, eip.DeletionTimestamp != nil, addressesOf(eip))
+	return fmt.Sprint(eip.Spec.AllowedNamespaces, eip.DeletionTimestamp != nil, lookup.AddressesOfEip(eip))
 }
 
 // viewOwner is the pod of an IP. A reservation has none until its pod comes.
 func viewOwner(ip *kubeovnv1.IP) string { return ip.Spec.Namespace + "/" + ip.Spec.PodName }
-
-func addressesOf(eip *kubeovnv1.OvnEip) []string {
-	var texts []string
-	for _, a := range ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP) {
-		texts = append(texts, a.String())
-	}
-	return texts
-}
 
 // ownersOf returns the owner of the port for which a pod requested a rule, in the form `namespace/name`; none for other rules.
 func ownersOf(o client.Object) []string {
@@ -217,7 +205,7 @@ func (r *podRules) named(_ context.Context, o client.Object) []reconcile.Request
 
 // askingFor returns the owners whose pods request addresses of an OvnEip, or have them by an EgressAddress.
 func (r *podRules) askingFor(_ context.Context, o client.Object) []reconcile.Request {
-	return r.by(append(addressesOf(o.(*kubeovnv1.OvnEip)), "eip/"+o.GetName())...)
+	return r.by(append(lookup.AddressesOfEip(o), "eip/"+o.GetName())...)
 }
 
 func (r *podRules) by(keys ...string) []reconcile.Request {
@@ -325,27 +313,9 @@ func (r *podRules) granted(ctx context.Context, owner types.NamespacedName, addr
 	if len(addresses) == 0 {
 		return nil, "", nil
 	}
-	var eips kubeovnv1.OvnEipList
-	if err := r.Client.List(ctx, &eips, client.MatchingFields{indexAddress: addresses[0].String()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, "", fmt.Errorf("list OvnEips by address: %w", err)
-	}
-	var denied []string
-	for i := range eips.Items {
-		eip := &eips.Items[i]
-		if has := addressesOf(eip); slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !slices.Contains(has, a.String()) }) {
-			continue
-		}
-		why := r.Grants.Eip(owner.Namespace, eip)
-		if kind := cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT); kind != kubeovnv1.OvnEipTypeNAT {
-			why = fmt.Sprintf("OvnEip %s is of type %s: request addresses of one of type %s", eip.Name, kind, kubeovnv1.OvnEipTypeNAT)
-		}
-		if why == "" {
-			return eip, "", nil
-		}
-		denied = append(denied, why)
-	}
-	if len(denied) > 0 {
-		return nil, strings.Join(denied, "; "), nil
+	eip, denied, err := r.Grants.EipWith(ctx, owner.Namespace, addresses)
+	if eip != nil || len(denied) > 0 || err != nil {
+		return eip, strings.Join(denied, "; "), err
 	}
 	return nil, fmt.Sprintf("no OvnEip has %s: create one, with namespace %s in allowedNamespaces, or request other addresses", ipfamily.Join(addresses), owner.Namespace), nil
 }

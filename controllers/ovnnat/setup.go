@@ -37,7 +37,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 }
 
 // setup registers the controller. It enqueues a rule for changes of: the rule; the IP, the Vip or the Subnet that it translates; its OvnEip, with the former translations that it waits for; the VPC, with its
-// external ports and its subnets; nodes that are ready for the ProviderNetwork of the external subnet; other rules that may have precedence; and drift of its rows.
+// external ports and its subnets; nodes that are ready for the ProviderNetwork of the external subnet; other rules, and claims of Services, that may have precedence; and drift of its rows.
 func (r *controller) setup(mgr ctrl.Manager) error {
 	by := func(prefix string) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request { return r.with(ctx, prefix+o.GetName()) })
@@ -45,10 +45,10 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 	own := lookup.EmptyNATRule(r.kind)
 	b := ctrl.NewControllerManagedBy(mgr).Named(strings.ToLower(r.kind)).For(own, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	for _, kind := range kubeovnv1.NATKinds {
-		b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(r.conflicting), builder.WithPredicates(k8s.Changed(viewClaims)))
+		b = b.Watches(lookup.EmptyNATRule(kind.Kind), handler.EnqueueRequestsFromMapFunc(r.conflicting), builder.WithPredicates(k8s.Changed(lookup.ViewNATRule)))
 	}
 	return b.
-		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(r.ofRouterRule), builder.WithPredicates(k8s.Changed(viewRouterRule))).
+		Watches(&kubeovnv1.RouterLBRule{}, handler.EnqueueRequestsFromMapFunc(r.ofRouterRule), builder.WithPredicates(k8s.Changed(lookup.ViewRouterRule))).
 		Watches(&kubeovnv1.OvnEip{}, by("eip/"), builder.WithPredicates(k8s.Changed(viewEip))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(r.awaiting), builder.WithPredicates(k8s.Changed(viewReleasing))).
 		Watches(&kubeovnv1.IP{}, by("ip/"), builder.WithPredicates(k8s.Changed(viewIP))).
@@ -56,20 +56,11 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&kubeovnv1.Vpc{}, by("vpc/"), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.around), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.ProviderNetwork{}, handler.EnqueueRequestsFromMapFunc(r.onProvider), builder.WithPredicates(k8s.Changed(viewProvider))).
+		WatchesRawSource(reconciler.OnServiceClaims(r.Networks, r.claimedBy)).
 		WatchesRawSource(reconciler.Drift(r.Northbound, r.kind)).
 		WatchesRawSource(reconciler.OrphansOf(mgr, r.Gate, own, reconciler.OwnersOf(r.Northbound, r.kind))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
-}
-
-// viewClaims is the part of a rule on which others depend: its specs, and the addresses that it translates.
-func viewClaims(o client.Object) string {
-	rule := lookup.NATRuleOf(o)
-	return fmt.Sprint(o.GetGeneration(), rule.Specs[0].Last, rule.InsideKeys())
-}
-
-func viewRouterRule(rule *kubeovnv1.RouterLBRule) string {
-	return fmt.Sprint(rule.Generation, lookup.EipsOf(rule))
 }
 
 func viewEip(eip *kubeovnv1.OvnEip) string {
@@ -150,6 +141,15 @@ func (r *controller) ofRouterRule(ctx context.Context, o client.Object) []reconc
 		keys = append(keys, "eip/"+eip)
 	}
 	return r.with(ctx, keys...)
+}
+
+// claimedBy returns the rules with an OvnEip that a Service claims, of which the claim can change the outcome.
+func (r *controller) claimedBy(ctx context.Context, claim lookup.ServiceClaim) []reconcile.Request {
+	rules, err := r.Networks.MayConflictWith(ctx, r.kind, claim.ExternalClaim)
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	return r.requests(rules, nil)
 }
 
 // around returns the rules that translate a subnet, and the rules of its VPC and of VPCs with a port in it.

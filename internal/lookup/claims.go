@@ -31,6 +31,8 @@ const (
 	indexInside = "lookup.inside"
 	// indexAbsent finds OvnEips by AbsentNodes.
 	indexAbsent = "lookup.absent"
+	// indexEipAddress finds OvnEips by AddressesOfEip.
+	indexEipAddress = "lookup.eipAddress"
 )
 
 // Inside is what a rule translates.
@@ -158,7 +160,7 @@ func InsideTexts(claim validation.ExternalClaim) []string {
 	return texts
 }
 
-// ExternalClaims returns the claims of rules that may exclude a claim: of those that name its OvnEip, and of those that translate the same sources or ports of pods.
+// ExternalClaims returns the claims that may exclude a claim: of Services to its OvnEip, of rules that name it, and of rules that translate the same sources or ports of pods.
 func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalClaim, insideKeys []string) ([]validation.ExternalClaim, error) {
 	keys := append([]string{"eip/" + of.Eip}, insideKeys...)
 	u := use{vpc: of.Vpc, whole: of.Whole, eips: []string{of.Eip}, fronts: of.Fronts, inside: InsideTexts(of)}
@@ -193,7 +195,7 @@ func (n *Networks) ExternalClaims(ctx context.Context, of validation.ExternalCla
 		}
 	}
 	routers, err := n.routerClaims(ctx, of.Eip)
-	return append(claims, routers...), err
+	return slices.Concat(claims, routers, n.ServiceClaims.Of(of.Eip)), err
 }
 
 // Translated reports whether a rule other than this one translates a source or a port of a pod (SourceText, PortText) of a VPC in one of these external subnets.

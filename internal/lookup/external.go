@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -63,6 +65,30 @@ func ExternalOfEip(eip *kubeovnv1.OvnEip) string {
 	return cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet)
 }
 
+// AddressesOfEip returns the addresses of an OvnEip, as text.
+func AddressesOfEip(o client.Object) []string {
+	eip := o.(*kubeovnv1.OvnEip)
+	var texts []string
+	for _, a := range ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP) {
+		texts = append(texts, a.String())
+	}
+	return texts
+}
+
+// EipsAt returns the OvnEips with an address, sorted by name. They belong to the cache and must not be changed.
+func (n *Networks) EipsAt(ctx context.Context, address netip.Addr) ([]*kubeovnv1.OvnEip, error) {
+	var list kubeovnv1.OvnEipList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexEipAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list OvnEips by address: %w", err)
+	}
+	eips := make([]*kubeovnv1.OvnEip, 0, len(list.Items))
+	for i := range list.Items {
+		eips = append(eips, &list.Items[i])
+	}
+	slices.SortFunc(eips, func(a, b *kubeovnv1.OvnEip) int { return cmp.Compare(a.Name, b.Name) })
+	return eips, nil
+}
+
 // longestConnection is the longest time-out of connection tracking: of established TCP connections in Linux (nf_conntrack_tcp_timeout_established).
 const longestConnection = 5 * 24 * time.Hour
 
@@ -97,6 +123,14 @@ func (n *Networks) WasAbsent(ctx context.Context, node string) (bool, error) {
 		return false, fmt.Errorf("list OvnEips by absent node: %w", err)
 	}
 	return len(eips.Items) > 0, nil
+}
+
+// Contradicting returns the former translations for whose nodes a port of an address waits: their connections would take its packets to the former owner.
+func Contradicting(releasing map[string]kubeovnv1.OvnEipRelease, address netip.Addr, front validation.Front) []kubeovnv1.OvnEipRelease {
+	return slices.DeleteFunc(Awaited(releasing), func(r kubeovnv1.OvnEipRelease) bool {
+		port := r.Protocol == "" || strings.EqualFold(r.Protocol, string(front.Protocol)) && r.Port == int32(front.Port)
+		return r.Source || r.Address != address.String() || !port
+	})
 }
 
 // UntilReleased describes for messages how the wait for the nodes of former translations ends.

@@ -91,6 +91,12 @@ func EmptyNATRule(kind string) client.Object {
 	return natKind(kind)[0].Object.DeepCopyObject().(client.Object)
 }
 
+// ViewNATRule is the part of a rule on which other users of its OvnEip depend: its specs, and the addresses that it translates.
+func ViewNATRule(o client.Object) string {
+	rule := NATRuleOf(o)
+	return fmt.Sprint(o.GetGeneration(), rule.Specs[0].Last, rule.InsideKeys())
+}
+
 // Eips returns the OvnEips that a rule names.
 func (r *NATRule) Eips() []string {
 	return r.keys(func(s NATSpec) string { return s.Eip })
@@ -191,6 +197,12 @@ func (n *Networks) MayConflict(ctx context.Context, kind string, of *NATRule, ke
 		}
 		return compatible(o, u)
 	}, keys)
+}
+
+// MayConflictWith returns the rules of a kind that name the OvnEip of a claim, and whose outcome may depend on it.
+func (n *Networks) MayConflictWith(ctx context.Context, kind string, claim validation.ExternalClaim) ([]*NATRule, error) {
+	u := use{vpc: claim.Vpc, eips: []string{claim.Eip}, fronts: claim.Fronts}
+	return n.natRules(ctx, natKind(kind), func(o client.Object) bool { return compatible(o, u) }, []string{"eip/" + claim.Eip})
 }
 
 // use is what compatible compares: OvnEips, ports of their addresses, and inside, the translated sources and ports of pods as in the status of rules.

@@ -42,6 +42,8 @@ const (
 // Networks looks up in the cache which objects use an address or a port name. The cost of a lookup depends on the number of
 // results, not on the number of subnets and nodes.
 type Networks struct {
+	ServiceClaims ServiceClaims
+
 	reader client.Reader
 }
 
@@ -64,6 +66,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 		{&kubeovnv1.Vpc{}, indexDefaultSubnet, func(o client.Object) []string { return []string{o.(*kubeovnv1.Vpc).Spec.DefaultSubnet} }},
 		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return EipsOf(o.(*kubeovnv1.RouterLBRule)) }},
 		{&kubeovnv1.OvnEip{}, indexAbsent, AbsentNodes},
+		{&kubeovnv1.OvnEip{}, indexEipAddress, AddressesOfEip},
 		{&kubeovnv1.IP{}, indexAddresses, nodeAddresses},
 		{&kubeovnv1.EgressAddress{}, indexAddresses, egressAddresses},
 	} {
@@ -115,6 +118,11 @@ func EipsOf(rule *kubeovnv1.RouterLBRule) []string {
 	}
 	slices.Sort(eips)
 	return slices.DeleteFunc(slices.Compact(eips), func(eip string) bool { return eip == "" })
+}
+
+// ViewRouterRule is the part of a RouterLBRule on which other users of its OvnEip depend.
+func ViewRouterRule(rule *kubeovnv1.RouterLBRule) string {
+	return fmt.Sprint(rule.Generation, EipsOf(rule))
 }
 
 // SubnetsOfVlan returns the subnets that use a Vlan, unsorted. They belong to the cache and must not be changed.

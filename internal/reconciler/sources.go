@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
@@ -140,6 +141,18 @@ func nameOf(o desired.Owner) types.NamespacedName {
 // Notifier notifies of each change in the use of a subnet's addresses. The allocator implements it.
 type Notifier interface {
 	Notify(func(subnet string))
+}
+
+// OnServiceClaims enqueues the objects that concerned returns for each claim of a Service to an OvnEip that changes.
+func OnServiceClaims(n *lookup.Networks, concerned func(context.Context, lookup.ServiceClaim) []reconcile.Request) source.Source {
+	return source.Func(func(ctx context.Context, q k8s.Queue) error {
+		n.ServiceClaims.Observe(func(claim lookup.ServiceClaim) {
+			for _, req := range concerned(ctx, claim) {
+				q.Add(req)
+			}
+		})
+		return nil
+	})
 }
 
 // OnUse enqueues the cluster-scoped objects that concerned returns for a subnet after the use of its addresses has changed. It

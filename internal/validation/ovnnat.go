@@ -163,11 +163,14 @@ type Front struct {
 
 func (f Front) String() string { return fmt.Sprintf("%d/%s", f.Port, f.Protocol) }
 
-// ExternalClaim is the use of an OvnEip by a rule of any kind, by one of its specs.
+// KindService is the kind of the claims of Services. Their names have a namespace.
+const KindService = "Service"
+
+// ExternalClaim is the use of an OvnEip by a rule of any kind, by one of its specs, or by a Service.
 type ExternalClaim struct {
 	Kind, Name string
 	Created    time.Time
-	// Last: the spec is the rule's last valid one.
+	// Last: the spec is the rule's last valid one; the ports of a Service are applied.
 	Last bool
 	Eip  string
 	// EgressOf is the owner of the port, in the form `namespace/name`, if an EgressAddress has the rule for its pods.
@@ -224,19 +227,47 @@ func (c ExternalClaim) precedes(other ExternalClaim) bool {
 // for its addresses. There an OvnFip has the whole address, and other rules share it: each has its own ports, and each source has one address in an external subnet. Connections
 // from outside need answers that leave by the subnet of their rule (unanswered).
 func ExternalConflict(c ExternalClaim, others []ExternalClaim) *Problem {
-	others = slices.Clone(others)
-	slices.SortFunc(others, func(a, b ExternalClaim) int { // one outcome, whatever the order of the cache is
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
-	})
-	for _, other := range others {
-		if !other.precedes(c) {
-			continue
-		}
+	for _, other := range c.preceding(others) {
 		if problem := c.excludedBy(other); problem != nil {
 			return problem
 		}
 	}
 	return nil
+}
+
+// ExternalFronts returns the ports of the claim of a Service that no claim with precedence excludes, and the first problem of the others: a Service keeps its other ports.
+func ExternalFronts(c ExternalClaim, others []ExternalClaim) (free []Front, problem *Problem) {
+	c.Fronts = slices.Clone(c.Fronts)
+	for _, other := range c.preceding(others) {
+		excluded := c.excludedBy(other)
+		if excluded == nil {
+			continue
+		}
+		if problem == nil {
+			problem = excluded
+		}
+		if other.Vpc != c.Vpc || other.Whole {
+			return nil, problem
+		}
+		theirs := setOf(other.Fronts)
+		c.Fronts = slices.DeleteFunc(c.Fronts, func(f Front) bool { return theirs[f] })
+	}
+	return c.Fronts, problem
+}
+
+// preceding returns the claims that have precedence over claim c, in one order, whatever the order of the cache is.
+func (c ExternalClaim) preceding(others []ExternalClaim) []ExternalClaim {
+	before := slices.DeleteFunc(slices.Clone(others), func(other ExternalClaim) bool { return !other.precedes(c) })
+	slices.SortFunc(before, func(a, b ExternalClaim) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	return before
+}
+
+// words are the field by which the user of an OvnEip names it, and what to change instead of its ports.
+func (c ExternalClaim) words() (field, instead string) {
+	if c.Kind == KindService {
+		return "annotation " + kubeovnv1.AnnotationIPAddress.Key(), "request an address of another OvnEip"
+	}
+	return "ovnEip", "name another OvnEip"
 }
 
 func (c ExternalClaim) excludedBy(other ExternalClaim) *Problem {
@@ -245,15 +276,16 @@ func (c ExternalClaim) excludedBy(other ExternalClaim) *Problem {
 		named = "the older " + named
 	}
 	if other.Eip == c.Eip {
+		field, instead := c.words()
 		switch front := c.commonFront(other); {
 		case other.Vpc != c.Vpc:
-			return InUse("ovnEip: %s uses OvnEip %s for VPC %s: name another OvnEip", named, c.Eip, other.Vpc)
+			return InUse("%s: %s uses OvnEip %s for VPC %s: %s", field, named, c.Eip, other.Vpc, instead)
 		case other.Whole:
-			return InUse("ovnEip: %s has the addresses of OvnEip %s: name another OvnEip", named, c.Eip)
+			return InUse("%s: %s has the addresses of OvnEip %s: %s", field, named, c.Eip, instead)
 		case c.Whole:
-			return InUse("ovnEip: %s uses OvnEip %s, and an OvnFip needs the whole address: name another OvnEip", named, c.Eip)
+			return InUse("%s: %s uses OvnEip %s, and an OvnFip needs the whole address: %s", field, named, c.Eip, instead)
 		case front != "":
-			return InUse("ovnEip: %s has port %s of OvnEip %s: choose another port, or name another OvnEip", named, front, c.Eip)
+			return InUse("%s: %s has port %s of OvnEip %s: choose another port, or %s", field, named, front, c.Eip, instead)
 		}
 	}
 	if other.Vpc != c.Vpc {
@@ -305,13 +337,25 @@ func (c ExternalClaim) unanswered(other ExternalClaim, named string) *Problem {
 	return nil
 }
 
+// commonFront returns the first port of the claim that another one has, too. A Service can have thousands.
 func (c ExternalClaim) commonFront(other ExternalClaim) string {
-	for _, front := range c.Fronts {
-		if slices.Contains(other.Fronts, front) {
-			return front.String()
-		}
+	has := func(f Front) bool { return slices.Contains(other.Fronts, f) }
+	if len(c.Fronts) > 1 && len(other.Fronts) > 1 {
+		theirs := setOf(other.Fronts)
+		has = func(f Front) bool { return theirs[f] }
+	}
+	if i := slices.IndexFunc(c.Fronts, has); i >= 0 {
+		return c.Fronts[i].String()
 	}
 	return ""
+}
+
+func setOf(fronts []Front) map[Front]bool {
+	set := make(map[Front]bool, len(fronts))
+	for _, f := range fronts {
+		set[f] = true
+	}
+	return set
 }
 
 // text is a prefix for a message.

@@ -205,3 +205,61 @@ func TestConnectionsNeedAnswersByTheirExternalSubnet(t *testing.T) {
 		}
 	}
 }
+
+// A Service keeps the ports that no other user of its OvnEip has.
+func TestPortsOfAService(t *testing.T) {
+	at := time.Unix(1000, 0)
+	claim := func(kind, name string, age int, change func(*ExternalClaim)) ExternalClaim {
+		c := ExternalClaim{Kind: kind, Name: name, Created: at.Add(-time.Duration(age) * time.Second), Eip: "e", Vpc: "blue"}
+		change(&c)
+		return c
+	}
+	ports := func(numbers ...uint16) func(*ExternalClaim) {
+		return func(c *ExternalClaim) {
+			for _, n := range numbers {
+				c.Fronts = append(c.Fronts, Front{corev1.ProtocolTCP, n})
+			}
+		}
+	}
+	udp := func(c *ExternalClaim) { c.Fronts = []Front{{corev1.ProtocolUDP, 80}} }
+	whole := func(c *ExternalClaim) { c.Whole = true }
+	red := func(c *ExternalClaim) { c.Vpc = "red" }
+	last := func(f func(*ExternalClaim)) func(*ExternalClaim) {
+		return func(c *ExternalClaim) { f(c); c.Last = true }
+	}
+	const older, younger = 1, -1
+	for name, tt := range map[string]struct {
+		others  []ExternalClaim
+		free    string
+		problem string
+	}{
+		"alone": {nil, "80/TCP 443/TCP", ""},
+		"an older rule with a port": {[]ExternalClaim{claim("OvnDnatRule", "a", older, ports(80))}, "443/TCP",
+			"annotation ovn.kubernetes.io/ip_address: the older OvnDnatRule a has port 80/TCP of OvnEip e: choose another port, or request an address of another OvnEip"},
+		"a younger rule with a port":          {[]ExternalClaim{claim("OvnDnatRule", "a", younger, ports(80))}, "80/TCP 443/TCP", ""},
+		"an applied younger rule with a port": {[]ExternalClaim{claim("OvnDnatRule", "a", younger, last(ports(80)))}, "443/TCP", "OvnDnatRule a has port 80/TCP"},
+		"another protocol":                    {[]ExternalClaim{claim("OvnDnatRule", "a", older, udp)}, "80/TCP 443/TCP", ""},
+		"two others": {[]ExternalClaim{claim("Service", "shop/b", older, ports(443, 444)), claim("RouterLBRule", "a", older, ports(80, 81))}, "",
+			"the older RouterLBRule a has port 80/TCP"},
+		"an OvnFip":                      {[]ExternalClaim{claim("OvnFip", "a", older, whole)}, "", "the older OvnFip a has the addresses of OvnEip e: request an address of another OvnEip"},
+		"a younger OvnFip":               {[]ExternalClaim{claim("OvnFip", "a", younger, whole)}, "80/TCP 443/TCP", ""},
+		"a source":                       {[]ExternalClaim{claim("OvnSnatRule", "a", older, func(*ExternalClaim) {})}, "80/TCP 443/TCP", ""},
+		"another VPC":                    {[]ExternalClaim{claim("OvnSnatRule", "a", older, red)}, "", "the older OvnSnatRule a uses OvnEip e for VPC red"},
+		"another OvnEip":                 {[]ExternalClaim{claim("OvnFip", "a", older, func(c *ExternalClaim) { whole(c); c.Eip = "f" })}, "80/TCP 443/TCP", ""},
+		"another claim of the same one":  {[]ExternalClaim{claim("Service", "shop/web", older, last(ports(80)))}, "80/TCP 443/TCP", ""},
+		"an equal name of another kind":  {[]ExternalClaim{claim("OvnFip", "shop/web", older, whole)}, "", "OvnFip shop/web"},
+		"of the same age, a lesser name": {[]ExternalClaim{claim("Service", "shop/a", 0, ports(80))}, "443/TCP", "Service shop/a has port 80/TCP"},
+	} {
+		free, problem := ExternalFronts(claim("Service", "shop/web", 0, ports(80, 443)), tt.others)
+		var texts []string
+		for _, f := range free {
+			texts = append(texts, f.String())
+		}
+		if got := strings.Join(texts, " "); got != tt.free {
+			t.Errorf("%s: the ports are %q, want %q", name, got, tt.free)
+		}
+		if (problem == nil) != (tt.problem == "") || problem != nil && !strings.Contains(problem.Message, tt.problem) {
+			t.Errorf("%s: the problem is %v, want %q", name, problem, tt.problem)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,12 +121,38 @@ func (r *Rules) Vip(ctx context.Context, namespace string, vip *kubeovnv1.Vip) (
 	return fmt.Sprintf("does not list namespace %s: add it to allowedNamespaces of the Vip", namespace), nil
 }
 
-// Eip decides for the annotations eip and snat of pods with addresses of an OvnEip.
+// Eip decides for the annotations eip and snat of pods, and for the annotation ip_address of Services, with addresses of an OvnEip.
 func (r *Rules) Eip(namespace string, eip *kubeovnv1.OvnEip) (denied string) {
 	if r.open || allows(eip.Spec.AllowedNamespaces, namespace) {
 		return ""
 	}
 	return fmt.Sprintf("OvnEip %s does not list namespace %s: add it to allowedNamespaces of the OvnEip", eip.Name, namespace)
+}
+
+// EipWith returns the first OvnEip by name that has all of these addresses, which a namespace may use; nil if there is none. denied are the reasons of the others that have
+// them.
+func (r *Rules) EipWith(ctx context.Context, namespace string, addresses []netip.Addr) (eip *kubeovnv1.OvnEip, denied []string, err error) {
+	if len(addresses) == 0 {
+		return nil, nil, nil
+	}
+	eips, err := r.networks.EipsAt(ctx, addresses[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, eip := range eips {
+		if has := lookup.AddressesOfEip(eip); slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !slices.Contains(has, a.String()) }) {
+			continue
+		}
+		why := r.Eip(namespace, eip)
+		if kind := cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT); kind != kubeovnv1.OvnEipTypeNAT {
+			why = fmt.Sprintf("OvnEip %s is of type %s: request addresses of one of type %s", eip.Name, kind, kubeovnv1.OvnEipTypeNAT)
+		}
+		if why == "" {
+			return eip, nil, nil
+		}
+		denied = append(denied, why)
+	}
+	return nil, denied, nil
 }
 
 // Groups are the security groups that a pod names.
