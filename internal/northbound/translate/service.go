@@ -5,6 +5,7 @@ package translate
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,8 +45,11 @@ type ServiceInputs struct {
 	Vpc string
 	// Before are the Service's load balancers in the database, for session affinity.
 	Before []*nb.LoadBalancer
-	// Taken are the Service's fronts that conflict with another Service of the VPC. They are skipped.
+	// Taken are the Service's fronts that conflict with another Service of the VPC, or with another user of the OvnEip. They are skipped.
 	Taken []Front
+	// Eip is the OvnEip with these addresses, if the router of the VPC serves the Service to clients outside.
+	Eip       string
+	Addresses []netip.Addr
 }
 
 // Front is a virtual address and port of a Service.
@@ -56,49 +60,91 @@ type Front struct {
 
 // Service returns one load balancer per protocol of the Service, in the load balancer group of its VPC. Each pair of address
 // and port is a VIP; a VIP without endpoints answers with a TCP reset or ICMP unreachable. Headless and ExternalName Services
-// have no load balancer.
+// have no load balancer. The addresses of an OvnEip have load balancers of their own, which the router of the VPC has, too: with the ClusterIPs
+// there, hosts of the external network could reach these.
 //
 // From inside the cluster an external address leads to all endpoints, whatever externalTrafficPolicy is. That field applies to
 // clients outside the cluster, which the nodes serve, as they serve NodePorts.
 func Service(in ServiceInputs) []desired.Row {
-	vips := addresses(in)
-	if len(vips) == 0 {
+	if Unserved(in.Service, in.Vpc) {
 		return nil
 	}
-	index, taken := endpoints.ByPort(in.Slices), map[Front]bool{}
+	vips, index, taken := addresses(in), endpoints.ByPort(in.Slices), map[Front]bool{}
 	for _, front := range in.Taken {
 		taken[front] = true
 	}
+	vips = slices.DeleteFunc(vips, func(a netip.Addr) bool { return slices.Contains(in.Addresses, a) })
 	sticky := in.Service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 	var rows []desired.Row
 	for _, p := range protocols {
-		backends, before := map[string]string{}, backendsBefore(in.Before, p.key)
-		for _, port := range in.Service.Spec.Ports {
-			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != p.of {
-				continue
-			}
-			for _, vip := range vips {
-				front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))} //nolint:gosec // the API server takes 1 to 65535
-				if !taken[front] {
-					backends[front.Address.String()] = list(endpointsOf(index, vip, port.Name, p.of), sticky, before[front.Address.String()])
+		before := backendsBefore(in.Before, p.key)
+		backends := func(vips []netip.Addr) map[string]string {
+			all := map[string]string{}
+			for _, port := range in.Service.Spec.Ports {
+				if cmp.Or(port.Protocol, corev1.ProtocolTCP) != p.of {
+					continue
+				}
+				for _, vip := range vips {
+					front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))} //nolint:gosec // the API server takes 1 to 65535
+					if !taken[front] {
+						all[front.Address.String()] = list(endpointsOf(index, vip, port.Name, p.of), sticky, before[front.Address.String()])
+					}
 				}
 			}
+			return all
 		}
-		if len(backends) > 0 {
-			rows = append(rows, balancer(in.Service.Namespace+"/"+in.Service.Name+"/"+p.key, p.key, in.Vpc, backends, sticky))
+		name := in.Service.Namespace + "/" + in.Service.Name + "/"
+		if inside := backends(vips); len(inside) > 0 {
+			rows = append(rows, balancer(name+p.key, p.key, in.Vpc, inside, sticky))
+		}
+		if outside := backends(in.Addresses); len(outside) > 0 {
+			row := balancer(name+prefixExternal+p.key, p.key, in.Vpc, outside, sticky)
+			row.Key = prefixExternal + p.key
+			row.Model.(*nb.LoadBalancer).ExternalIDs = map[string]string{idVpc: in.Vpc, idEip: in.Eip}
+			row.Members = append(row.Members, desired.RouterLoadBalancers(RouterRef(in.Vpc)))
+			rows = append(rows, row)
 		}
 	}
 	return rows
 }
 
-// backendsBefore returns the endpoints, by front, of a load balancer in the database.
-func backendsBefore(before []*nb.LoadBalancer, protocol string) map[string]string {
-	for _, lb := range before {
-		if lb.Protocol != nil && *lb.Protocol == protocol {
-			return lb.Vips
+// prefixExternal begins the keys of a Service's load balancers with the addresses of an OvnEip.
+const prefixExternal = "external/"
+
+// ServiceExternal is the use of an OvnEip by a Service.
+type ServiceExternal struct {
+	Eip, Vpc string
+	// Fronts are sorted.
+	Fronts []Front
+}
+
+// ServiceExternalOf reads the use of an OvnEip from the load balancers of a Service in the database; the zero value without one.
+func ServiceExternalOf(rows []*nb.LoadBalancer) ServiceExternal {
+	var e ServiceExternal
+	for _, lb := range rows {
+		if lb.ExternalIDs[idEip] == "" || lb.Protocol == nil {
+			continue
+		}
+		e.Eip, e.Vpc = lb.ExternalIDs[idEip], lb.ExternalIDs[idVpc]
+		for text := range lb.Vips {
+			if at, err := netip.ParseAddrPort(text); err == nil {
+				e.Fronts = append(e.Fronts, Front{Protocol: corev1.Protocol(strings.ToUpper(*lb.Protocol)), Address: at})
+			}
 		}
 	}
-	return nil
+	slices.SortFunc(e.Fronts, func(a, b Front) int { return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), a.Address.Compare(b.Address)) })
+	return e
+}
+
+// backendsBefore returns the endpoints, by front, of the load balancers of a protocol in the database.
+func backendsBefore(before []*nb.LoadBalancer, protocol string) map[string]string {
+	all := map[string]string{}
+	for _, lb := range before {
+		if lb.Protocol != nil && *lb.Protocol == protocol {
+			maps.Copy(all, lb.Vips)
+		}
+	}
+	return all
 }
 
 // list returns endpoints as in Load_Balancer.vips. With session affinity an endpoint keeps its place in the list before: Open vSwitch
@@ -166,9 +212,6 @@ func Unserved(s *corev1.Service, vpc string) bool {
 // addresses returns the virtual addresses at which the VPC's load balancers serve a Service.
 func addresses(in ServiceInputs) []netip.Addr {
 	s := in.Service
-	if Unserved(s, in.Vpc) {
-		return nil
-	}
 	var texts []string
 	if !kubeovnv1.OfRouterLBRule(s) { // the rule's own load balancers serve them
 		texts = slices.Clone(s.Spec.ExternalIPs)
