@@ -49,9 +49,11 @@ type Services struct {
 
 // LoadBalancerPool holds addresses for Services of type LoadBalancer.
 type LoadBalancerPool struct {
-	// class is the loadBalancerClass of the Services that get addresses of this pool, for example `example.com/public`.
+	// class is the loadBalancerClass of the Services that get addresses of this pool, for example `example.com/public`. `kubeovn.io/ovn-eip` is the class of Services with the
+	// addresses of OvnEips.
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')`,message="must be a domain and a name, such as example.com/public"
+	// +kubebuilder:validation:XValidation:rule="self != 'kubeovn.io/ovn-eip'",message="is the class of Services with the addresses of OvnEips: choose another one"
 	Class string `json:"class"`
 	// addresses are addresses, ranges `a..b` and CIDRs, of one family or both. The network outside routes them to nodes, or the speaker announces them.
 	// Addresses of Subnets of the default VPC, nodes, the API server, ClusterIPs and BGP peers are not assigned.

@@ -8,33 +8,27 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/ipfamily"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/svc/assignment"
 )
 
-// Reasons of the condition kubeovnv1.ConditionAddressAssigned.
+// Reasons of the condition kubeovnv1.ConditionAddressAssigned, besides those of package assignment.
 const (
-	// ReasonAssigned: the Service has the addresses that it requests.
-	ReasonAssigned = "Assigned"
+	ReasonAssigned           = assignment.ReasonAssigned
+	ReasonFamilyMissing      = assignment.ReasonFamilyMissing
+	ReasonInvalidRequest     = assignment.ReasonInvalidRequest
+	ReasonAddressUnavailable = assignment.ReasonAddressUnavailable
+	ReasonAddressInUse       = assignment.ReasonAddressInUse
 	// ReasonPoolExhausted: no address of the pool is free.
 	ReasonPoolExhausted = "PoolExhausted"
 	// ReasonNamespaceNotAllowed: the pool is not for the namespace.
 	ReasonNamespaceNotAllowed = "NamespaceNotAllowed"
-	// ReasonFamilyMissing: the pool has no address of a family of the Service.
-	ReasonFamilyMissing = "FamilyMissing"
-	// ReasonInvalidRequest: the requested addresses cannot be read, or are of another family.
-	ReasonInvalidRequest = "InvalidRequest"
-	// ReasonAddressUnavailable: the requested address is not in the pool, or belongs to another object.
-	ReasonAddressUnavailable = "AddressUnavailable"
-	// ReasonAddressInUse: the address of the Service belongs to another object as well.
-	ReasonAddressInUse = "AddressConflict"
 	// ReasonOutsidePool: the Service keeps an address that its pool no longer has.
 	ReasonOutsidePool = "OutsidePool"
 	// ReasonCustomVpc: nodes do not serve the Service.
@@ -43,53 +37,27 @@ const (
 	ReasonPoolInvalid = "PoolInvalid"
 )
 
-// result has the addresses of a Service and their problem.
-type result struct {
-	addresses []netip.Addr
-	problems  []problem
-}
-
-// problem is a reason and a message of a condition. The zero value is no problem.
-type problem struct{ reason, message string }
-
-func (r *result) add(p problem) {
-	if p.reason != "" && !slices.Contains(r.problems, p) {
-		r.problems = append(r.problems, p)
-	}
-}
+type problem = assignment.Problem
 
 // waits reports whether an address that another object releases may help.
-func (r *result) waits() bool {
-	return slices.ContainsFunc(r.problems, func(p problem) bool { return p.reason == ReasonPoolExhausted || p.reason == ReasonAddressUnavailable })
-}
-
-func (r *result) condition() metav1.Condition {
-	c := metav1.Condition{Type: kubeovnv1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: ReasonAssigned}
-	var texts []string
-	if len(r.addresses) > 0 {
-		texts = append(texts, "assigned: "+ipfamily.Join(r.addresses))
-	}
-	for i, p := range r.problems {
-		if i == 0 {
-			c.Status, c.Reason = metav1.ConditionFalse, p.reason
-		}
-		texts = append(texts, p.message)
-	}
-	c.Message = strings.Join(texts, "; ")
-	return c
+func waits(r assignment.Result) bool {
+	return slices.ContainsFunc(r.Problems, func(p problem) bool { return p.Reason == ReasonPoolExhausted || p.Reason == ReasonAddressUnavailable })
 }
 
 // assign returns the addresses of a Service, one of each of its families. An assigned address stays until the Service requests another one: clients
 // use it. What the pool would refuse now is reported.
-func (r *Reconciler) assign(ctx context.Context, s *corev1.Service) (result, error) {
-	var out result
+func (r *Reconciler) assign(ctx context.Context, s *corev1.Service) (assignment.Result, error) {
+	out := assignment.Result{Mode: corev1.LoadBalancerIPModeVIP}
 	if vpc := svc.Vpc(s); vpc != kubeovnv1.DefaultVpc {
-		out.add(problem{ReasonCustomVpc, fmt.Sprintf("the Service is in VPC %s: nodes serve addresses of load balancers only for the VPC %s", vpc, kubeovnv1.DefaultVpc)})
+		out.Add(problem{ReasonCustomVpc, fmt.Sprintf("the Service is in VPC %s: nodes serve addresses of load balancers only for the VPC %s; for an address of an OvnEip create it again with loadBalancerClass %s",
+			vpc, kubeovnv1.DefaultVpc, kubeovnv1.ClassOvnEip)})
 		return out, nil
 	}
 	p := r.Pools.of(*s.Spec.LoadBalancerClass)
-	requested, invalid := requestOf(s)
-	out.add(invalid)
+	requested, err := svc.Request(s)
+	if err != nil {
+		out.Add(problem{ReasonInvalidRequest, err.Error()})
+	}
 	for _, family := range s.Spec.IPFamilies {
 		f := ipfamily.IPv4
 		if family == corev1.IPv6Protocol {
@@ -100,31 +68,12 @@ func (r *Reconciler) assign(ctx context.Context, s *corev1.Service) (result, err
 		if err != nil {
 			return out, err
 		}
-		out.add(problem)
+		out.Add(problem)
 		if address.IsValid() {
-			out.addresses = append(out.addresses, address)
+			out.Addresses = append(out.Addresses, address)
 		}
 	}
 	return out, nil
-}
-
-// requestOf returns the addresses that a Service requests, by family.
-func requestOf(s *corev1.Service) (requested [2]netip.Addr, invalid problem) {
-	key, text := "annotation "+kubeovnv1.AnnotationIPAddress.Key(), s.Annotations[kubeovnv1.AnnotationIPAddress.Key()]
-	if text == "" {
-		key, text = "spec.loadBalancerIP", s.Spec.LoadBalancerIP
-	}
-	addresses, err := ipfamily.ParseAddrs(text)
-	if err != nil {
-		return requested, problem{ReasonInvalidRequest, fmt.Sprintf("%s: %v: write one address of each family at most", key, err)}
-	}
-	for _, a := range addresses {
-		if family := corev1.IPFamily(ipfamily.Of(a).String()); !slices.Contains(s.Spec.IPFamilies, family) {
-			invalid = problem{ReasonInvalidRequest, fmt.Sprintf("%s: %s is not of a family of the Service: add %s to spec.ipFamilies", key, a, family)}
-		}
-		requested[ipfamily.Of(a)] = a
-	}
-	return requested, invalid
 }
 
 // current returns the address of a family that a Service has; the zero Addr if there is none. The status in the cache may lack an address of the pool that
@@ -159,7 +108,7 @@ func (r *Reconciler) choose(ctx context.Context, c choice) (netip.Addr, problem,
 	case c.current.IsValid() && (!c.requested.IsValid() || c.requested == c.current):
 		kept, err := r.kept(ctx, c, refusal)
 		return c.current, kept, err
-	case refusal.reason != "":
+	case refusal.Reason != "":
 		return c.current, refusal, nil
 	case c.requested.IsValid():
 		why, err := r.unavailable(ctx, c)
@@ -208,8 +157,8 @@ func (c choice) refusal() problem {
 // kept returns the problem of an address that a Service keeps.
 func (r *Reconciler) kept(ctx context.Context, c choice, refusal problem) (problem, error) {
 	const until = ": the Service keeps the address until it is deleted or changes its type"
-	if refusal.reason != "" {
-		return problem{refusal.reason, refusal.message + until}, nil
+	if refusal.Reason != "" {
+		return problem{refusal.Reason, refusal.Message + until}, nil
 	}
 	if !c.pool.contains(c.current) {
 		return problem{ReasonOutsidePool, fmt.Sprintf("%s is no longer in the pool of class %s", c.current, c.pool.spec.Class) + until}, nil

@@ -78,7 +78,7 @@ func (r *Reconciler) withClass(ctx context.Context) ([]*corev1.Service, error) {
 
 // concerns reports whether the controller has assigned addresses to a Service, or has to.
 func (r *Reconciler) concerns(s *corev1.Service) bool {
-	return balances(s) && (r.Pools.of(*s.Spec.LoadBalancerClass) != nil || marked(s))
+	return balances(s) && !svc.ByOvnEip(s) && (r.Pools.of(*s.Spec.LoadBalancerClass) != nil || marked(s))
 }
 
 func balances(s *corev1.Service) bool {
@@ -90,11 +90,14 @@ func marked(s *corev1.Service) bool {
 }
 
 // assigned returns the addresses in the status of a Service. If an earlier controller of the class wrote them, it returns only addresses that
-// the pool, which may be nil, could have assigned.
+// the pool, which may be nil, could have assigned. Addresses of an OvnEip, which the Service had by another class, are not of a pool.
 func (p *pool) assigned(s *corev1.Service) []netip.Addr {
 	var texts []string
 	for i := range s.Status.LoadBalancer.Ingress {
-		texts = append(texts, s.Status.LoadBalancer.Ingress[i].IP)
+		ingress := &s.Status.LoadBalancer.Ingress[i]
+		if byRouter := ingress.IPMode != nil && *ingress.IPMode == corev1.LoadBalancerIPModeProxy; !byRouter || !marked(s) {
+			texts = append(texts, ingress.IP)
+		}
 	}
 	return slices.DeleteFunc(ipfamily.ValidAddrs(texts...), func(a netip.Addr) bool {
 		return !marked(s) && (p == nil || !p.contains(a) || !p.spec.Permits(s.Namespace))
@@ -112,6 +115,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if s == nil || !r.concerns(s) {
 		r.release(req.NamespacedName)
+		if s != nil && svc.ByOvnEip(s) { // its addresses and its condition are of the controller that writes the rows of Services
+			return ctrl.Result{}, nil
+		}
 		if s == nil || !marked(s) {
 			return r.reportUnserved(req.NamespacedName, s), nil
 		}
@@ -125,9 +131,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("assign addresses to Service: %w", err)
 	}
-	r.holders.waits(req.NamespacedName, result.waits())
-	r.hold(req.NamespacedName, result.addresses)
-	return ctrl.Result{}, r.patchStatus(ctx, s, result)
+	r.holders.waits(req.NamespacedName, waits(result))
+	r.hold(req.NamespacedName, result.Addresses)
+	return ctrl.Result{}, result.Patch(ctx, r.Client, r.Recorder, s)
 }
 
 // ReasonNoPool is the event of a Service of type LoadBalancer that no pool serves.
@@ -185,24 +191,4 @@ func (r *Reconciler) enqueueAll(ctx context.Context) error {
 		r.requests.AddKey(client.ObjectKeyFromObject(s))
 	}
 	return nil
-}
-
-// patchStatus writes the addresses of a Service and the condition. The message of the condition contains the addresses: so a patch with addresses is
-// refused if another client has changed the Service meanwhile.
-func (r *Reconciler) patchStatus(ctx context.Context, s *corev1.Service, result result) error {
-	base := s.DeepCopy()
-	var ingress []corev1.LoadBalancerIngress
-	for _, a := range result.addresses {
-		entry := corev1.LoadBalancerIngress{IP: a.String(), IPMode: new(corev1.LoadBalancerIPModeVIP)}
-		for _, before := range s.Status.LoadBalancer.Ingress {
-			if before.IP == entry.IP {
-				entry = before
-			}
-		}
-		ingress = append(ingress, entry)
-	}
-	s.Status.LoadBalancer.Ingress = ingress
-	k8s.SetConditions(&s.Status.Conditions, s.Generation, result.condition())
-	k8s.WarnAnew(r.Recorder, s, base.Status.Conditions, s.Status.Conditions, kubeovnv1.ConditionAddressAssigned)
-	return k8s.PatchStatus(ctx, r.Client, base, s)
 }

@@ -70,8 +70,8 @@ func (p *process) restored() []controller {
 	p.vips = &vip.Reconciler{Client: s.Client, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Vips: s.Vips, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate}
 	p.eips = &ovneip.Reconciler{Client: s.Client, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate}
 	p.services = &service.Reconciler{
-		Client: s.Client, Live: s.Live, Services: s.Services, Grants: s.Grants, Northbound: s.Engine, Recorder: s.Recorder, Gate: s.Gate, Workers: serviceWorkers,
-		ByNodes: p.options.PodAccess == v1alpha1.PodAccessNode,
+		Client: s.Client, Live: s.Live, Services: s.Services, Grants: s.Grants, Northbound: s.Engine, Allocator: s.Allocator, Networks: s.Networks, Recorder: s.Recorder, Gate: s.Gate,
+		Workers: serviceWorkers, ByNodes: p.options.PodAccess == v1alpha1.PodAccessNode,
 	}
 	p.policies = &policy.Reconciler{
 		Client: s.Client, Northbound: s.Engine, Sets: s.Sets, Grants: s.Grants, Recorder: s.Recorder, Gate: s.Gate, Ignore: p.options.NetworkPolicies == v1alpha1.NetworkPoliciesIgnored,

@@ -20,9 +20,10 @@ import (
 // Restore records the costs of all Services before the first one is applied. Otherwise a young Service that exceeds the bound of its namespace
 // would be served until the older ones are recorded. It also records the refusals: the first reconciliation of a Service that has become
 // smaller requeues the Services at its addresses.
+// And it records the claims of Services to OvnEips.
 func (r *Reconciler) Restore(ctx context.Context) error {
-	if r.ByNodes {
-		return nil
+	if err := r.restoreClaims(ctx); err != nil || r.ByNodes {
+		return err
 	}
 	var services corev1.ServiceList
 	var all discoveryv1.EndpointSliceList

@@ -129,7 +129,7 @@ func TestPodsThatDoNotExistAreReadSeldom(t *testing.T) {
 	w.Start(controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
 		return p.Run(ctx, &service.Reconciler{
 			Client: p.Client, Live: counting{p.Manager.GetAPIReader(), &reads}, Services: p.Services, Grants: p.Grants, Northbound: p.Engine,
-			Recorder: p.Recorder, Gate: p.Gate, Workers: 1,
+			Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Workers: 1,
 		})
 	}})
 	w.Eventually(func() string {

@@ -27,6 +27,8 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 		return nil, "", nil
 	}
 	for _, address := range svc.RequestedAddresses(s) {
+		byEip, by := r.takenByEip(s, vpc, address)
+		fronts, conflict = append(fronts, byEip...), cmp.Or(conflict, by)
 		others, err := r.Services.At(ctx, address)
 		if err != nil {
 			return nil, "", fmt.Errorf("find the Services at %s: %w", address, err)
@@ -48,6 +50,23 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 		}
 	}
 	return fronts, conflict, nil
+}
+
+// takenByEip returns the fronts of a Service at an address that another Service of its VPC has by an OvnEip, which an administrator has granted to it.
+func (r *Reconciler) takenByEip(s *corev1.Service, vpc string, address netip.Addr) (fronts []translate.Front, conflict string) {
+	own := frontsOf(s)
+	for _, claim := range r.Networks.ServiceClaims.At(vpc, address) {
+		if !claim.Last || claim.Name == client.ObjectKeyFromObject(s).String() {
+			continue
+		}
+		for _, f := range claim.Fronts {
+			if slices.Contains(own, f) {
+				fronts = append(fronts, translate.Front{Protocol: f.Protocol, Address: netip.AddrPortFrom(address, f.Port)})
+				conflict = cmp.Or(conflict, fmt.Sprintf("%s: %s of %s leads to %s, which has the address by an OvnEip: choose another address or port", fieldOf(s, address), f, address, claim))
+			}
+		}
+	}
+	return fronts, conflict
 }
 
 // outranks reports whether another Service of the same VPC has precedence at an address. The Service of a RouterLBRule has none: the rule
@@ -86,15 +105,20 @@ func protocolOf(p corev1.ServicePort) corev1.Protocol { return cmp.Or(p.Protocol
 
 // describeConflict returns the message about a front of s that belongs to other.
 func describeConflict(s, other *corev1.Service, front translate.Front) string {
-	field, why := "status.loadBalancer", "which is older"
-	if slices.Contains(s.Spec.ExternalIPs, front.Address.Addr().String()) {
-		field = "spec.externalIPs"
-	}
+	why := "which is older"
 	if rightOf(other, front.Address.Addr()).Allocated {
 		why = "whose ClusterIP it is"
 	}
 	return fmt.Sprintf("%s: %s/%s leads to Service %s, %s: choose another address or port, or change that Service",
-		field, front.Address, front.Protocol, client.ObjectKeyFromObject(other), why)
+		fieldOf(s, front.Address.Addr()), front.Address, front.Protocol, client.ObjectKeyFromObject(other), why)
+}
+
+// fieldOf returns the field by which a Service requests an address.
+func fieldOf(s *corev1.Service, address netip.Addr) string {
+	if slices.Contains(s.Spec.ExternalIPs, address.String()) {
+		return "spec.externalIPs"
+	}
+	return "status.loadBalancer"
 }
 
 // sharers returns the other Services at the addresses of a Service: a change of one can resolve or cause a conflict of another.

@@ -6,6 +6,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +24,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/address/grants"
+	"github.com/kiln-net/kiln/internal/address/ipam"
+	"github.com/kiln-net/kiln/internal/interest"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
@@ -50,6 +53,8 @@ type Reconciler struct {
 	Services   *lookup.Services
 	Grants     *grants.Rules
 	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Networks   *lookup.Networks
 	Recorder   events.EventRecorder
 	Gate       *reconciler.StartGate
 	// ByNodes: OVN gets no load balancers (v1alpha1.PodAccessNode).
@@ -64,10 +69,12 @@ type Reconciler struct {
 	requests k8s.RequestSource
 	unnamed  unnamed
 	reported reconciler.Reports[types.NamespacedName, warnings]
+	// awaiting has the Services with ports that wait for former translations of an OvnEip.
+	awaiting interest.Index[types.NamespacedName, string]
 }
 
 // SetupWithManager registers the reconciler. Its sources are the Service, the EndpointSlices of the Service, other Services at its addresses,
-// its VPC, and drift of its rows.
+// its VPC with its external ports, the OvnEip with its addresses and other users of this OvnEip, and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	measured.Store(&r.budget)
 	exportMetrics()
@@ -86,10 +93,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("index Services by VPC: %w", err)
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	b, err := r.watchEips(ctx, ctrl.NewControllerManagedBy(mgr), mgr.GetFieldIndexer())
+	if err != nil {
+		return err
+	}
+	return b.
 		For(&corev1.Service{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.sharers)).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(k8s.Changed(k8s.ViewVpc))).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
 		WatchesRawSource(&r.requests).
 		WatchesRawSource(reconciler.Drift(r.Northbound, translate.KindService)).
@@ -109,19 +120,22 @@ func serviceOf(_ context.Context, o client.Object) []reconcile.Request {
 
 // Reconcile writes the load balancers of one Service.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	rows, err := r.rows(ctx, req.NamespacedName)
+	var out outside
+	r.awaiting.Set(req.NamespacedName)
+	rows, err := r.rows(ctx, req.NamespacedName, &out)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("gather inputs of Service: %w", err)
 	}
 	err = r.Northbound.Apply(ctx, translate.ServiceOwner(req.Namespace, req.Name), rows)
+	waiting := errors.Is(err, northbound.ErrWaiting)
 	if err = k8s.Unless(err, northbound.ErrWaiting); err != nil {
 		return ctrl.Result{}, fmt.Errorf("apply load balancers: %w", err)
 	}
-	return ctrl.Result{}, nil
+	return ctrl.Result{}, r.settle(ctx, req.NamespacedName, &out, waiting)
 }
 
 // rows returns the load balancers of a Service; none after the Service is deleted.
-func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desired.Row, error) {
+func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName, out *outside) ([]desired.Row, error) {
 	service := &corev1.Service{}
 	if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) == nil {
@@ -130,6 +144,9 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 			r.spend(budget.Object{Key: key})
 		}
 		return nil, client.IgnoreNotFound(err)
+	}
+	if svc.ByOvnEip(service) {
+		out.service = service
 	}
 	in := translate.ServiceInputs{Service: service}
 	var err error
@@ -141,11 +158,13 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	}
 	r.reportUnnamed(service, in.Slices)
 	if r.ByNodes {
+		out.refuse(ReasonNotServed, "the Service is not served: class %s needs services.podAccess OVN of the OVNCluster", kubeovnv1.ClassOvnEip)
 		r.warn(ctx, service, warnings{byNodes: in.Vpc != kubeovnv1.DefaultVpc})
 		return nil, nil
 	}
 	refusal := r.refusal(service, in.Vpc, in.Slices)
 	if refusal.verdict != budget.Within {
+		out.refuse(ReasonTooLarge, "the Service, or the Services of its namespace, exceed a bound of their cost: see event %s", ReasonTooLarge)
 		r.warn(ctx, service, warnings{refusal: refusal})
 		return nil, nil
 	}
@@ -155,6 +174,9 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	}
 	var taken string
 	if in.Taken, taken, err = r.taken(ctx, service, in.Vpc); err != nil {
+		return nil, err
+	}
+	if err := r.external(ctx, &in, out); err != nil {
 		return nil, err
 	}
 	if service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {

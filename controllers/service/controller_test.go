@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-func TestMain(m *testing.M) { controllertest.Main(m) }
+func TestMain(m *testing.M) { controllertest.MainDualStack(m) }
 
 // steps run a reconciler that restores the costs of Services before it applies any, as kube-ovn-controller does.
 var steps = stepsThen(func() {})
@@ -35,7 +35,7 @@ func stepsWith(change func(*service.Reconciler), then func()) controllertest.Ste
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			r = &service.Reconciler{
 				Client: p.Client, Live: p.Manager.GetAPIReader(), Services: p.Services, Grants: p.Grants, Northbound: p.Engine,
-				Recorder: p.Recorder, Gate: p.Gate, Workers: 4,
+				Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Workers: 4,
 			}
 			change(r)
 			return p.Run(ctx, r)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -53,6 +54,15 @@ func (r *Reconciler) ofVpc(ctx context.Context, vpc client.Object) []reconcile.R
 	}
 	return requests
 }
+
+// vpcView is the part of a VPC that Services depend on.
+type vpcView struct {
+	k8s.VpcView
+
+	external string
+}
+
+func viewVpc(v *kubeovnv1.Vpc) vpcView { return vpcView{k8s.ViewVpc(v), lookup.ViewExternal(v)} }
 
 // missingVpc returns the VPC that the user of a Service names if it does not exist, or "". It reads the API server,
 // because the cache may lag. The client refuses to request a name that no object can have.

@@ -50,6 +50,11 @@ func Flows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 			addresses[discoveryv1.AddressTypeIPv6]++
 		}
 	}
+	if ByOvnEip(s) { // at most one address of each family of the Service, which the status may not have yet
+		for _, family := range s.Spec.IPFamilies {
+			addresses[discoveryv1.AddressType(family)]++
+		}
+	}
 	flows := flowsOfRange * len(s.Spec.LoadBalancerSourceRanges)
 	for _, p := range s.Spec.Ports {
 		for family, n := range addresses {

@@ -77,6 +77,10 @@ func TestFlowsOfServices(t *testing.T) {
 		{"source ranges", 1, 0, []func(*corev1.Service){func(s *corev1.Service) {
 			s.Spec.LoadBalancerSourceRanges = make([]string, 100)
 		}}, 32 + 200},
+		{"addresses of an OvnEip", 2, 10, []func(*corev1.Service){func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new("kubeovn.io/ovn-eip")
+			s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+		}}, 2 * 2 * 2 * 26},
 		{"headless", 1, 10, []func(*corev1.Service){func(s *corev1.Service) { s.Spec.ClusterIPs = []string{corev1.ClusterIPNone} }}, 0},
 		{"ExternalName", 1, 10, []func(*corev1.Service){func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }}, 0},
 	} {
