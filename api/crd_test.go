@@ -229,6 +229,7 @@ func TestRefusals(t *testing.T) {
 		{"a range of two families", "OVNCluster", `services: {loadBalancerPools: [{class: example.com/a, addresses: ["192.0.2.1..2001:db8::1"]}]}`, "must be unicast addresses"},
 		{"a pool without addresses", "OVNCluster", `services: {loadBalancerPools: [{class: example.com/a, addresses: []}]}`, "spec.services.loadBalancerPools[0].addresses"},
 		{"two pools of a class", "OVNCluster", `services: {loadBalancerPools: [{class: example.com/a, addresses: [192.0.2.1]}, {class: example.com/a, addresses: [192.0.2.2]}]}`, "Duplicate value"},
+		{"the class of OvnEips", "OVNCluster", `services: {loadBalancerPools: [{class: kubeovn.io/ovn-eip, addresses: [192.0.2.1]}]}`, "is the class of Services with the addresses of OvnEips"},
 		{"a class without a domain", "OVNCluster", `services: {loadBalancerPools: [{class: public, addresses: [192.0.2.1]}]}`,
 			`spec.services.loadBalancerPools[0].class: Invalid value: "public": must be a domain and a name, such as example.com/public`},
 		{"a limit without a number", "Subnet", `podLimits: {ingressRate: fast}`, "spec.podLimits.ingressRate"},

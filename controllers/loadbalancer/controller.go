@@ -153,7 +153,7 @@ func (r *Reconciler) reportUnserved(key types.NamespacedName, s *corev1.Service)
 	if left := cmp.Or(r.UnservedDelay, unservedDelay) - time.Since(s.CreationTimestamp.Time); left > 0 {
 		return ctrl.Result{RequeueAfter: left}
 	}
-	message := "the Service gets no address: it has no loadBalancerClass, and Kiln serves classes of pools only: "
+	message := "the Service gets no address: it has no loadBalancerClass, and Kiln serves classes of pools, and " + kubeovnv1.ClassOvnEip + ", only: "
 	if class := s.Spec.LoadBalancerClass; class != nil {
 		message = fmt.Sprintf("the Service gets no address: no pool of the OVNCluster has the class %s: ", *class)
 	}

@@ -151,7 +151,7 @@ func TestServicesThatNoPoolServes(t *testing.T) {
 	w.has(served, "192.0.2.0", loadbalancer.ReasonAssigned)
 	for s, note := range map[*corev1.Service]string{
 		other: "the Service gets no address: no pool of the OVNCluster has the class example.com/private: create the Service again with a class",
-		none:  "the Service gets no address: it has no loadBalancerClass, and Kiln serves classes of pools only: create the Service again with a class",
+		none:  "the Service gets no address: it has no loadBalancerClass, and Kiln serves classes of pools, and kubeovn.io/ovn-eip, only: create the Service again with a class",
 	} {
 		w.Event(s, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: loadbalancer.ReasonNoPool, Note: note})
 	}

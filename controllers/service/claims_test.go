@@ -88,6 +88,9 @@ func TestEachPortOfAnOvnEipHasOneUser(t *testing.T) {
 	w.has(s, "192.0.2.9", assignment.ReasonAddressInUse)
 	w.Rests("service")
 	w.outside(ofRule, web443, late444)
+	w.run()
+	w.Rests("service")
+	w.outside(ofRule, web443, late444)
 
 	// Released ports have their next user.
 	w.Delete(rule)

@@ -17,6 +17,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/svc"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // taken returns the fronts of a Service that belong to another Service of its VPC. With two load balancers at one front OVN would choose one
@@ -54,13 +55,16 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 
 // takenByEip returns the fronts of a Service at an address that another Service of its VPC has by an OvnEip, which an administrator has granted to it.
 func (r *Reconciler) takenByEip(s *corev1.Service, vpc string, address netip.Addr) (fronts []translate.Front, conflict string) {
-	own := frontsOf(s)
+	own := map[validation.Front]bool{}
+	for _, f := range frontsOf(s) {
+		own[f] = true
+	}
 	for _, claim := range r.Networks.ServiceClaims.At(vpc, address) {
 		if !claim.Last || claim.Name == client.ObjectKeyFromObject(s).String() {
 			continue
 		}
 		for _, f := range claim.Fronts {
-			if slices.Contains(own, f) {
+			if own[f] {
 				fronts = append(fronts, translate.Front{Protocol: f.Protocol, Address: netip.AddrPortFrom(address, f.Port)})
 				conflict = cmp.Or(conflict, fmt.Sprintf("%s: %s of %s leads to %s, which has the address by an OvnEip: choose another address or port", fieldOf(s, address), f, address, claim))
 			}

@@ -90,11 +90,14 @@ func (r *Reconciler) external(ctx context.Context, in *translate.ServiceInputs, 
 
 // keeps removes the ports from a claim that are not applied, because the OvnEip is being deleted: a new user would keep it. It reports whether the claim has others.
 func (r *Reconciler) keeps(key types.NamespacedName, claim *lookup.ServiceClaim, out *outside) bool {
-	applied := lastClaim(key, out.service, r.applied(key))
+	applied, has := lastClaim(key, out.service, r.applied(key)), map[validation.Front]bool{}
+	if applied.Eip == claim.Eip && applied.Vpc == claim.Vpc {
+		for _, f := range applied.Fronts {
+			has[f] = true
+		}
+	}
 	before := len(claim.Fronts)
-	claim.Fronts = slices.DeleteFunc(claim.Fronts, func(f validation.Front) bool {
-		return applied.Eip != claim.Eip || applied.Vpc != claim.Vpc || !slices.Contains(applied.Fronts, f)
-	})
+	claim.Fronts = slices.DeleteFunc(claim.Fronts, func(f validation.Front) bool { return !has[f] })
 	if len(claim.Fronts) < before {
 		out.refuse(assignment.ReasonAddressUnavailable, deletedEip, claim.Eip)
 	}

@@ -364,7 +364,7 @@ func TestRequestsThatCannotBeServed(t *testing.T) {
 // The classes of pools and of OvnEips exclude one another, also if the controllers do not run between two changes of the type.
 func TestClassesOfAService(t *testing.T) {
 	w := newWorld(t)
-	w.eip("web", "192.0.2.9", "", "default")
+	eip := w.eip("web", "192.0.2.9", "", "default")
 	s := balancer("web", "192.0.2.9", 80)
 	w.Create(s, of(s, "blue"))
 	w.has(s, "192.0.2.9", assignment.ReasonAssigned)
@@ -382,8 +382,13 @@ func TestClassesOfAService(t *testing.T) {
 	class(kubeovnv1.ClassOvnEip)
 	w.has(s, "192.0.2.9", assignment.ReasonAssigned)
 	w.outside(web80)
-	w.Delete(s)
+
+	// A Service that is deleted while no controller runs leaves nothing: its OvnEip can be deleted.
+	w.process.Stop()
+	w.Delete(s, eip)
+	w.run()
 	w.outside()
+	w.Gone(eip)
 }
 
 // A Service keeps its address while it has no endpoint.

@@ -117,7 +117,7 @@ func controllerSettings() []setting {
 		lost("np-enforcement", "standard", "set the annotation ovn.kubernetes.io/network_policy_enforcement of each NetworkPolicy"),
 		lost("enable-ecmp", "false", "set enableEcmp of each Subnet with a centralized gateway"),
 		lost("keep-vm-ip", "true", "virtual machines keep their addresses"),
-		lost("enable-lb-svc", "false", "Services of type LoadBalancer get no pods: use services.loadBalancerPools"),
+		lost("enable-lb-svc", "false", "Services of type LoadBalancer get no pods: use services.loadBalancerPools, or in custom VPCs loadBalancerClass kubeovn.io/ovn-eip"),
 		lost("enable-external-vpc", "false", "routers of other systems are not imported"),
 		lost("enable-dns-name-resolver", "false", "policies with DNS names have no effect"),
 		lost("node-local-dns-ip", "", "pods reach a DNS cache on their node like other addresses of the node, and NetworkPolicies must allow it"),

@@ -25,7 +25,7 @@ type ServiceClaim struct {
 
 // Concerns reports whether a change of this claim can change the outcome of a claim of another Service.
 func (c ServiceClaim) Concerns(other ServiceClaim) bool {
-	return other.Eip == c.Eip && (!other.Last || other.Vpc != c.Vpc || slices.ContainsFunc(other.Fronts, func(f validation.Front) bool { return slices.Contains(c.Fronts, f) }))
+	return other.Eip == c.Eip && (!other.Last || other.Vpc != c.Vpc || c.SharesPort(other.ExternalClaim))
 }
 
 // NewServiceClaim returns a claim of a Service, without its fronts.

@@ -19,6 +19,18 @@ func ByOvnEip(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass != nil && *s.Spec.LoadBalancerClass == kubeovnv1.ClassOvnEip
 }
 
+// EipAddresses returns the addresses of an OvnEip that a Service has; none for other Services.
+func EipAddresses(s *corev1.Service) []netip.Addr {
+	if !ByOvnEip(s) {
+		return nil
+	}
+	var texts []string
+	for i := range s.Status.LoadBalancer.Ingress {
+		texts = append(texts, s.Status.LoadBalancer.Ingress[i].IP)
+	}
+	return addresses(texts)
+}
+
 // Request returns the addresses that a Service of type LoadBalancer requests, by family. The error says what to change; addresses that are of no family of the Service are
 // returned with an error.
 func Request(s *corev1.Service) (requested [2]netip.Addr, err error) {

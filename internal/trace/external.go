@@ -17,6 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -236,7 +237,7 @@ func (w *walk) externalAddress(p packet) bool {
 			ports = append(ports, fmt.Sprintf("%d/%s", n.in.ExternalPort, n.in.Protocol))
 		}
 	}
-	for _, f := range w.routerFronts("", p) {
+	for _, f := range append(w.routerFronts("", p), w.eipFronts("", p)...) {
 		switch {
 		case f.noPort:
 			ports = append(ports, f.ports)
@@ -263,9 +264,17 @@ func (w *walk) notForwarded(eip *kubeovnv1.OvnEip, ports []string, p packet) {
 			return
 		}
 	}
-	what := "which rules use OvnEip " + eip.Name
-	if !w.needsRules(what) || !w.needs(ResourceRouterRule, "", what) {
+	what := "which rules and Services use OvnEip " + eip.Name
+	if !w.needsRules(what) || !w.needs(ResourceRouterRule, "", what) || !w.needs(ResourceServices, "", what) {
 		return
+	}
+	for _, s := range w.s.Services {
+		c := apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionAddressAssigned)
+		if requested, _ := svc.Request(s); svc.ByOvnEip(s) && slices.Contains(requested[:], p.dst) && c != nil && c.Status == metav1.ConditionFalse {
+			o := &Object{Kind: "Service", Namespace: s.Namespace, Name: s.Name}
+			w.drop(o, "correct the Service as its condition "+kubeovnv1.ConditionAddressAssigned+" says", "%s is the address of OvnEip %s, and %s does not have %s: %s", p.dst, eip.Name, o, portText(p.protocol, p.port), c.Message)
+			return
+		}
 	}
 	has := "no rule uses it"
 	if len(ports) > 0 {
@@ -287,7 +296,7 @@ func (w *walk) routerWith(eip *kubeovnv1.OvnEip) string {
 	return ""
 }
 
-// balanceOnRouter follows a packet from the physical network to the endpoints of a RouterLBRule of a custom VPC.
+// balanceOnRouter follows a packet from the physical network to the endpoints of a RouterLBRule or a Service of a custom VPC.
 func (w *walk) balanceOnRouter(f *front, eip *kubeovnv1.OvnEip, p packet) {
 	subnet := lookup.ExternalOfEip(eip)
 	vpc := w.s.vpc(f.vpc)

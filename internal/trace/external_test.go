@@ -103,6 +103,17 @@ func routerRule(c *cluster, vpc string, endpoints ...string) {
 	c.RouterRules = append(c.RouterRules, rule)
 }
 
+// byEip makes a pod of VPC red serve the Service bank/b, with the addresses of OvnEip e2 and port 80.
+func byEip(c *cluster) *corev1.Service {
+	s := c.serve(c.last(), 5)
+	s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new(kubeovnv1.ClassOvnEip)
+	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	for _, a := range []string{eipV4(31), eipV6(31)} {
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a, IPMode: new(corev1.LoadBalancerIPModeProxy)})
+	}
+	return s
+}
+
 var world = End{Host: "www.example.com", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8::9")}}
 
 func worldwide(namespace, name string) Query { return tcp(podEnd(namespace, name), world, 443) }
@@ -331,6 +342,29 @@ var externalSituations = map[string]func(c *cluster) situation{
 		service.Name, service.Spec.ExternalIPs, service.Spec.Ports[0].TargetPort = "rlr-front", []string{eipV4(31), eipV6(31)}, intstr.FromInt(8080)
 		c.endpoints(service, pod)
 		return situation{query: fromWorld(31, 80), verdict: Delivered, says: "node n1 sends it to endpoint"}
+	},
+	"from outside to a Service with the addresses of an OvnEip": func(c *cluster) situation {
+		external(c)
+		byEip(c)
+		return situation{query: fromWorld(31, 80), verdict: Delivered, says: "Service bank/b sends the packet to one of 1 endpoints"}
+	},
+	"from outside to another port of such a Service": func(c *cluster) situation {
+		external(c)
+		byEip(c)
+		return situation{query: fromWorld(31, 81), verdict: Dropped, says: "its rules have 80/TCP", by: "OvnEip e2"}
+	},
+	"from a pod to a Service of its VPC with the addresses of an OvnEip": func(c *cluster) situation {
+		external(c)
+		byEip(c)
+		c.run("bank", "c", "n1", "red-1")
+		return situation{query: tcp(podEnd("bank", "c"), eipEnd(31), 80), verdict: Delivered, says: "Service bank/b sends the packet to one of 1 endpoints"}
+	},
+	"from outside to a Service that the OvnEip does not list": func(c *cluster) situation {
+		external(c)
+		s := byEip(c)
+		s.Annotations[kubeovnv1.AnnotationIPAddress.Key()], s.Status.LoadBalancer.Ingress = eipV4(31)+","+eipV6(31), nil
+		s.Status.Conditions = []metav1.Condition{{Type: kubeovnv1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Message: "no OvnEip has it for namespace bank"}}
+		return situation{query: fromWorld(31, 80), verdict: Dropped, says: "does not have tcp port 80: no OvnEip has it for namespace bank", by: "Service bank/b"}
 	},
 	"two RouterLBRules of one OvnEip": func(c *cluster) situation {
 		external(c)

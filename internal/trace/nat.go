@@ -19,6 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/svc"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -168,6 +169,23 @@ func (w *walk) routerFronts(vpc string, p packet) []front {
 				fronts = append(fronts, *w.rule(translate.KindRouterLBRule, r.Name, of, addresses, &spec.LBRuleBackends, r.Status.Service, p))
 			}
 		}
+	}
+	return fronts
+}
+
+// eipFronts returns the Services of a VPC, or of all VPCs, that have a packet's destination by an OvnEip.
+func (w *walk) eipFronts(vpc string, p packet) []front {
+	var fronts []front
+	for _, s := range w.s.Services {
+		addresses, of := svc.EipAddresses(s), svc.Vpc(s)
+		if !slices.Contains(addresses, p.dst) || vpc != "" && of != vpc {
+			continue
+		}
+		rows := translate.Service(translate.ServiceInputs{Service: s, Slices: w.s.slicesOf(s.Namespace, s.Name), Vpc: of, Addresses: addresses})
+		w.m.add(translate.ServiceOwner(s.Namespace, s.Name), rows)
+		f := frontOf(rows, p)
+		f.object, f.service, f.namespace, f.vpc = Object{Kind: "Service", Namespace: s.Namespace, Name: s.Name}, s, s.Namespace, of
+		fronts = append(fronts, f)
 	}
 	return fronts
 }

@@ -142,7 +142,7 @@ func frontOf(rows []desired.Row, p packet) front {
 	return f
 }
 
-// ruleAt returns the SwitchLBRule, RouterLBRule or OvnDnatRule that has a packet's destination, of several one with its port.
+// ruleAt returns the SwitchLBRule, RouterLBRule or OvnDnatRule that has a packet's destination, or the Service that has it by an OvnEip, of several one with its port.
 func (w *walk) ruleAt(vpc string, p packet) *front {
 	var fronts []front
 	for _, r := range w.s.SwitchRules {
@@ -151,6 +151,7 @@ func (w *walk) ruleAt(vpc string, p packet) *front {
 		}
 	}
 	fronts = append(fronts, w.routerFronts(vpc, p)...)
+	fronts = append(fronts, w.eipFronts(vpc, p)...)
 	fronts = append(fronts, w.forwardsInside(vpc, p)...)
 	if i := slices.IndexFunc(fronts, func(f front) bool { return !f.noPort }); i >= 0 {
 		return &fronts[i]

@@ -337,6 +337,9 @@ func (c ExternalClaim) unanswered(other ExternalClaim, named string) *Problem {
 	return nil
 }
 
+// SharesPort reports whether another claim has a port of this one.
+func (c ExternalClaim) SharesPort(other ExternalClaim) bool { return c.commonFront(other) != "" }
+
 // commonFront returns the first port of the claim that another one has, too. A Service can have thousands.
 func (c ExternalClaim) commonFront(other ExternalClaim) string {
 	has := func(f Front) bool { return slices.Contains(other.Fronts, f) }

@@ -16,9 +16,11 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -463,6 +465,48 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		}
 	}, SpecTimeout(3*time.Minute))
 
+	It("serve a Service that requests an OvnEip, and end with its grant", func(ctx SpecContext) {
+		eip := eipAt(n.first, 187)
+		eip.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{amber}
+		applied(ctx, eip)
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: amber, Name: "by-eip", Annotations: map[string]string{
+				kubeovnv1.AnnotationIPAddress.Key(): ipfamily.Join(addressesOfEip(eip)),
+			}},
+			Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: new(kubeovnv1.ClassOvnEip), AllocateLoadBalancerNodePorts: new(false),
+				IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+				Ports:          []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(cluster.HTTPPort)}},
+			},
+		}
+		Expect(suite.Objects.Create(ctx, service)).To(Succeed())
+		serveBy(ctx, service, n.here, n.there)
+		expectAssigned(ctx, service, metav1.ConditionTrue, addressesOfEip(eip)...)
+		for _, v := range []topology.VLAN{n.first, n.second} { // on the network, and behind the router
+			for _, a := range addressesOfEip(eip) {
+				servedBy(ctx, fromNode(v.HostName()), netip.AddrPortFrom(a, 80), n.here.Name, n.there.Name)
+			}
+		}
+		By("not at its ClusterIPs, by a route to the router")
+		for i, clusterIP := range ipfamily.ValidAddrs(service.Spec.ClusterIPs...) {
+			port := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: amber + "-" + n.first.Name}}
+			Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(port), port)).To(Succeed())
+			router, _ := cluster.InFamilyOf(ipfamily.ValidAddrs(port.Status.V4IP, port.Status.V6IP), clusterIP)
+			exec(ctx, n.first.HostName(), "ip", "route", "replace", clusterIP.String(), "via", router.String())
+			DeferCleanup(func(ctx SpecContext) { exec(ctx, n.first.HostName(), "ip", "route", "del", clusterIP.String()) }, NodeTimeout(time.Minute))
+			Expect(fetchFrom(ctx, fromNode(n.first.HostName()), netip.AddrPortFrom(clusterIP, 80), "/hostname")).To(BeEmpty(), "ClusterIP %d", i)
+		}
+		By("without the grant")
+		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
+		base := eip.DeepCopy()
+		eip.Spec.AllowedNamespaces = nil
+		Expect(suite.Objects.Patch(ctx, eip, client.MergeFrom(base))).To(Succeed())
+		expectAssigned(ctx, service, metav1.ConditionFalse)
+		for _, a := range addressesOfEip(eip) {
+			Eventually(fetchFrom).WithContext(ctx).WithArguments(fromNode(n.first.HostName()), netip.AddrPortFrom(a, 80), "/hostname").WithTimeout(20 * time.Second).Should(BeEmpty())
+		}
+	}, SpecTimeout(5*time.Minute))
+
 	It("lose no packet when kube-ovn-controller restarts", func(ctx SpecContext) {
 		eip, shared := eipAt(n.first, 183), eipAt(n.first, 184)
 		applied(ctx, eip, fipOf(eip, n.there), shared, dnatOf(shared, "restart-udp", "udp", 80, udpPort, n.here))
@@ -633,6 +677,48 @@ var _ = Describe("addresses outside", Label(outside), Ordered, ContinueOnFailure
 		}
 	}, SpecTimeout(4*time.Minute))
 })
+
+// serveBy makes pods the endpoints of a Service without a selector, at its target port, and deletes both when the spec ends.
+func serveBy(ctx context.Context, service *corev1.Service, pods ...*corev1.Pod) {
+	GinkgoHelper()
+	objects := []client.Object{service}
+	for _, of := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
+		port := service.Spec.Ports[0]
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name + "-" + strings.ToLower(string(of)), Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
+			AddressType: of, Ports: []discoveryv1.EndpointPort{{Name: &port.Name, Port: &port.TargetPort.IntVal, Protocol: new(corev1.ProtocolTCP)}},
+		}
+		for _, pod := range pods {
+			for _, a := range cluster.PodAddrs(pod) {
+				if ipfamily.Of(a).String() == string(of) {
+					slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+						Addresses: []string{a.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+						TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},
+					})
+				}
+			}
+		}
+		objects = append(objects, slice)
+	}
+	DeferCleanup(func(ctx SpecContext) { deleteObjects(ctx, objects...) }, NodeTimeout(2*time.Minute))
+	for _, slice := range objects[1:] {
+		Expect(suite.Objects.Create(ctx, slice)).To(Succeed())
+	}
+}
+
+// expectAssigned waits until a Service has these addresses, and its condition has this status.
+func expectAssigned(ctx context.Context, service *corev1.Service, status metav1.ConditionStatus, want ...netip.Addr) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(service), service)).To(Succeed())
+		g.Expect(service.Status.Conditions).To(ContainElement(And(HaveField("Type", kubeovnv1.ConditionAddressAssigned), HaveField("Status", status))))
+		var got []netip.Addr
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			got = append(got, ipfamily.ValidAddrs(ingress.IP)...)
+		}
+		g.Expect(got).To(ConsistOf(want))
+	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+}
 
 // ticksOf returns the CPU time of a program on a node.
 func ticksOf(ctx context.Context, node, program string) time.Duration {

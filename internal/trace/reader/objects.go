@@ -296,9 +296,10 @@ func objects(list client.ObjectList) []client.Object {
 	return items
 }
 
-// concerns reports whether a Service may serve the destination of the query: at its address, or at a node port.
+// concerns reports whether a Service may serve the destination of the query: at its address, at one of an OvnEip that it has or requests, or at a node port.
 func (r *reading) concerns(service *corev1.Service) bool {
-	if r.isTarget(svc.Addresses(service)) {
+	requested, _ := svc.Request(service)
+	if r.isTarget(svc.Addresses(service)) || r.isTarget(svc.EipAddresses(service)) || svc.ByOvnEip(service) && r.isTarget(requested[:]) {
 		return true
 	}
 	return slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort != 0 && p.NodePort == int32(r.query.Port) })
