@@ -5,7 +5,6 @@ package loadbalancer
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -49,14 +48,14 @@ func waits(r assignment.Result) bool {
 func (r *Reconciler) assign(ctx context.Context, s *corev1.Service) (assignment.Result, error) {
 	out := assignment.Result{Mode: corev1.LoadBalancerIPModeVIP}
 	if vpc := svc.Vpc(s); vpc != kubeovnv1.DefaultVpc {
-		out.Add(problem{ReasonCustomVpc, fmt.Sprintf("the Service is in VPC %s: nodes serve addresses of load balancers only for the VPC %s; for an address of an OvnEip create it again with loadBalancerClass %s",
-			vpc, kubeovnv1.DefaultVpc, kubeovnv1.ClassOvnEip)})
+		out.Add(assignment.Problemf(ReasonCustomVpc, "the Service is in VPC %s: nodes serve addresses of load balancers only for the VPC %s; for an address of an OvnEip create it again with loadBalancerClass %s",
+			vpc, kubeovnv1.DefaultVpc, kubeovnv1.ClassOvnEip))
 		return out, nil
 	}
 	p := r.Pools.of(*s.Spec.LoadBalancerClass)
 	requested, err := svc.Request(s)
 	if err != nil {
-		out.Add(problem{ReasonInvalidRequest, err.Error()})
+		out.Add(assignment.Problemf(ReasonInvalidRequest, "%v", err))
 	}
 	for _, family := range s.Spec.IPFamilies {
 		f := ipfamily.IPv4
@@ -116,14 +115,14 @@ func (r *Reconciler) choose(ctx context.Context, c choice) (netip.Addr, problem,
 		case err != nil:
 			return c.current, problem{}, err
 		case why != "":
-			return c.current, problem{ReasonAddressUnavailable, fmt.Sprintf("%s is not available: %s", c.requested, why)}, nil
+			return c.current, assignment.Problemf(ReasonAddressUnavailable, "%s is not available: %s", c.requested, why), nil
 		}
 		return c.requested, problem{}, nil
 	case len(c.pool.ranges[c.family]) == 0:
 		if policy := c.service.Spec.IPFamilyPolicy; policy != nil && *policy == corev1.IPFamilyPolicyPreferDualStack {
 			return netip.Addr{}, problem{}, nil
 		}
-		return netip.Addr{}, problem{ReasonFamilyMissing, fmt.Sprintf("the pool of class %s has no %s addresses", c.pool.spec.Class, c.family)}, nil
+		return netip.Addr{}, assignment.Problemf(ReasonFamilyMissing, "the pool of class %s has no %s addresses", c.pool.spec.Class, c.family), nil
 	}
 	found, err := r.holders.search(c.pool, c.family, func(a netip.Addr) (netip.Addr, error) {
 		conflict, err := r.conflict(ctx, a)
@@ -135,8 +134,8 @@ func (r *Reconciler) choose(ctx context.Context, c choice) (netip.Addr, problem,
 	if err != nil || found.IsValid() {
 		return found, problem{}, err
 	}
-	return netip.Addr{}, problem{ReasonPoolExhausted, fmt.Sprintf("no %s address of the pool of class %s is free: delete another Service of the class, or ask an administrator for more addresses",
-		c.family, c.pool.spec.Class)}, nil
+	return netip.Addr{}, assignment.Problemf(ReasonPoolExhausted, "no %s address of the pool of class %s is free: delete another Service of the class, or ask an administrator for more addresses",
+		c.family, c.pool.spec.Class), nil
 }
 
 // refusal returns why a pool assigns no address to a Service.
@@ -144,12 +143,12 @@ func (c choice) refusal() problem {
 	class := *c.service.Spec.LoadBalancerClass
 	switch {
 	case c.pool == nil:
-		return problem{ReasonOutsidePool, fmt.Sprintf("spec.services.loadBalancerPools of the OVNCluster no longer has the class %s", class)}
+		return assignment.Problemf(ReasonOutsidePool, "spec.services.loadBalancerPools of the OVNCluster no longer has the class %s", class)
 	case !c.pool.spec.Permits(c.service.Namespace):
-		return problem{ReasonNamespaceNotAllowed, fmt.Sprintf("the pool of class %s is not for namespace %s: ask an administrator to add it to spec.services.loadBalancerPools of the OVNCluster",
-			class, c.service.Namespace)}
+		return assignment.Problemf(ReasonNamespaceNotAllowed, "the pool of class %s is not for namespace %s: ask an administrator to add it to spec.services.loadBalancerPools of the OVNCluster",
+			class, c.service.Namespace)
 	case c.pool.err != nil:
-		return problem{ReasonPoolInvalid, fmt.Sprintf("the pool of class %s: %v", class, c.pool.err)}
+		return assignment.Problemf(ReasonPoolInvalid, "the pool of class %s: %v", class, c.pool.err)
 	}
 	return problem{}
 }
@@ -158,16 +157,16 @@ func (c choice) refusal() problem {
 func (r *Reconciler) kept(ctx context.Context, c choice, refusal problem) (problem, error) {
 	const until = ": the Service keeps the address until it is deleted or changes its type"
 	if refusal.Reason != "" {
-		return problem{refusal.Reason, refusal.Message + until}, nil
+		return problem{Reason: refusal.Reason, Message: refusal.Message + until}, nil
 	}
 	if !c.pool.contains(c.current) {
-		return problem{ReasonOutsidePool, fmt.Sprintf("%s is no longer in the pool of class %s", c.current, c.pool.spec.Class) + until}, nil
+		return assignment.Problemf(ReasonOutsidePool, "%s is no longer in the pool of class %s%s", c.current, c.pool.spec.Class, until), nil
 	}
 	conflict, err := r.conflict(ctx, c.current)
 	if conflict.with == "" || err != nil {
 		return problem{}, err
 	}
-	return problem{ReasonAddressInUse, fmt.Sprintf("%s also belongs to %s", c.current, conflict.with) + until}, nil
+	return assignment.Problemf(ReasonAddressInUse, "%s also belongs to %s%s", c.current, conflict.with, until), nil
 }
 
 // unavailable returns why a Service cannot have the address that it requests; empty if it can.

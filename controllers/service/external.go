@@ -48,7 +48,7 @@ type outside struct {
 
 // refuse records why the Service has no address.
 func (o *outside) refuse(reason, format string, args ...any) {
-	o.result.Add(assignment.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
+	o.result.Add(assignment.Problemf(reason, format, args...))
 }
 
 // external decides about the addresses of an OvnEip for a Service that is served in its VPC.

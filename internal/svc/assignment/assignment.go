@@ -6,6 +6,7 @@ package assignment
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -46,6 +47,11 @@ type Result struct {
 
 // Problem is a reason and a message of the condition. The zero value is no problem.
 type Problem struct{ Reason, Message string }
+
+// Problemf returns a problem.
+func Problemf(reason, format string, args ...any) Problem {
+	return Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
 
 // Add adds a problem, unless it is the zero value, or a problem already.
 func (r *Result) Add(p Problem) {
