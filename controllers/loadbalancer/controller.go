@@ -90,14 +90,11 @@ func marked(s *corev1.Service) bool {
 }
 
 // assigned returns the addresses in the status of a Service. If an earlier controller of the class wrote them, it returns only addresses that
-// the pool, which may be nil, could have assigned. Addresses of an OvnEip, which the Service had by another class, are not of a pool.
+// the pool, which may be nil, could have assigned.
 func (p *pool) assigned(s *corev1.Service) []netip.Addr {
 	var texts []string
 	for i := range s.Status.LoadBalancer.Ingress {
-		ingress := &s.Status.LoadBalancer.Ingress[i]
-		if byRouter := ingress.IPMode != nil && *ingress.IPMode == corev1.LoadBalancerIPModeProxy; !byRouter || !marked(s) {
-			texts = append(texts, ingress.IP)
-		}
+		texts = append(texts, s.Status.LoadBalancer.Ingress[i].IP)
 	}
 	return slices.DeleteFunc(ipfamily.ValidAddrs(texts...), func(a netip.Addr) bool {
 		return !marked(s) && (p == nil || !p.contains(a) || !p.spec.Permits(s.Namespace))
