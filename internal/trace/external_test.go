@@ -379,6 +379,14 @@ var externalSituations = map[string]func(c *cluster) situation{
 		c.run("bank", "c", "n1", "red-1")
 		return situation{query: tcp(podEnd("bank", "c"), eipEnd(31), 443), verdict: Delivered, says: "OvnDnatRule https sends the packet to one of 1 endpoints"}
 	},
+	"from a pod to such a port, which a Service of the OvnEip requests, too": func(c *cluster) situation {
+		external(c)
+		dnat(c)
+		s := byEip(c)
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "https", Port: 443})
+		c.run("bank", "c", "n1", "red-1")
+		return situation{query: tcp(podEnd("bank", "c"), eipEnd(31), 443), verdict: Delivered, says: "OvnDnatRule https sends the packet to one of 1 endpoints"}
+	},
 	"from an OvnFip to another one of the VPC": func(c *cluster) situation {
 		external(c)
 		fip(c, c.last(), 30)

@@ -151,9 +151,12 @@ func (w *walk) ruleAt(vpc string, p packet) *front {
 		}
 	}
 	fronts = append(fronts, w.routerFronts(vpc, p)...)
-	fronts = append(fronts, w.eipFronts(vpc, p)...)
 	fronts = append(fronts, w.forwardsInside(vpc, p)...)
-	if i := slices.IndexFunc(fronts, func(f front) bool { return !f.noPort }); i >= 0 {
+	served := func() int { return slices.IndexFunc(fronts, func(f front) bool { return !f.noPort }) }
+	if served() < 0 { // a Service does not have the ports of rules that are applied
+		fronts = append(fronts, w.eipFronts(vpc, p)...)
+	}
+	if i := served(); i >= 0 {
 		return &fronts[i]
 	}
 	fronts = slices.DeleteFunc(fronts, func(f front) bool { return f.object.Kind == translate.KindOvnDnatRule }) // the router may answer
