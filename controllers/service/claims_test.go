@@ -132,6 +132,16 @@ func TestAServiceThatMovesTakesNoOvnEip(t *testing.T) {
 	w.has(s, "", assignment.ReasonAddressInUse, "Service default/other uses OvnEip web for VPC blue")
 	w.outside(other81)
 	w.has(other, "192.0.2.9", assignment.ReasonAssigned)
+
+	// Nor does it keep younger users of the VPC from other ports, while it waits.
+	rule := dnat("first", 83)
+	w.Change(other, func() { other.Spec.Ports = tcpPorts(81, 82) })
+	w.Create(rule)
+	w.has(other, "192.0.2.9", assignment.ReasonAssigned)
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	w.outside(other81, "blue default/other/external/tcp 192.0.2.9:82=", "blue first 192.0.2.9:83=10.50.0.7:8080")
+	w.Delete(rule)
+	w.outside(other81, "blue default/other/external/tcp 192.0.2.9:82=")
 	w.Delete(other)
 	w.outside("red default/web/external/tcp 192.0.2.9:80=10.60.0.5:8080")
 	w.has(s, "192.0.2.9", assignment.ReasonAssigned)
@@ -171,6 +181,7 @@ func TestGrantedAddressesPrecedeExternalIPs(t *testing.T) {
 	has("default/older/tcp", true)
 	w.aSecond(older)
 	s := balancer("web", "192.0.2.9", 80, 443)
+	s.Spec.ExternalIPs = older.Spec.ExternalIPs
 	w.Create(s, of(s, "blue"))
 	w.has(s, "192.0.2.9", assignment.ReasonAssigned)
 	w.outside(web80, web443)
@@ -185,16 +196,17 @@ func TestGrantedAddressesPrecedeExternalIPs(t *testing.T) {
 // Nodes that hosted the port of a rule track its connections: until they have ended these, the address has no other user.
 func TestAPortWaitsForTheConnectionsOfItsFormerOwner(t *testing.T) {
 	w := newWorld(t)
-	w.eip("web", "192.0.2.9", "", "default")
+	w.eip("web", "192.0.2.9", "2001:db8:2::9", "default")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	rule := dnat("first", 80)
+	rule.Spec.V4IP, rule.Spec.V6IP = "", "fd00:50::7" // the Service, of the other family, can get this one later
 	w.Create(node, rule)
 	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	s := balancer("web", "192.0.2.9", 80, 443)
 	w.Create(s, of(s, "blue"))
 	w.has(s, "192.0.2.9", assignment.ReasonAddressInUse)
 	w.Delete(rule)
-	w.has(s, "192.0.2.9", kubeovnv1.ReasonWaiting, "waiting for nodes n1 to end connections of the former owner of 192.0.2.9: until the agents of these nodes report it, their Nodes are deleted, or")
+	w.has(s, "192.0.2.9", kubeovnv1.ReasonWaiting, "waiting for nodes n1 to end connections of the former owner of 2001:db8:2::9: until the agents of these nodes report it, their Nodes are deleted, or")
 	w.outside(web443)
 	w.run()
 	w.Rests("service")

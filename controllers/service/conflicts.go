@@ -22,14 +22,17 @@ import (
 
 // taken returns the fronts of a Service that belong to another Service of its VPC. With two load balancers at one front OVN would choose one
 // of them, and the deletion of one could end both. conflict describes the first of these fronts and says what to change; it is empty
-// without a conflict.
-func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (fronts []translate.Front, conflict string, err error) {
+// without a conflict. Addresses that the Service has by an OvnEip are no matter of its externalIPs.
+func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string, byEip []netip.Addr) (fronts []translate.Front, conflict string, err error) {
 	if kubeovnv1.OfRouterLBRule(s) || translate.Unserved(s, vpc) {
 		return nil, "", nil
 	}
 	for _, address := range svc.RequestedAddresses(s) {
-		byEip, by := r.takenByEip(s, vpc, address)
-		fronts, conflict = append(fronts, byEip...), cmp.Or(conflict, by)
+		if slices.Contains(byEip, address) {
+			continue
+		}
+		theirs, by := r.takenByEip(s, vpc, address)
+		fronts, conflict = append(fronts, theirs...), cmp.Or(conflict, by)
 		others, err := r.Services.At(ctx, address)
 		if err != nil {
 			return nil, "", fmt.Errorf("find the Services at %s: %w", address, err)

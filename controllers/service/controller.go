@@ -126,8 +126,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("gather inputs of Service: %w", err)
 	}
-	err = r.Northbound.Apply(ctx, translate.ServiceOwner(req.Namespace, req.Name), rows)
+	owner := translate.ServiceOwner(req.Namespace, req.Name)
+	err = r.Northbound.Apply(ctx, owner, rows)
 	waiting := errors.Is(err, northbound.ErrWaiting)
+	if waiting && r.leaves(req.NamespacedName, &out) { // the wait for another VPC would keep an address that the Service may no longer have
+		if err = r.Northbound.Apply(ctx, owner, nil); err == nil {
+			err = r.Northbound.Apply(ctx, owner, rows)
+		}
+	}
 	if err = k8s.Unless(err, northbound.ErrWaiting); err != nil {
 		return ctrl.Result{}, fmt.Errorf("apply load balancers: %w", err)
 	}
@@ -172,13 +178,14 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName, out *ou
 	if err != nil {
 		return nil, err
 	}
-	var taken string
-	if in.Taken, taken, err = r.taken(ctx, service, in.Vpc); err != nil {
-		return nil, err
-	}
 	if err := r.external(ctx, &in, out); err != nil {
 		return nil, err
 	}
+	fronts, taken, err := r.taken(ctx, service, in.Vpc, in.Addresses)
+	if err != nil {
+		return nil, err
+	}
+	in.Taken = append(in.Taken, fronts...)
 	if service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		in.Before = northbound.Of[nb.LoadBalancer](r.Northbound, translate.ServiceOwner(key.Namespace, key.Name))
 	}

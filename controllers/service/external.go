@@ -71,7 +71,6 @@ func (r *Reconciler) external(ctx context.Context, in *translate.ServiceInputs, 
 		return nil
 	}
 	out.claim = &claim
-	r.record(key, out)
 	free, err := r.free(ctx, key, &claim, out)
 	if err != nil {
 		return err
@@ -211,9 +210,9 @@ func sorted(fronts []validation.Front) []validation.Front {
 
 // free returns the ports of a claim that no other user of the OvnEip has. An applied port precedes a new one, and otherwise the older object has the port.
 func (r *Reconciler) free(ctx context.Context, key types.NamespacedName, claim *lookup.ServiceClaim, out *outside) (map[validation.Front]bool, error) {
-	others, err := r.Networks.ExternalClaims(ctx, claim.ExternalClaim, nil)
+	others, err := r.others(ctx, key, claim, out)
 	if err != nil {
-		return nil, fmt.Errorf("find the other users of OvnEip %s: %w", claim.Eip, err)
+		return nil, err
 	}
 	free := map[validation.Front]bool{}
 	for _, own := range r.claims(key, out) {
@@ -236,6 +235,36 @@ func (r *Reconciler) free(ctx context.Context, key types.NamespacedName, claim *
 	return free, nil
 }
 
+// others records a claim, and then returns the claims of the other users of its OvnEip. So of two users at the same time, one at least knows the other.
+func (r *Reconciler) others(ctx context.Context, key types.NamespacedName, claim *lookup.ServiceClaim, out *outside) ([]validation.ExternalClaim, error) {
+	claim.Idle = slices.ContainsFunc(r.Networks.ServiceClaims.OfService(key), func(c lookup.ServiceClaim) bool {
+		return c.Idle && c.Eip == claim.Eip && c.Vpc == claim.Vpc
+	})
+	for {
+		r.record(key, out)
+		others, err := r.Networks.ExternalClaims(ctx, claim.ExternalClaim, nil)
+		if err != nil {
+			return nil, fmt.Errorf("find the other users of OvnEip %s: %w", claim.Eip, err)
+		}
+		idle := !r.serves(key, claim) && claim.AppliedElsewhere(others)
+		if claim.Idle == idle {
+			return others, nil
+		}
+		claim.Idle = idle
+	}
+}
+
+// serves reports whether the rows of a Service have the OvnEip of a claim, which may be nil, in its VPC.
+func (r *Reconciler) serves(key types.NamespacedName, claim *lookup.ServiceClaim) bool {
+	applied := r.applied(key)
+	return claim != nil && applied.Eip == claim.Eip && applied.Vpc == claim.Vpc
+}
+
+// leaves reports whether the rows of a Service have an OvnEip, or are in a VPC, that it no longer claims.
+func (r *Reconciler) leaves(key types.NamespacedName, out *outside) bool {
+	return r.applied(key).Eip != "" && !r.serves(key, out.claim)
+}
+
 // released returns the new ports of a claim that do not wait until nodes have ended the connections of a former translation, nor are of an OvnEip that is being deleted. It reads
 // the OvnEip from the API server: the cache may have the deletion of a rule, and not the record of its translation.
 func (r *Reconciler) released(ctx context.Context, key types.NamespacedName, claim *lookup.ServiceClaim, fronts []validation.Front, out *outside) ([]validation.Front, error) {
@@ -254,7 +283,7 @@ func (r *Reconciler) released(ctx context.Context, key types.NamespacedName, cla
 	var awaited []kubeovnv1.OvnEipRelease
 	ready := slices.DeleteFunc(slices.Clone(fronts), func(front validation.Front) bool {
 		before := len(awaited)
-		for _, a := range claim.Addresses {
+		for _, a := range ipfamily.ValidAddrs(eip.Status.V4IP, eip.Status.V6IP) { // of both families: a Service gets another one without a further wait
 			awaited = append(awaited, lookup.Contradicting(eip.Status.Releasing, a, front)...)
 		}
 		return len(awaited) > before

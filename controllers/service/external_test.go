@@ -407,3 +407,22 @@ func TestAnAddressStaysWithoutEndpoints(t *testing.T) {
 	w.Create(named)
 	w.outside("blue default/web/external/tcp 192.0.2.9:80=", "blue default/named/external/tcp 192.0.2.9:81=")
 }
+
+// The load balancers of a VPC that is not applied wait. Meanwhile a Service that names this VPC keeps no address of the former one, whose grant may end.
+func TestAServiceThatWaitsForAnotherVpcHasNoAddress(t *testing.T) {
+	w := newWorld(t)
+	w.eip("web", "192.0.2.9", "", "default")
+	s := balancer("web", "192.0.2.9", 80)
+	w.Create(s, of(s, "blue"))
+	w.has(s, "192.0.2.9", assignment.ReasonAssigned)
+	w.outside(web80)
+	w.process.Stop() // no controller applies the Vpc
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "green"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{"default"}}})
+	w.Change(s, func() { s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()] = "green" })
+	w.process = w.Start(steps)
+	w.has(s, "", kubeovnv1.ReasonWaiting)
+	w.outside()
+	w.run()
+	groupOf(w.World, "web", "green")
+	w.outside()
+}

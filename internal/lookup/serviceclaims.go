@@ -21,11 +21,20 @@ type ServiceClaim struct {
 
 	// Addresses of the OvnEip, of the families of the Service.
 	Addresses []netip.Addr
+	// Idle: the OvnEip is applied in another VPC. Until it is not, the claim excludes no other, however old the Service is: users choose the VPC of their pods.
+	Idle bool
 }
 
 // Concerns reports whether a change of this claim can change the outcome of a claim of another Service.
 func (c ServiceClaim) Concerns(other ServiceClaim) bool {
-	return other.Eip == c.Eip && (!other.Last || other.Vpc != c.Vpc || c.SharesPort(other.ExternalClaim))
+	return other.Eip == c.Eip && (other.Vpc != c.Vpc || c.SharesPort(other.ExternalClaim))
+}
+
+// AppliedElsewhere reports whether one of several claims is applied, to the OvnEip and in another VPC.
+func (c ServiceClaim) AppliedElsewhere(claims []validation.ExternalClaim) bool {
+	return slices.ContainsFunc(claims, func(other validation.ExternalClaim) bool {
+		return other.Last && other.Eip == c.Eip && other.Vpc != c.Vpc && (other.Kind != c.Kind || other.Name != c.Name)
+	})
 }
 
 // NewServiceClaim returns a claim of a Service, without its fronts.
@@ -89,7 +98,7 @@ func (c *ServiceClaims) set(service types.NamespacedName, claims []ServiceClaim)
 	return changed, slices.Clone(c.observers)
 }
 
-// Of returns the claims of Services to an OvnEip, in no order.
+// Of returns the claims of Services to an OvnEip that are not idle, in no order.
 func (c *ServiceClaims) Of(eip string) []validation.ExternalClaim {
 	var claims []validation.ExternalClaim
 	for _, claim := range c.with("eip/" + eip) {
@@ -100,7 +109,7 @@ func (c *ServiceClaims) Of(eip string) []validation.ExternalClaim {
 	return claims
 }
 
-// At returns the claims of Services to an address in a VPC, in no order.
+// At returns the claims of Services to an address in a VPC that are not idle, in no order.
 func (c *ServiceClaims) At(vpc string, address netip.Addr) []ServiceClaim {
 	return slices.DeleteFunc(c.with(InsideKey(vpc, address.String())), func(claim ServiceClaim) bool {
 		return claim.Vpc != vpc || !slices.Contains(claim.Addresses, address)
@@ -113,7 +122,11 @@ func (c *ServiceClaims) with(key string) []ServiceClaim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, service := range services {
-		claims = append(claims, c.claims[service]...)
+		for _, claim := range c.claims[service] {
+			if !claim.Idle {
+				claims = append(claims, claim)
+			}
+		}
 	}
 	return claims
 }

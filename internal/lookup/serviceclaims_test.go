@@ -68,6 +68,26 @@ func TestClaimsOfServices(t *testing.T) {
 	if n := len(claims.At("red", netip.MustParseAddr("192.0.2.30"))) + len(claims.At("blue", netip.MustParseAddr("192.0.2.31"))); n != 0 {
 		t.Errorf("%d claims at other addresses", n)
 	}
+	for want, c := range map[bool]ServiceClaim{
+		true: claim(b, "e", "red", true, 81), false: claim(b, "e", "blue", false, 81),
+	} {
+		if got := claim(a, "e", "blue", false, 80).Concerns(c); got != want {
+			t.Errorf("a claim of VPC %s with another port is concerned: %t", c.Vpc, got)
+		}
+	}
+	idle := claim(b, "e", "red", false, 80)
+	if !idle.AppliedElsewhere(claims.Of("e")) || idle.AppliedElsewhere(claims.Of("f")) {
+		t.Errorf("the claims are %v and %v", claims.Of("e"), claims.Of("f"))
+	}
+	idle.Idle = true
+	claims.Set(b, idle)
+	saw("an idle claim", b81, "shop/b e red false [80/TCP]")
+	has("e", a80Last)
+	if n := len(claims.At("red", netip.MustParseAddr("192.0.2.30"))); n != 0 || len(claims.ServicesOf("e")) != 2 || len(claims.OfService(b)) != 1 {
+		t.Errorf("%d idle claims at the address, and %v of the OvnEip", n, claims.ServicesOf("e"))
+	}
+	claims.Set(b, claim(b, "e", "blue", false, 81))
+	saw("a claim that is no longer idle", "shop/b e red false [80/TCP]", b81)
 	claims.Set(a)
 	saw("no claim", a80Last, "shop/a f blue false [80/TCP]")
 	has("e", b81)
