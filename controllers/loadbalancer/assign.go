@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/svc/assignment"
 )
 
-// Reasons of the condition kubeovnv1.ConditionAddressAssigned, besides those of package assignment.
+// Reasons of the condition kubeovnv1.ConditionAddressAssigned, in addition to package assignment.
 const (
 	ReasonAssigned           = assignment.ReasonAssigned
 	ReasonFamilyMissing      = assignment.ReasonFamilyMissing

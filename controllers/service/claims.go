@@ -169,8 +169,8 @@ func (r *Reconciler) withEips(eips []string) []reconcile.Request {
 	return requests
 }
 
-// besideClaim returns the other Services that a change of a claim can concern: those that wait for a port of the OvnEip or have it for another VPC, and those with its addresses
-// by their externalIPs.
+// besideClaim returns the other Services that a change of a claim can concern: Services that wait for a port of the OvnEip or have it for another VPC, and Services with its
+// addresses by their externalIPs.
 func (r *Reconciler) besideClaim(ctx context.Context, claim lookup.ServiceClaim) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, service := range r.Networks.ServiceClaims.ServicesOf(claim.Eip) {

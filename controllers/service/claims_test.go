@@ -41,7 +41,7 @@ func (w *world) aSecond(older metav1.Object) {
 
 func TestEachPortOfAnOvnEipHasOneUser(t *testing.T) {
 	w := newWorld(t)
-	w.DiffersFromFresh("applied ports precede those of older objects")
+	w.DiffersFromFresh("applied ports precede ports of older objects")
 	eip := w.eip("web", "192.0.2.9", "", "default")
 	rule := dnat("first", 80)
 	w.Create(rule)
@@ -115,10 +115,24 @@ func TestEachPortOfAnOvnEipHasOneUser(t *testing.T) {
 	})
 }
 
+// Each of two Services releases its port before it gets the other one.
+func TestServicesSwapPorts(t *testing.T) {
+	w := newWorld(t)
+	w.eip("web", "192.0.2.9", "", "default")
+	s, other := balancer("web", "192.0.2.9", 80), balancer("other", "192.0.2.9", 81)
+	w.Create(s, other, of(s, "blue"), of(other, "blue"))
+	w.outside(web80, "blue default/other/external/tcp 192.0.2.9:81=10.50.0.5:8081")
+	w.Change(s, func() { s.Spec.Ports = tcpPorts(81) })
+	w.Change(other, func() { other.Spec.Ports = tcpPorts(80) })
+	w.outside("blue default/web/external/tcp 192.0.2.9:81=", "blue default/other/external/tcp 192.0.2.9:80=")
+	w.has(s, "192.0.2.9", assignment.ReasonAssigned)
+	w.has(other, "192.0.2.9", assignment.ReasonAssigned)
+}
+
 // Users change the VPC of their pods. So the Service that moves does not take the OvnEip from others.
 func TestAServiceThatMovesTakesNoOvnEip(t *testing.T) {
 	w := newWorld(t)
-	w.DiffersFromFresh("applied ports precede those of older objects")
+	w.DiffersFromFresh("applied ports precede ports of older objects")
 	w.eip("web", "192.0.2.9", "", "default")
 	s, other := balancer("web", "192.0.2.9", 80), balancer("other", "192.0.2.9", 81)
 	slice := of(s, "blue")

@@ -29,7 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reasons of the condition kubeovnv1.ConditionAddressAssigned of a Service of the class kubeovnv1.ClassOvnEip, besides those of package assignment and kubeovnv1.ReasonWaiting.
+// Reasons of the condition kubeovnv1.ConditionAddressAssigned of a Service of the class kubeovnv1.ClassOvnEip, in addition to package assignment and kubeovnv1.ReasonWaiting.
 const (
 	// ReasonDefaultVpc: nodes serve the Services of the default VPC.
 	ReasonDefaultVpc = "DefaultVpc"

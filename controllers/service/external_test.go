@@ -244,6 +244,10 @@ func TestAServiceHasTheAddressesOfAnOvnEip(t *testing.T) {
 		t.Errorf("%d writes before the restart and %d after it", writes, n)
 	}
 
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.9"}} // written by a user
+	w.Must(w.Client.Status().Update(w.Context(), s))
+	w.has(s, "192.0.2.9,2001:db8:2::9", assignment.ReasonAssigned)
+
 	// The ports and families follow the Service. A deleted OvnEip stays while the Service has its addresses.
 	w.Change(s, func() {
 		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies, s.Spec.ClusterIPs = new(corev1.IPFamilyPolicySingleStack), s.Spec.IPFamilies[:1], s.Spec.ClusterIPs[:1]

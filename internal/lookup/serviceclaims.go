@@ -42,7 +42,7 @@ func NewServiceClaim(service types.NamespacedName) ServiceClaim {
 	return ServiceClaim{ExternalClaim: validation.ExternalClaim{Kind: validation.KindService, Name: service.String()}}
 }
 
-// ServiceClaims are the claims of Services to OvnEips. They are not read from the Services, as those of rules are: users write Services, and nothing in them records the VPC and
+// ServiceClaims are the claims of Services to OvnEips. They are not read from the Services, as claims of rules are from the rules: users write Services, and nothing in them records the VPC and
 // the ports that are applied. The rows in the database do, from which the controller of Services restores the claims at its start; it changes them before and after each change
 // of these rows. The zero value is ready.
 type ServiceClaims struct {
