@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // kiln is the program of all long-running processes of Kiln: one binary with a subcommand per process, so that an image contains only one
-// copy of the Kubernetes client.
+// copy of the Kubernetes client. Under the name kubectl-ko it is the kubectl plugin.
 package main
 
 import (
@@ -11,9 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/kiln-net/kiln/internal/kubectlko"
 )
 
 func main() {
+	if kubectlko.Named(os.Args[0]) {
+		kubectlko.Main()
+		return
+	}
 	root := &cobra.Command{
 		Use:           "kiln",
 		Short:         "Runs OVN as the network of a Kubernetes cluster",

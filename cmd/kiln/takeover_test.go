@@ -47,6 +47,10 @@ var long = []string{"--leader-elect-lease-duration=24h", "--leader-elect-renew-d
 const envController = "KILN_TEST_CONTROLLER"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(envMain) != "" {
+		main()
+		return
+	}
 	if os.Getenv(envController) == "" {
 		code := eventually.Main(m)
 		if err := stopShared(); err != nil {

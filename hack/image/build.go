@@ -39,6 +39,9 @@ var programs = []program{
 	{"github.com/containernetworking/plugins/plugins/meta/portmap", "/opt/kiln/cni/portmap"},
 }
 
+// pluginLink is the name under which /usr/bin/kiln is the kubectl plugin. Agents copy the program from there to nodes.
+var pluginLink = archive.Entry{Path: "/usr/bin/kubectl-ko", Link: "kiln"}
+
 // Files of the image about its contents.
 const (
 	documentation = "/usr/share/doc/kiln"
@@ -147,7 +150,7 @@ func (b *build) layers(ctx context.Context, architecture string) ([]*archive.Lay
 		return nil, err
 	}
 	work := b.work(architecture)
-	entries := []archive.Entry{{Path: documentation + "/copyright", Source: filepath.Join(b.source, "LICENSE")}}
+	entries := []archive.Entry{{Path: documentation + "/copyright", Source: filepath.Join(b.source, "LICENSE")}, pluginLink}
 	contents := make([]sbom.Program, 0, len(b.programs))
 	for _, p := range b.programs {
 		file := filepath.Join(work, filepath.Base(p.pkg))
