@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,9 @@ type Options struct {
 	CNIConfDir   string
 	// CNIConfPriority is two digits, the start of the conflist's name; host.DefaultPriority when empty.
 	CNIConfPriority string
+	// ToolSource is the kubectl plugin in the image. It is copied to ToolingDir, if that is not empty.
+	ToolSource string
+	ToolingDir string
 	// CNISocket is the socket on which the agent listens, OVSSocket the socket of the Open vSwitch database.
 	CNISocket string
 	OVSSocket string
@@ -139,6 +143,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		return err
 	}
 	mtuChanged := make(chan struct{}, 1)
+	served := make(chan struct{})
 	probed := &probes.Controller{
 		Client: mgr.GetClient(), Bridge: bridge, Services: cidrs, Recorder: mgr.GetEventRecorder(probes.Recorder), Node: o.Node, APIServer: hostOf(mgr.GetConfig()),
 	}
@@ -157,6 +162,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		NetworksChanged: probed.Wake,
 		RuleDeleted:     probed.RuleDeleted,
 		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Priority: o.CNIConfPriority, Socket: o.CNISocket},
+		Served:          sync.OnceFunc(func() { close(served) }),
 	}
 	pods, err := cniserver.NewPods(ctx, mgr.GetCache(), mgr.GetAPIReader())
 	if err != nil {
@@ -178,7 +184,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		},
 	}
 	ready.set(server.Ready)
-	if err := serveServices(ctx, mgr, o, cidrs); err != nil {
+	if err := errors.Join(serveServices(ctx, mgr, o, cidrs), addTool(mgr, o, served)); err != nil {
 		return err
 	}
 	providers := &underlay.Reconciler{
@@ -202,6 +208,16 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil
+}
+
+// addTool installs the kubectl plugin after the node's network has served, so that it does not delay the first pods.
+func addTool(mgr ctrl.Manager, o Options, served <-chan struct{}) error {
+	if o.ToolingDir == "" {
+		return nil
+	}
+	return mgr.Add(&host.Tool{
+		Source: o.ToolSource, Directory: o.ToolingDir, Node: o.Node, Recorder: mgr.GetEventRecorder(probes.Recorder), After: served,
+	})
 }
 
 // hostOf returns the host part of the API server's URL.

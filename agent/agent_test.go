@@ -10,15 +10,18 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/agent/agenttest"
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
@@ -33,6 +36,7 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	n.Register()
 	n.Idle.Store(true)
 	n.Database.Kill()
+	tool := n.UseTool()
 	n.StartAgent()
 	n.Eventually("the agent lives without Open vSwitch", func() bool { return n.Health("/healthz") == http.StatusOK })
 	n.StartDatabase()
@@ -50,6 +54,9 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	if n.Conflist() != nil || n.Health("/readyz") == http.StatusOK || n.NetworkUnavailable() != nil {
 		t.Fatal("the node serves before ovn-controller has installed the flows of ovn0")
+	}
+	if entries, err := os.ReadDir(n.Options.ToolingDir); err != nil || len(entries) != 0 {
+		t.Fatalf("the kubectl plugin is installed before the node serves: %v, %v", entries, err)
 	}
 	n.Idle.Store(false)
 	n.Touch(host.JoinInterface)
@@ -69,6 +76,37 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 		c := n.NetworkUnavailable()
 		return c != nil && c.Status == corev1.ConditionFalse && c.Reason == host.ReasonServing
 	})
+	n.Eventually("the kubectl plugin is installed", func() bool {
+		have, err := os.ReadFile(filepath.Join(n.Options.ToolingDir, "kubectl_complete-ko"))
+		return err == nil && string(have) == tool
+	})
+}
+
+// TestANodeServesWithoutTheTool has a read-only directory for the kubectl plugin.
+func TestANodeServesWithoutTheTool(t *testing.T) {
+	n := agenttest.NewNode(t)
+	n.UseTool()
+	must.Succeed(t, unix.Mount("none", n.Options.ToolingDir, "tmpfs", unix.MS_RDONLY, ""))
+	t.Cleanup(func() { must.Succeed(t, unix.Unmount(n.Options.ToolingDir, unix.MNT_DETACH)) })
+	n.Register()
+	n.Allocate()
+	n.StartAgent()
+	n.WaitReady()
+	n.Eventually("an event of the node", func() bool {
+		var list corev1.EventList
+		must.Succeed(t, n.API.List(t.Context(), &list, client.InNamespace("default")))
+		return slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.Name == agenttest.NodeName && e.Reason == host.ReasonToolNotInstalled && strings.Contains(e.Message, "read-only file system")
+		})
+	})
+	c := n.Sandbox(n.Pod("pod", 10), agenttest.NewID())
+	c.MustAdd()
+	c.MustDel()
+	if n.Health("/readyz") != http.StatusOK {
+		t.Error("the agent is not ready")
+	}
+	n.Agent.Kill()
+	must.Succeed(t, agent.CleanUp(t.Context(), n.Options))
 }
 
 func TestAgentRestarts(t *testing.T) {

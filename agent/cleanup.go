@@ -22,6 +22,11 @@ func CleanUp(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	// Services last: the network of pods is removed before Services become unreachable from the node.
-	return errors.Join(host.CleanUp(ctx, host.Plugin{BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir}), probes.Remove(), services.Remove(ctx, nft))
+	// Services are removed after the network of pods, so that they do not become unreachable from the node before.
+	err = errors.Join(host.CleanUp(ctx, host.Plugin{BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir}), probes.Remove(), services.Remove(ctx, nft))
+	if o.ToolingDir != "" {
+		tool := host.Tool{Directory: o.ToolingDir}
+		err = errors.Join(err, tool.Remove())
+	}
+	return err
 }

@@ -42,6 +42,7 @@ func TestCleanUp(t *testing.T) {
 	must.Succeed(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
 	nodetest.NFT(t, "add table inet of-others")
 	t.Cleanup(func() { nodetest.NFT(t, "delete table inet of-others") })
+	n.UseTool()
 	before := kernelState(t)
 	n.Register()
 	n.Allocate()
@@ -68,7 +69,8 @@ func TestCleanUp(t *testing.T) {
 				return false
 			}
 		}
-		return true
+		_, err := os.Stat(filepath.Join(n.Options.ToolingDir, "kubectl_complete-ko"))
+		return err == nil
 	})
 	n.Agent.Kill()
 
@@ -88,6 +90,9 @@ func TestCleanUp(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(n.Options.CNIBinDir, "kube-ovn")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the plugin is left: %v", err)
+	}
+	if left, err := os.ReadDir(n.Options.ToolingDir); err != nil || len(left) != 0 {
+		t.Errorf("files of the kubectl plugin are left: %v, %v", left, err)
 	}
 	if _, err := os.Stat(loopback); err != nil {
 		t.Errorf("the objects of other plugins were removed: %v", err)

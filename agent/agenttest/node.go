@@ -249,6 +249,15 @@ func (n *Node) StartAgent() {
 	n.Agent = daemontest.Start(n.Root, "the agent", filepath.Join(n.dir, "agent.log"), command).HidesToken(token)
 }
 
+// UseTool makes the next agent install a kubectl plugin with the returned content.
+func (n *Node) UseTool() string {
+	n.Helper()
+	const content = "#!/bin/sh\n"
+	n.Options.ToolSource, n.Options.ToolingDir = filepath.Join(n.dir, "tool"), filepath.Join(n.dir, "tools")
+	must.Succeed(n.TB, errors.Join(os.WriteFile(n.Options.ToolSource, []byte(content), 0o755), os.Mkdir(n.Options.ToolingDir, 0o755)))
+	return content
+}
+
 // Serving returns a node whose agent is ready to attach pods.
 func Serving(t testing.TB) *Node {
 	t.Helper()

@@ -44,7 +44,7 @@ func (p *Plugin) Remove() error {
 	if err := os.Remove(filepath.Join(p.BinDir, NetworkName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the CNI plugin: %w", err)
 	}
-	return errors.Join(removeUnfinished(p.ConfDir), removeUnfinished(p.BinDir))
+	return errors.Join(removeUnfinished(p.ConfDir, ""), removeUnfinished(p.BinDir, ""))
 }
 
 func removeTable(ctx context.Context) error {

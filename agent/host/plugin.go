@@ -60,7 +60,7 @@ type Plugin struct {
 // attach pods. Last, it removes configurations with other priorities. A running program keeps its old file.
 func (p *Plugin) Install() error {
 	if !p.installed {
-		if err := errors.Join(removeUnfinished(p.BinDir), removeUnfinished(p.ConfDir), p.installPrograms()); err != nil {
+		if err := errors.Join(removeUnfinished(p.BinDir, ""), removeUnfinished(p.ConfDir, ""), p.installPrograms()); err != nil {
 			return err
 		}
 		p.installed = true
@@ -70,7 +70,7 @@ func (p *Plugin) Install() error {
 		return err
 	}
 	name := ConfigName(p.Priority)
-	if err := replace(filepath.Join(p.ConfDir, name), content, 0o644); err != nil {
+	if err := replace(filepath.Join(p.ConfDir, name), bytes.NewReader(content), 0o644); err != nil {
 		return err
 	}
 	return p.removeConfigs(name)
@@ -99,11 +99,7 @@ func (p *Plugin) installPrograms() error {
 		return fmt.Errorf("list CNI plugins: %w", err)
 	}
 	for _, entry := range entries {
-		content, err := os.ReadFile(filepath.Join(p.Source, entry.Name()))
-		if err != nil {
-			return fmt.Errorf("read CNI plugin: %w", err)
-		}
-		if err := replace(filepath.Join(p.BinDir, entry.Name()), content, 0o755); err != nil {
+		if err := install(filepath.Join(p.Source, entry.Name()), filepath.Join(p.BinDir, entry.Name())); err != nil {
 			return err
 		}
 	}
@@ -126,46 +122,4 @@ func Config(socket string) ([]byte, error) {
 		return nil, fmt.Errorf("encode network configuration: %w", err)
 	}
 	return append(content, '\n'), nil
-}
-
-// unfinished is the pattern of temporary file names. Runtimes do not use such files as configurations or plugins.
-const unfinished = ".kiln-*"
-
-// removeUnfinished removes temporary files of an agent that was killed.
-func removeUnfinished(directory string) error {
-	left, err := filepath.Glob(filepath.Join(directory, unfinished))
-	for _, path := range left {
-		err = errors.Join(err, os.Remove(path))
-	}
-	if err != nil {
-		return fmt.Errorf("remove unfinished files of an installation: %w", err)
-	}
-	return nil
-}
-
-// replace atomically gives a file this content, if it has another.
-func replace(path string, content []byte, mode fs.FileMode) (err error) {
-	have, err := os.ReadFile(path)
-	if err == nil && bytes.Equal(have, content) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read installed file: %w", err)
-	}
-	fresh, err := os.CreateTemp(filepath.Dir(path), unfinished)
-	if err != nil {
-		return fmt.Errorf("install %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("install %s: %w", path, err), os.Remove(fresh.Name()))
-		}
-	}()
-	if _, err := fresh.Write(content); err != nil {
-		return errors.Join(err, fresh.Close())
-	}
-	if err := errors.Join(fresh.Chmod(mode), fresh.Sync(), fresh.Close()); err != nil {
-		return err
-	}
-	return os.Rename(fresh.Name(), path)
 }

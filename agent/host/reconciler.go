@@ -70,6 +70,8 @@ type Reconciler struct {
 	RuleDeleted func(protocol uint8)
 	// Plugin is installed once pods can be attached.
 	Plugin Plugin
+	// Served, if set, is called after each pass that leaves the node's network serving, with the condition of the node written. It does not block.
+	Served func()
 
 	tunnel  atomic.Pointer[tunnel] // nil while unknown
 	podMTU  atomic.Int64           // the last one reported to MTUChanged; 0 at first
@@ -101,6 +103,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	var err error
 	if condition := r.condition(node, problem, partial, down); condition != nil {
 		err = r.report(ctx, node, *condition)
+	}
+	if problem == nil && err == nil && r.Served != nil {
+		r.Served()
 	}
 	var waiting Waiting
 	switch {

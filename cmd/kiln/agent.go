@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
 	"github.com/kiln-net/kiln/agent"
@@ -26,7 +27,7 @@ const agentHealthPort = 10665
 func newAgentCommand() *cobra.Command {
 	o := agent.Options{
 		Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), CNISocket: wire.DefaultSocket, OVSSocket: "/run/openvswitch/db.sock",
-		PluginSource: "/opt/kiln/cni", Address: fmt.Sprintf(":%d", agentHealthPort),
+		PluginSource: "/opt/kiln/cni", ToolSource: "/usr/bin/kubectl-ko", Address: fmt.Sprintf(":%d", agentHealthPort),
 	}
 	var services, tunnelType string
 	command := &cobra.Command{
@@ -76,5 +77,10 @@ func newAgentCommand() *cobra.Command {
 	flags.StringVar(&o.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
 	flags.StringVar(&o.CNIConfPriority, "cni-conf-priority", host.DefaultPriority,
 		"two digits, the start of the network configuration's file name; the container runtime uses the first file")
+	toolingFlag(flags, &o)
 	return command
+}
+
+func toolingFlag(flags *pflag.FlagSet, o *agent.Options) {
+	flags.StringVar(&o.ToolingDir, "tooling-dir", "", "where the kubectl plugin is on the node; empty for no plugin")
 }

@@ -52,6 +52,7 @@ func newCleanUpCommand() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&o.agent.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "where the container runtime looks for CNI plugins")
 	flags.StringVar(&o.agent.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
+	toolingFlag(flags, &o.agent)
 	flags.StringArrayVar(&o.dataDirs, "data-dir", nil, "directory whose database files are deleted too; may be repeated")
 	return command
 }
