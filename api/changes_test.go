@@ -117,6 +117,7 @@ func TestChangesOfAnInstalledCluster(t *testing.T) {
 			before: kubeovnv1alpha1.OVNClusterSpec{Network: kubeovnv1alpha1.Network{PodGateways: []string{"10.16.0.254"}, ExcludeIPs: []string{"10.16.0.9"}}},
 			change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Network.PodCIDRs = []string{"10.0.0.0/10"} },
 		},
+		{name: "toolingDirectory", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Agent.ToolingDirectory = "/usr/local/bin" }},
 		{name: "cniConfPriority", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Agent.CNIConfPriority = "10" }},
 		{
 			name: "dataDirectory", change: func(s *kubeovnv1alpha1.OVNClusterSpec) { s.Central.DataDirectory = "/var/lib/ovn" },

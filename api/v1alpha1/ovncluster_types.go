@@ -277,6 +277,15 @@ type Agent struct {
 	// +kubebuilder:validation:MaxLength=2
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[0-9]{2}$')`,message="must be two digits, such as 01"
 	CNIConfPriority string `json:"cniConfPriority,omitempty"`
+	// toolingDirectory is a directory of nodes, such as /usr/local/bin, in which each agent installs the plugin kubectl-ko, and kubectl_complete-ko
+	// for completion in the shell. They replace files with these names. By default, or if it is empty, nodes have no plugin. The kubelet creates a
+	// missing directory; if it cannot, the pod kube-ovn-cni of the node does not start. If only the installation fails, the node gets the event ToolNotInstalled,
+	// and pods are served. After a change, files in the old directory stay, and a removal of Kiln does not delete them.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule=`self == '' || self.matches(r'^/[A-Za-z0-9._/-]+$')`,message="must be an absolute path of letters, digits, dots, hyphens and underscores, such as /usr/local/bin"
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
+	ToolingDirectory string `json:"toolingDirectory,omitempty"`
 	// mirror selects the pods whose packets each node copies to its interface mirror0. Selected: the pods with the annotation
 	// ovn.kubernetes.io/mirror: "true". All: every port of the integration bridge; the annotation then has no effect. None: no pod; nodes
 	// have no mirror0, and pods with the annotation get an event. Agents apply a change while they run.

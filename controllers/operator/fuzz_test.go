@@ -28,7 +28,7 @@ func FuzzOVNCluster(f *testing.F) {
 	f.Add("")
 	f.Add("/spec/network/podCIDRs/0=10.16.0.0/16\n/spec/network/podCIDRs/1=fd00:10:16::/112\n/spec/network/mtu=1400\n/spec/network/tunnelType=vxlan")
 	f.Add("/spec/central/dataDirectory=/var/../x")
-	f.Add("/spec/agent/cniBinDirectory=/..\n/spec/agent/cniConfDirectory=//...//.")
+	f.Add("/spec/agent/cniBinDirectory=/..\n/spec/agent/cniConfDirectory=//...//.\n/spec/agent/toolingDirectory=//.")
 	f.Add("/spec/nodes/tunnelInterface=\"e\\u0000\"\n/spec/nodes/datapath=Userspace\n/spec/controller/logLevel=10")
 	f.Add("/spec/apiServer/host=a b,c\n/spec/apiServer/port=6443\n/spec/services/nodeAccess=Kiln")
 	f.Add("/spec/central/replicas=5\n/spec/central/northdReplicas=5\n/spec/controller/replicas=5\n/spec/central/portAccess=Open")

@@ -133,7 +133,7 @@ func (p *proposal) placement(w *Workload) (found []Finding) {
 	return found
 }
 
-// directories carries the directories of CNI on nodes.
+// directories carries the directories of CNI and of the kubectl plugin on nodes.
 func (p *proposal) directories(w *Workload) {
 	host := map[string]string{}
 	for _, v := range w.Template.Spec.Volumes {
@@ -153,6 +153,8 @@ func (p *proposal) directories(w *Workload) {
 				if path != "/opt/cni/bin" {
 					p.spec.Agent.CNIBinDirectory = path
 				}
+			case "/usr/local/bin": // where Kube-OVN installs its kubectl-ko
+				p.spec.Agent.ToolingDirectory = path
 			}
 		}
 	}

@@ -29,13 +29,13 @@ func AgentObjects(c Config) []Object {
 		security:      security,
 		grace:         30,
 		tolerations:   tolerateAll(),
-		mounts: []mount{
+		mounts: append([]mount{
 			hostDirectory("run-openvswitch", "/run/openvswitch"),
 			hostDirectory("cni-bin", c.Spec.Agent.CNIBinDirectory),
 			hostDirectory("cni-conf", c.Spec.Agent.CNIConfDirectory),
 			podNamespaces(),
 			{name: "sysctls", path: sysctlDirectory, source: hostPath("/proc/sys/net", corev1.HostPathDirectory)},
-		},
+		}, c.tooling()...),
 	})
 	stamp(&template)
 	template.Spec.Affinity = c.apartFromHeld()
@@ -70,7 +70,27 @@ func agentArgs(c Config) []string {
 	if p := c.Spec.Agent.CNIConfPriority; p != "" && p != defaultPriority {
 		args = append(args, "--cni-conf-priority="+p)
 	}
-	return args
+	return append(args, c.toolingArgs()...)
+}
+
+// toolingDirectory is the mount point of the node's directory for the kubectl plugin: the node's /usr/bin, for example, must not hide the program in
+// the image.
+const toolingDirectory = "/host/tooling"
+
+// tooling mounts the node's directory for the kubectl plugin, if it is set.
+func (c Config) tooling() []mount {
+	directory := c.Spec.Agent.ToolingDirectory
+	if directory == "" {
+		return nil
+	}
+	return []mount{{name: "tooling", path: toolingDirectory, source: hostPath(directory, corev1.HostPathDirectoryOrCreate)}}
+}
+
+func (c Config) toolingArgs() []string {
+	if c.Spec.Agent.ToolingDirectory == "" {
+		return nil
+	}
+	return []string{"--tooling-dir=" + toolingDirectory}
 }
 
 // podNamespaces mounts the directory in which the container runtime keeps the network namespaces of pods. The agent opens

@@ -18,17 +18,17 @@ const cleanUpHealthPort = 10673
 // CleanUp returns the DaemonSet that cleans the nodes after all other workloads have stopped. When its template changes,
 // all pods are replaced at once. They do not use the API server, so they have no ServiceAccount and no token.
 func CleanUp(c Config) *appsv1.DaemonSet {
-	args := []string{
+	args := append([]string{
 		"clean-up", "--cni-bin-dir=" + c.Spec.Agent.CNIBinDirectory, "--cni-conf-dir=" + c.Spec.Agent.CNIConfDirectory,
-	}
-	mounts := []mount{
+	}, c.toolingArgs()...)
+	mounts := append([]mount{
 		hostDirectory("run-openvswitch", "/run/openvswitch"),
 		hostDirectory("run-ovn", "/run/ovn"),
 		c.openVSwitchDirectory(),
 		temporary(),
 		hostDirectory("cni-bin", c.Spec.Agent.CNIBinDirectory),
 		hostDirectory("cni-conf", c.Spec.Agent.CNIConfDirectory),
-	}
+	}, c.tooling()...)
 	if c.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
 		args = append(args, "--data-dir="+c.Spec.Central.DataDirectory)
 		mounts = append(mounts, hostDirectory("data", c.Spec.Central.DataDirectory))

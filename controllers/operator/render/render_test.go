@@ -99,7 +99,7 @@ func everything() Config {
 		Access: v1alpha1.MetricsAuthorized, Labels: map[string]v1alpha1.LabelValue{"release": "prometheus", "app": "not-this"},
 		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")}},
 	}
-	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", CNIConfPriority: "10", LogLevel: 4}
+	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", CNIConfPriority: "10", ToolingDirectory: "/usr/bin", LogLevel: 4}
 	c.Spec.Pinger = v1alpha1.Pinger{Mode: v1alpha1.PingerEnabled, Workload: v1alpha1.Workload{Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
 	}}, LogLevel: 5, Peers: new(int32(3))}
