@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -70,6 +71,37 @@ var _ = Describe("changes of the OVNCluster:", Label(timed, "changes", disruptiv
 				Expect(err).NotTo(HaveOccurred(), file)
 				_, err = suite.Node.Exec(ctx, before.Status.Northbound.Members[0].Node, "test", "!", "-e", before.Spec.Central.DataDirectory+"/"+file)
 				Expect(err).NotTo(HaveOccurred(), file)
+			}
+		}
+		Expect(running.end(ctx).losses()).To(BeEmpty())
+	}, SpecTimeout(upgradeTime))
+
+	It("toolingDirectory installs kubectl-ko on each node without a lost packet", func(ctx SpecContext) {
+		const directory = "/opt/kiln-e2e"
+		onNode := func(node string, command ...string) string {
+			GinkgoHelper()
+			out, err := suite.Node.Exec(ctx, node, command...)
+			Expect(err).NotTo(HaveOccurred(), out)
+			return out
+		}
+		DeferCleanup(func(ctx SpecContext) {
+			for _, n := range suite.Lab.Nodes() {
+				_, err := suite.Node.Exec(ctx, n.Name, "rm", "-rf", directory)
+				Expect(err).NotTo(HaveOccurred())
+			}
+		}, NodeTimeout(time.Minute))
+		running := startFlows(ctx, p)
+		for _, set := range []string{directory, ""} { // without the field, the files stay
+			changeCluster(ctx, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.ToolingDirectory = set })
+			changed(ctx, func(Gomega, v1alpha1.OVNClusterStatus) {})
+			for _, n := range suite.Lab.Nodes() {
+				Eventually(func() error { // agents copy it after they are ready
+					_, err := suite.Node.Exec(ctx, n.Name, "test", "-e", directory+"/kubectl_complete-ko")
+					return err
+				}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed(), n.Name)
+				Expect(onNode(n.Name, directory+"/kubectl-ko", "version", "--client")).To(HavePrefix("kubectl-ko "), n.Name)
+				Expect(onNode(n.Name, directory+"/kubectl_complete-ko", "diagno")).To(HavePrefix("diagnose\t"), n.Name)
+				Expect(strings.Fields(onNode(n.Name, "ls", "-A", directory))).To(ConsistOf("kubectl-ko", "kubectl_complete-ko"), n.Name)
 			}
 		}
 		Expect(running.end(ctx).losses()).To(BeEmpty())

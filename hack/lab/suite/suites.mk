@@ -13,7 +13,7 @@ underlay: images ## Subnets on a physical network, in a new lab
 mirrors: images ## Copies of packets at mirror0 and at remote collectors, in a new lab (DATAPATH=kernel)
 outside: images ## External addresses on the routers of VPCs, on VLANs of a new lab, with FRR as BFD peer (DATAPATH=kernel)
 underlay-default: images ## The subnet ovn-default on a VLAN, in a new lab
-test-changes: images ## Change podCIDRs, dataDirectory and tunnelType of an installed cluster under traffic, in a new lab
+test-changes: images ## Change podCIDRs, dataDirectory, toolingDirectory and tunnelType of an installed cluster under traffic, in a new lab
 test-upgrade: images ## Install the version of FROM, upgrade it under traffic, and go back to its image, in a new lab
 migrate: images ## Remove Kiln from a new lab, leave remains of Kube-OVN, and follow docs/operations/migrate.md
 faults: images ## Every fault of docs/operations/reliability.md, one after another, in a new lab with three nodes of the control plane; the table goes to _output/faults.md

@@ -97,7 +97,7 @@ var inOneLab = []Suite{
 	},
 	{
 		Name: "test-changes", Often: Night, Limit: 90 * time.Minute,
-		Help: "Change podCIDRs, dataDirectory and tunnelType of an installed cluster under traffic, in a new lab",
+		Help: "Change podCIDRs, dataDirectory, toolingDirectory and tunnelType of an installed cluster under traffic, in a new lab",
 		labs: oneLab(always(selected("changes", 40*time.Minute))),
 	},
 	{
