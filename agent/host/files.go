@@ -17,7 +17,7 @@ import (
 // plugins.
 const unfinished = ".kiln-"
 
-// removeUnfinished removes temporary files of an agent that was killed: those that replace files whose names start with prefix.
+// removeUnfinished removes temporary files of an agent that was killed. Only files count that would replace a file with this prefix.
 func removeUnfinished(directory, prefix string) error {
 	left, err := filepath.Glob(filepath.Join(directory, unfinished+prefix+"*"))
 	for _, path := range left {

@@ -29,7 +29,7 @@ const toolName, toolCompleter = "kubectl-ko", "kubectl_complete-ko"
 // ReasonToolNotInstalled is the reason of the node's event when the kubectl plugin cannot be installed on it.
 const ReasonToolNotInstalled = "ToolNotInstalled"
 
-// Tool installs the kubectl plugin on the node, for administrators who work there. No pod depends on it, so a failure is only reported.
+// Tool installs the kubectl plugin on the node, for administrators on the node. No pod depends on it, so a failure is only reported.
 type Tool struct {
 	// Source is the program in the agent's image. Directory is the node's directory.
 	Source    string
@@ -63,7 +63,7 @@ func (t *Tool) Start(ctx context.Context) error {
 	return nil
 }
 
-// Install copies the program if the node's file differs, and links the completion to it. It replaces files with these names, whoever created them. A running
+// Install copies the program if the node's file differs, and links the completion to it. It also replaces files that other programs created. A running
 // program keeps its old file.
 func (t *Tool) Install() error {
 	if err := removeUnfinished(t.Directory, "kubectl"); err != nil {

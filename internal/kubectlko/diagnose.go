@@ -107,7 +107,7 @@ func (p *plugin) check(ctx context.Context, node string, flags ...string) error 
 	out, other := &bytes.Buffer{}, *p // the node may be a stolen one
 	other.errOut = &limited{out, largestOutput}
 	err = other.run(ctx, pod, append([]string{"kiln", "pinger", "--mode=job"}, flags...), other.errOut)
-	fmt.Fprint(p.out, Printable(out.String()))
+	fmt.Fprint(p.out, printable(out.String()))
 	if status := (utilexec.ExitError)(nil); errors.As(err, &status) && status.Exited() {
 		return fmt.Errorf("checks from node %s failed", node)
 	}

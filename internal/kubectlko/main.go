@@ -44,6 +44,6 @@ func Main() {
 	if status := (utilexec.ExitError)(nil); errors.As(err, &status) && status.Exited() {
 		os.Exit(status.ExitStatus()) // the exit status of a program in a pod, which has printed its own error
 	}
-	fmt.Fprintln(os.Stderr, "error:", Printable(err.Error())) // parts can be of pods and objects
+	fmt.Fprintln(os.Stderr, "error:", printable(err.Error())) // parts can be of pods and objects
 	os.Exit(1)
 }

@@ -88,7 +88,7 @@ func writeAs(out io.Writer, printer printers.ResourcePrinter, value any, text fu
 	if err := printer.PrintObj(&runtime.Unknown{Raw: raw, ContentType: runtime.ContentTypeJSON}, &b); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
 	}
-	if _, err := io.WriteString(out, Printable(b.String())); err != nil { // templates print texts of other users as they are
+	if _, err := io.WriteString(out, printable(b.String())); err != nil { // templates print texts of other users as they are
 		return fmt.Errorf("write the answer: %w", err)
 	}
 	return nil

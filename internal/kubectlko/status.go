@@ -306,8 +306,8 @@ func plain(text string) string {
 	}, text)
 }
 
-// Printable is text of several lines without the other control characters, which could change the terminal.
-func Printable(text string) string {
+// printable is text of several lines without the other control characters, which could change the terminal.
+func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {
 			return '?'
