@@ -38,6 +38,7 @@ func (e *Engine) commitLoop(ctx context.Context) {
 			return
 		}
 		for e.release(ctx); e.gather(ctx, &g); e.release(ctx) {
+			e.release(ctx) // the time can have come while others gathered
 			requests := e.queue.take()
 			began := time.Now()
 			e.commit(ctx, requests)
@@ -122,7 +123,7 @@ func (e *Engine) commitSome(ctx context.Context, requests []*request) batch.Atte
 // context has ended. It returns the other requests with their plans, and in rest the requests beyond maxOperations.
 func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan, rest []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
-		pl, defers := e.planner(r), e.paced.defers()
+		pl, defers := e.planner(r), e.paced.defers() || e.queue.left() // newer changes do not overtake the ones that are left
 		size := 0
 		for i, request := range requests {
 			if err := request.ctx.Err(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -186,5 +187,34 @@ func TestABurstWithLimitsKeepsAll(t *testing.T) {
 	delete(got, "first")
 	if wrong := slices.IndexFunc(slices.Sorted(maps.Keys(got)), func(name string) bool { return got[name] != "map[rate:7]" }); wrong >= 0 || len(got) != len(names) {
 		t.Errorf("%d limits of %d", len(got), len(names))
+	}
+}
+
+// A limit that is left for later is written with the next limits of others at the latest, also while these come without a pause.
+func TestALimitThatIsLeftIsNotOvertaken(t *testing.T) {
+	for range 5 {
+		server := nbtest.Start(t)
+		e := paced(t, server.Endpoint(), 60*time.Millisecond) // less than the window in which requests of a burst gather
+		e.apply(pod("p"), limited("p", 2))
+		var running sync.WaitGroup
+		var end atomic.Bool
+		for i, name := range podNames(40) {
+			running.Go(func() {
+				for rate := 3; !end.Load(); rate++ {
+					if err := e.try(pod(name), limited(name, rate)); err != nil {
+						t.Error(err)
+						end.Store(true)
+					}
+					if got := limits(server); i == 0 && len(got) > 2 { // not only first and p
+						end.Store(true)
+						if got["p"] == "" {
+							t.Errorf("the limit is not written, but the ones of %d others are", len(got)-1)
+						}
+					}
+				}
+			})
+		}
+		running.Wait()
+		e.stop()
 	}
 }
